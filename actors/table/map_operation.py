@@ -21,14 +21,14 @@ from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
 PAGE_BYTES_MAX = 128 << 10
-"""Size at which a page of entries ends (bytes, 128 KiB); it has at least one."""
+"""Maximum size of a page of entries (bytes, 128 KiB). A page with one entry may be larger."""
 
 ENTRY_BYTES = 64
-"""Bound on the encoded size of an `EntrySeen` without its texts and its value (bytes)."""
+"""Upper bound on the encoded size of an `EntrySeen` without its texts and its value (bytes)."""
 
 
 def put_entry(table: TableState, command: PutEntry, out: list[Result]) -> None:
-    """Put an entry, or refuse it.
+    """Put an entry, if the conditions of the request are met.
 
     Raises:
         InvalidRequestError: see `PutEntry.check`; nothing was done.
@@ -57,7 +57,7 @@ def put_entry(table: TableState, command: PutEntry, out: list[Result]) -> None:
 
 
 def delete_entry(table: TableState, command: DeleteEntry, out: list[Result]) -> None:
-    """Delete an entry, or refuse it.
+    """Delete an entry, if the conditions of the request are met.
 
     Raises:
         InvalidRequestError: see `DeleteEntry.check`; nothing was done.
@@ -75,7 +75,10 @@ def delete_entry(table: TableState, command: DeleteEntry, out: list[Result]) -> 
 
 
 def _begin_change(table: TableState, command: EntryRequest, out: list[Result]) -> OwnerState | None:
-    """Make a new change the last request of its owner; return None if its outcome was sent."""
+    """Make a new change the last request of its owner; return None if it needs nothing more.
+
+    That is the case for a repetition, and if a condition of the request is not met.
+    """
     owner_state = begin_update(table, command, out)
     if owner_state is None:
         return None
@@ -108,7 +111,7 @@ def read_entry(table: TableState, query: GetEntry) -> EntryList:
 
 
 def read_entries(table: TableState, query: ListEntries) -> EntryList:
-    """Return a page of entries, as many as fit."""
+    """Return a page with as many entries as fit."""
     known = table.maps.by_name.get(query.map)
     found: list[EntrySeen] = []
     size, more = 0, False
