@@ -1,4 +1,4 @@
-"""A proxy of `bakery` and read/write locks: older leaders, and reads of several holders."""
+"""Read/write locks at a proxy of `bakery`: older leaders, and reads of several holders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = object_name(RWLOCK, "x")
 
 
 class ProxyHarness(RoleHarness[Proxy]):
-    """The proxy of n4; n1, n2 and n3 lead."""
+    """The proxy of n4, while n1, n2 and n3 lead."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         )
 
     def lead(self, epoch: int, *, older: str = "") -> list[Send]:
-        """Let the leaders be known, of which ``older`` knows no shared tickets."""
+        """Tell the proxy the leaders, of which ``older`` does not know shared tickets."""
         readiness = Readiness(
             epoch=epoch,
             leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
@@ -157,5 +157,5 @@ def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(
 def test_a_report_of_many_readers_ends_where_a_leader_has_no_room() -> None:
     many = [holder(f"r{fence}", fence) for fence in range(1, HOLDERS_SHOWN_MAX + 2)]
     found = decide(answer(*many[:-1]), answer(*many[1:]))
-    assert found is None  # The first may be held: one leader more has to answer.
+    assert found is None  # The first may still hold it: another leader has to answer.
     assert decide(answer(*many[:-1]), answer(*many[1:]), answer()) == tuple(many[1:-1])

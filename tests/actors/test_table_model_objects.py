@@ -1,4 +1,4 @@
-"""Latches and barriers in the table against the dumb model, and bugs that this must find."""
+"""Latches and barriers in the table compared with the dumb model, and planted bugs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import BarrierRecord, LatchRecord, Result
 from fencelock.actors.table.table_state import TableState
 
-Plant = Callable[[Any], Any]  # From a sound function to a broken one.
+Plant = Callable[[Any], Any]  # Makes a broken function from a sound one.
 
 
 @pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
 @pytest.mark.parametrize("seed", range(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
-    """Also L11 and L12: nobody waits for a latch at 0, or for a barrier that is complete."""
+    """Check L11 and L12 too: no waits for a latch at 0, or for a complete barrier."""
     compare(steps_of(seed), composer)
 
 
@@ -33,7 +33,7 @@ def nothing(*_: Any) -> None:
 
 
 def without(kind: type) -> Plant:
-    """A snapshot has no records of that kind."""
+    """Return a bug that leaves the records of ``kind`` out of snapshots."""
 
     def plant(sound: Any) -> Any:
         def broken(table: TableState) -> Any:
@@ -53,7 +53,7 @@ def only_a_lone_waiter_passes(sound: Any) -> Any:
 
 
 def a_latch_is_kept(change: int) -> Plant:
-    """A latch is gone that much later (ms)."""
+    """Return a bug that removes latches ``change`` later (ms)."""
 
     def plant(sound: Any) -> Any:
         def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:

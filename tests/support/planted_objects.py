@@ -1,4 +1,4 @@
-"""A bug to plant in objects that callers change or await."""
+"""A planted bug for objects that callers change or await."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fencelock.actors.table.table_state import TableState
 
 
 def repetitions_count(sound: Any) -> Any:
-    """Return ``begin_update`` with a bug: a request that was answered and is sent again is new."""
+    """Return ``begin_update`` with a bug: it treats a repeated request as a new one."""
 
     def broken(table: TableState, command: Any, out: Any) -> Any:
         session = table.sessions.by_id.get(command.session)
