@@ -24,7 +24,7 @@ class LimitReachedError(RefusedError):
 
 
 class LockOwnershipLostError(RefusedError):
-    """The lock was held, and is not any more: the session ended, or an operator took it.
+    """The lock is no longer held: the session or the deadline ended, or an operator took it.
 
     Another owner may have held it since. What was done under it meanwhile is safe only
     where the fence was checked.
@@ -40,7 +40,7 @@ class AcquireCancelledError(RefusedError):
 
 
 class BrokenBarrierError(RefusedError, RuntimeError):
-    """A party of a barrier waited in vain: it, or another one, stopped waiting for the others."""
+    """The generation of a barrier is broken: one of its parties stopped waiting for the others."""
 
 
 class UnsupportedError(RefusedError):
@@ -73,7 +73,7 @@ class VersionMismatchError(RefusedError):
     """The entry of a map does not have the version that was expected. Nothing was changed.
 
     Attributes:
-        version: the version that it has, or None if there is no entry.
+        version: the version of the entry, or None if there is no entry.
 
     """
 
@@ -90,9 +90,11 @@ class UnavailableError(FencelockError):
 
 
 class SessionExpiredError(UnavailableError):
-    """The named session does not exist (any more). Open another.
+    """The session of the request does not exist, or no longer exists.
 
-    Clients of this package do so by themselves; only programs that use a node directly see it.
+    Clients of this package open another one by themselves. They raise this error only for a call
+    that changes an object, such as `Latch.count_down`, if its session ended before the reply: it is
+    unknown whether the change took effect.
     """
 
 

@@ -26,7 +26,7 @@ class Quotas:
     unread_kib: int = 2_048
     """Replies that the client has not read (KiB); then its frames are dropped until it reads."""
     watches: int = 1_000
-    """Reads that wait for the next change of an object; more are refused (`paxos` only)."""
+    """Reads in flight that wait for a change of an object; more are refused (`paxos` only)."""
 
 
 DEFAULT_QUOTAS = Quotas()

@@ -1,16 +1,16 @@
-"""Cyclic barriers: the part that both clients share, and the blocking one."""
+"""Cyclic barriers: the part that both clients share, and the blocking barrier."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
+from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import BrokenBarrierError, LockTimeoutError
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee
-from fencelock.cluster.lock_options import checked, wait_ms_of
+from fencelock.cluster.lock_options import check_int, checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read
 
@@ -23,13 +23,16 @@ class BaseBarrier(BaseObject):
     ) -> None:
         super().__init__(connection, name, BARRIER, Guarantee.BARRIERS)
         self._timeout = timeout
+        wait_ms = wait_ms_of(timeout)
+        allowed = f"an int from 1 to {PARTIES_MAX}"
+        check_int("parties", parties, allowed, lambda n: 1 <= n <= PARTIES_MAX)
         self._wait = checked(
-            AwaitBarrier(barrier=name, parties=parties, request=1, wait_ms=wait_ms_of(timeout))
+            AwaitBarrier(barrier=name, parties=parties, request=1, wait_ms=wait_ms)
         )
 
     @property
     def parties(self) -> int:
-        """The number of parties that pass together."""
+        """The number of parties, all of which pass together."""
         return self._wait.parties
 
     def _awaiting(self, timeout: float | None) -> Operation[int]:
@@ -52,42 +55,47 @@ class BaseBarrier(BaseObject):
 class Barrier(BaseBarrier):
     """One cyclic barrier of the cluster, from `Client.barrier`. Any thread may use it.
 
-    Callers of `wait` pass when there are `parties` of them; that is one generation. The next one
-    begins with the next call. Each call is a party, also of one thread after the other.
+    Callers of `wait` pass together once there are `parties` of them. These are one generation; the
+    next call begins the next one. Each call counts as one party, whichever thread makes it.
     """
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all parties have arrived, as ``threading.Barrier.wait`` does.
 
         Args:
-            timeout: how long to wait (s): 0 to a week; -1 for no limit; None for that of the
-                barrier.
+            timeout: how long to wait (s): 0 to a week, or -1 for no limit. None for the timeout of
+                the barrier.
 
         Returns:
-            The place of this party in the order of arrival, 0 to ``parties`` - 1. Each party of a
-            generation gets another one.
+            The place of this party in the order of arrival, 0 to ``parties`` - 1. All parties of a
+            generation get different places.
 
         Raises:
-            BrokenBarrierError: the time ran out, or another party stopped waiting: its time ran
-                out, its call was interrupted, or its client is gone. Nobody of this generation
+            BrokenBarrierError: the timeout ended, or another party stopped waiting: its timeout
+                ended, its call was interrupted, or its session ended. No party of this generation
                 passes. The barrier can be used again at once.
-            InvalidRequestError: parties wait at the cluster that named another number.
-            SessionExpiredError: the client's session ended meanwhile; it is unknown whether the
-                others have passed.
-            UnavailableError: no node answered in time; likewise, if the text says so.
+            InvalidRequestError: the parties that wait already have named another number of parties.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the other parties have passed.
+            UnavailableError: no node answered in time. The text says if it is unknown whether the
+                other parties have passed.
             OverloadedError: the cluster has too many waiters.
             ClosedError: the client is closed.
+            TypeError: ``timeout`` is no number.
             ValueError: ``timeout`` is out of its range.
 
         """
         return drive(self._awaiting(timeout))
 
     def n_waiting(self) -> int:
-        """Ask the cluster how many parties wait now."""
+        """Return the number of parties that wait now, as a linearizable read.
+
+        The errors are those of `Client.status`.
+        """
         return drive(self._counting_waiters())
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the waiters in order; ``left`` of ``permits`` parties have not arrived.
+        """Return the waiters in order; ``left`` of ``permits`` parties are missing.
 
         Arguments and errors are those of `Client.status`.
         """

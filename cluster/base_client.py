@@ -65,22 +65,25 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
         Args:
             name: 1 to 256 bytes of text with a visible character and no control characters.
             timeout: how long ``with``, and `Lock.acquire` without a timeout, wait (s): 0 to a week,
-                or -1 for no limit. None for the cluster's own limit: none, but on `bakery` 5 s, or
-                what its config says.
-            owner: a name for who holds the lock, up to 256 bytes without control characters. All
-                locks of that name and owner in this client are one: it is for owners that outlive
-                objects.
+                or -1 for no limit. None for the default: no limit, but on `bakery` what its config
+                says, usually 5 s.
+            owner: a name for the holder of the lock, up to 256 bytes without control characters.
+                All locks of that name and owner in this client are one lock. Use it for owners that
+                outlive the object.
             label: a text for people who look at the lock, up to 256 bytes.
-            duration: how long a hold lasts (s), up to a week; then `Lock.on_unlocking` is called.
-                None on `paxos`: as long as the session. None on `bakery`: the cluster's own, 5 s.
-            grace: how much later the lock is taken away unless it was renewed (s), up to a week.
-                None for 5 s, or what the config of `bakery` says.
+            duration: how long a hold lasts (s), up to a week, and at least 0.1 s on `paxos` or 3 s
+                on `bakery` (``least`` in its config). Then `Lock.on_unlocking` is called. None for
+                the default: on `paxos` as long as the session, on `bakery` what its config says,
+                usually 5 s.
+            grace: the time after the duration until the lock is taken away unless it was renewed
+                (s), with the same limits. None for the default: 5 s, or what the config of `bakery`
+                says. On `paxos` it needs a ``duration``.
 
         Raises:
             InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
                 of its limits.
-            UnsupportedError: the cluster's protocol has no deadlines; the text says which one
-                does.
+            UnsupportedError: the cluster's protocol has no deadlines; the text names those that
+                have them.
             ClosedError: the client is closed, or this process was forked from its own.
             TypeError: ``name`` is not text, or another argument is of a wrong type.
             ValueError: ``timeout`` is out of its range.
@@ -172,13 +175,13 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
             timeout: see `lock`.
             owner: the owner; by default the thread or the task, as for `rlock`.
             label: see `lock`.
-            duration: see `lock`; both to read and to write.
+            duration: see `lock`; for reading and for writing (`bakery` only).
             grace: see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
             UnsupportedError: the cluster's protocol has no read/write locks, or no deadlines; the
-                text says which one does.
+                text names those that have them.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
             ValueError: as for `lock`.
@@ -214,12 +217,12 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
 
         Args:
             name: see `lock`.
-            timeout: how long its candidates wait by default (s); see `lock`.
+            timeout: the default timeout of candidates (s); see `lock`.
             label: see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the cluster's protocol has no elections; the text says which one does.
+            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
             ValueError: as for `lock`.
@@ -228,14 +231,16 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
         return self._election_type(self._begin(), name, timeout, label)
 
     def map(self, name: str) -> M:
-        """Return the map called ``name``; sends nothing yet. A lock of the same name is different.
+        """Return the map called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
 
         Args:
             name: see `lock`.
 
         Raises:
             InvalidRequestError: ``name`` is out of its limits.
-            UnsupportedError: the cluster's protocol has no maps; the text says which one does.
+            UnsupportedError: the cluster's protocol has no maps; the text names one that has.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
 
@@ -249,13 +254,13 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
 
         Args:
             name: see `lock`.
-            count: the count with which it begins, 1 to 2,147,483,647. While the latch exists, a
-                request that names another count is refused.
-            keep_s: how long it is kept after its count has reached 0 (s), 0 to a week.
+            count: the count with which the latch begins, 1 to 2,147,483,647. While the latch
+                exists, a request with another count is refused.
+            keep_s: how long the latch is kept after its count has reached 0 (s), 0 to a week.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the cluster's protocol has no latches; the text says which one does.
+            UnsupportedError: the cluster's protocol has no latches; the text names one that has.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
 
@@ -269,13 +274,13 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
 
         Args:
             name: see `lock`.
-            parties: how many pass together, 1 to 10,000. While some of them wait, an arrival that
-                names another number is refused.
-            timeout: how long a party waits for the others by default (s); see `lock`.
+            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
+                a party that names another number is refused.
+            timeout: the default timeout of a party that waits for the others (s); see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the cluster's protocol has no barriers; the text says which one does.
+            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
             ValueError: as for `lock`.

@@ -90,7 +90,7 @@ class BaseLock(Generic[H]):
 
     @property
     def object_name(self) -> str:
-        """The name in the table: for another object than a lock it begins with the kind."""
+        """The name in the table, which begins with the kind unless the object is a lock."""
         return self._options.name
 
     @property
@@ -126,13 +126,13 @@ class BaseLock(Generic[H]):
 
     @property
     def remaining(self) -> float:
-        """Seconds for which its current hold is certain; see `BaseHold.remaining`."""
+        """The time for which its current hold is certain (s); see `BaseHold.remaining`."""
         hold = self._held_hold()
         return 0.0 if hold is None else remaining_of(self._registry, hold)
 
     @property
     def deadline(self) -> float | None:
-        """The time from which its current hold may be taken away; see `BaseHold.deadline`."""
+        """The time at which its current hold may be taken away; see `BaseHold.deadline`."""
         hold = self._held_hold()
         return None if hold is None else deadline_of(self._registry, hold)
 
@@ -178,7 +178,7 @@ class BaseLock(Generic[H]):
         return self._known() if found is None else found[0]
 
     def _held_hold(self) -> LocalHold | None:
-        """Return its current hold, None if that is not certain now."""
+        """Return its current hold, or None if it is not certain that the hold exists."""
         own = None if self._channel.forked else self._current()
         held = own is not None and self._registry.state_of(own) in HOLDING
         return own.hold if own is not None and held else None

@@ -1,4 +1,4 @@
-"""The common base of objects that callers change or await, and that nobody holds."""
+"""The common base class of objects that callers change or wait for, and that nobody holds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fencelock.cluster.operation import Operation
 from fencelock.cluster.settings import Read
 
 _numbers = count(1)
-"""Numbers of owners, which are different in one process."""
+"""Numbers of owners, unique in this process."""
 
 
 class BaseObject:
-    """One object of the cluster. Nothing in it waits.
+    """One object of the cluster. Its methods do not wait: they return operations.
 
     Args:
         connection: the connection of the client.
@@ -35,11 +35,11 @@ class BaseObject:
 
     def __init__(self, connection: Connection, name: str, kind: str, guarantee: Guarantee) -> None:
         connection.line.check()
-        check_name_type(name)
-        check_new_lock_name(name)
+        check_name_type(name, kind)
+        check_new_lock_name(name, kind)
         demand(connection.protocol, guarantee)
         self.name = name
-        """The name under which all clients know it."""
+        """The name under which all clients know the object."""
         self._connection = connection
         self._channel = connection.line
         self._full_name = object_name(kind, name)
@@ -48,8 +48,8 @@ class BaseObject:
     def _updating(self, request: UpdateRequest) -> Operation[Any]:
         """Send a request, and end with its reply.
 
-        The table keeps the last outcome of each owner. So an owner makes the next request once it
-        has the outcome of the last, and there are as many as there are requests at a time.
+        The table keeps the outcome of each owner's last request. To keep few of them, owners are
+        used again, each only after the reply to its last request.
         """
         try:
             owner = self._owners.pop()

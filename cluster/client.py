@@ -132,7 +132,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, 
     def objects(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
     ) -> tuple[ListedObject, ...]:
-        """Return the objects that nobody can hold, such as latches, as `locks` does for locks."""
+        """Return the objects that nobody can hold, such as latches; arguments as for `locks`."""
         return drive(self._connection.listing_objects(prefix, read, max_age))
 
     def sessions(self) -> tuple[ListedSession, ...]:

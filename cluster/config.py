@@ -472,7 +472,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # queries = 256  # reads without a reply
 # sessions = 10000  # open sessions of all clients with one key
 # unread_kib = 2048  # replies that it has not read; then its frames are dropped until it reads
-# watches = 1000  # reads that wait for the next change of an object
+# watches = 1000  # reads that wait for a change of an object
 
 [log]
 level = "INFO"

@@ -137,7 +137,7 @@ class Connection:
         self._timeout = settings.timeout
         self.executor = executor
         self.owners = defaultdict[str, list[str]](list)
-        """Owners that have the outcome of their last request, by kind; see `BaseObject`."""
+        """Owners without a request in flight, by kind; see `BaseObject`."""
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
         links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
@@ -266,13 +266,14 @@ class Connection:
         duration: float | None,
         grace: float | None,
         *,
+        kind: str = "lock",
         reentrant: bool = False,
         limit: int | None = None,
     ) -> LockOptions:
-        """Check the arguments of `lock` and `rlock`; see `BaseClient`."""
+        """Check the arguments for a lock, or another ``kind`` of object; see `BaseClient`."""
         self.line.check()
-        check_name_type(name)
-        check_new_lock_name(name)
+        check_name_type(name, kind)
+        check_new_lock_name(name, kind)
         wait_ms_of(timeout)
         if owner is not None:
             check_text_type("owner", owner)

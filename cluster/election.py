@@ -1,4 +1,4 @@
-"""Leader elections: the part that both clients share, and the blocking one."""
+"""Leader elections: the part that both clients share, and the blocking election."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Leader(NamedTuple):
     """The leader of an election."""
 
     value: str
-    """The value that it gave, such as its address."""
+    """The public value of the leader, such as its address."""
     fence: int
-    """The fence of its term, above that of every earlier leader."""
+    """The fence of its term, above the fence of every earlier leader."""
 
 
 class BaseCandidate(BaseLock[H]):
-    """A candidate of an election: a lock, of which the holder leads. Each acquire is an owner."""
+    """A candidate of an election: a lock whose holder leads. Each acquire is a separate owner."""
 
     _copy = staticmethod(copier(Lead, "owner", "request", "wait_ms"))
 
@@ -49,7 +49,7 @@ class BaseCandidate(BaseLock[H]):
 
     @property
     def value(self) -> str:
-        """The value that others see while this candidate leads."""
+        """The value that other clients see while this candidate leads."""
         return self._value
 
 
@@ -64,22 +64,22 @@ class BaseElection(Generic[C]):
         connection.line.check()
         demand(connection.protocol, Guarantee.ELECTIONS)
         self._connection = connection
-        self._options = connection.options(name, timeout, None, label, None, None)
+        self._options = connection.options(name, timeout, None, label, None, None, kind=ELECTION)
         self._lock = object_name(ELECTION, name)
 
     @property
     def name(self) -> str:
-        """The name under which all clients know it."""
+        """The name under which all clients know the election."""
         return plain_name(self._lock)
 
     def lead(self, value: str = "") -> C:
-        """Return a candidate, which leads while it is held; sends nothing yet.
+        """Return a candidate, which leads while it is held like a lock; sends nothing yet.
 
-        ``with election.lead("10.0.0.7:80") as term:`` waits until all earlier candidates have led,
-        and leads until the end of the block.
+        ``with election.lead("10.0.0.7:80") as term:`` waits until all earlier candidates have led
+        or stopped waiting, and leads until the end of the block.
 
         Args:
-            value: what others see of the leader, such as its address: up to 1,024 bytes without
+            value: the public value of the leader, such as its address: up to 1,024 bytes without
                 control characters.
 
         Raises:
@@ -91,7 +91,7 @@ class BaseElection(Generic[C]):
         return self._candidate_type(self._connection, self._options, value)
 
     def _leader(self, read: Read, max_age: float) -> Operation[Leader | None]:
-        """End with the present leader."""
+        """End with the present leader, or with None if nobody leads."""
         age_ms = self._connection.age_ms(read, max_age)
         answer = yield from self._connection.line.ask(
             ReadChanges(watched=self._lock, age_ms=age_ms)
@@ -111,10 +111,7 @@ class BaseElection(Generic[C]):
 
 
 class BaseElectionWatch(BaseWatch["Leader | None"]):
-    """The leaders of an election, one after the other: first the present one.
-
-    It yields each leader, and None whenever a term ends.
-    """
+    """The leaders of an election, one after the other, beginning with the present one."""
 
     _last: Leader | None = None
 
@@ -131,7 +128,7 @@ class BaseElectionWatch(BaseWatch["Leader | None"]):
 
 
 def leader_of(read: ChangesRead) -> Leader | None:
-    """Return the leader after all changes of a reply."""
+    """Return the leader after all changes of a reply, or None if nobody leads then."""
     return _leader_in(read.changes[-1]) if read.changes else None
 
 
@@ -142,36 +139,41 @@ def _leader_in(change: Change) -> Leader | None:
 class Candidate(BaseCandidate[Hold], Lock):
     """A candidate of an `Election`: a lock like `fencelock.Lock`, whose holder leads.
 
-    ``with candidate as term:`` leads. `Hold.fence` of the term is above that of every earlier
-    leader. A term ends with the block, or when it is lost: see `Hold.lost` and `Hold.on_lost`.
+    ``with candidate as term:`` leads until the end of the block. The term is a `Hold`; its fence is
+    above that of every earlier leader. A term can also be lost: see `Hold.lost` and `Hold.on_lost`.
     """
 
 
 class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
-    """The leaders of an election, from `Election.watch`: an iterator that waits for each change.
+    """An iterator over the leaders of an election, from `Election.watch`.
 
-    It yields a `Leader`, or None when a term ends. It goes on while nodes crash and while no node
-    answers. For one thread at a time.
+    It waits for each change, and yields a `Leader`, or None when a term ends. It goes on while
+    nodes crash and while no node answers. Only one thread at a time may use it.
     """
 
 
 class Election(BaseElection[Candidate]):
-    """One election of the cluster, from `Client.election`: candidates lead one after the other.
+    """One election of the cluster, from `Client.election`. Any thread may use it.
 
-    A candidate leads from its grant until it releases, is evicted, or its client's session ends.
-    The next one follows in the order of their requests.
+    Candidates lead one after the other, in the order of their requests. A candidate leads from its
+    grant until it releases, an operator evicts it, or its client's session ends.
     """
 
     _candidate_type = Candidate
 
     def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Leader | None:
-        """Return the present leader, None if nobody leads. Arguments are those of `Client.status`.
+        """Return the present leader, or None if nobody leads.
+
+        Args:
+            read: see `Client.status`.
+            max_age: see `Client.status`.
 
         Raises:
-            StaleError: the node's knowledge is older than ``max_age``.
+            StaleError: the state of the node is older than ``max_age``.
             UnavailableError: no node answered for 10 s.
             ClosedError: the client is closed.
-            ValueError: ``read`` or ``max_age`` is not one of these.
+            TypeError: ``max_age`` is no number.
+            ValueError: ``read`` or ``max_age`` is out of its range.
 
         """
         return drive(self._leader(read, max_age))
@@ -179,15 +181,16 @@ class Election(BaseElection[Candidate]):
     def watch(self) -> ElectionWatch:
         """Return an iterator over the leaders; sends nothing yet.
 
-        ``for leader in election.watch():`` yields the present leader, then each change: None when a
-        term ends, and the next leader. No change is missing or comes twice, however often the
-        client must use another node. After more than 1,000 changes that the watch did not ask for,
-        it goes on with the leader of that time (`ElectionWatch.resyncs`).
+        ``for leader in election.watch():`` yields the present leader, or None if nobody leads. Then
+        it yields each change: None when a term ends, and the next leader. No change is missing or
+        comes twice, even if the client has to use other nodes. The cluster keeps the last 1,000
+        changes. A watch that is further behind goes on with the present leader, and counts that in
+        ``resyncs``.
         """
         return ElectionWatch(self._connection.line, self._lock)
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the leader as a holder, and the candidates that wait; see `Client.status`."""
+        """Return the leader as a holder, and the waiting candidates; see `Client.status`."""
         return drive(self._status(read, max_age))
 
     def evict(self, fence: int, operator: str | None = None) -> Contender:

@@ -18,10 +18,10 @@ class Guarantee(Enum):
     SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
     RWLOCKS = "any number of owners hold it to read, or one owner holds it to write"
     LOCK_ALL = "several locks are granted in one step, or none of them"
-    ELECTIONS = "an election has one leader at most, and each change of it can be watched"
-    MAPS = "a map of keys to bytes, with versions, expiry, and writes that a fence guards"
+    ELECTIONS = "an election has at most one leader, and clients can watch each change of leader"
+    MAPS = "a map of keys to bytes, with versions, expiry, and writes guarded by a fence"
     LATCHES = (
-        "whoever awaits a latch passes once its count is 0, and a repeated request counts once"
+        "callers that wait for a latch pass once its count is 0, and a repeated request counts once"
     )
     BARRIERS = "all parties of a barrier pass together, each with its own index, or none of them"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"

@@ -54,7 +54,7 @@ class BaseHold:
 
     @property
     def object_name(self) -> str:
-        """The name in the table: for another object than a lock it begins with the kind."""
+        """The name in the table, which begins with the kind unless the object is a lock."""
         return self._own.lock
 
     @property
@@ -115,10 +115,10 @@ class BaseHold:
 
     @property
     def deadline(self) -> float | None:
-        """The end of its duration and its grace, on the clock of `time.monotonic` (s).
+        """The end of the duration and the grace of the hold, as a time of `time.monotonic` (s).
 
-        The lock may be taken away then, unless it is renewed or released. None if the hold has no
-        deadline, or the lock is not held.
+        The lock may be taken away at that time unless the hold is renewed or released. None if the
+        hold has no deadline, or the lock is not held.
         """
         return deadline_of(self._registry, self._hold) if self.held else None
 
@@ -167,13 +167,13 @@ class BaseHold:
 
 
 def remaining_of(registry: HoldRegistry, hold: LocalHold) -> float:
-    """Return for how long ``hold``, which is held now, is certain (s)."""
+    """Return the time for which ``hold``, which exists now, is certain (s)."""
     until = hold.until()
     return math.inf if until is None else _seconds_until(registry, until)
 
 
 def deadline_of(registry: HoldRegistry, hold: LocalHold) -> float | None:
-    """Return when ``hold``, which is held now, may be taken away (`time.monotonic`), or None."""
+    """Return when ``hold``, which exists now, may be taken away (`time.monotonic`), or None."""
     lease = hold.lease
     return None if lease is None else time.monotonic() + _seconds_until(registry, lease.until)
 

@@ -122,7 +122,7 @@ class Numbers:
 
 
 GIVEN_UP_MAX = 1_024
-"""Limit of remembered acquires that were cancelled: far more than are under way at a time."""
+"""Maximum number of cancelled acquires to remember, far above the number in flight at a time."""
 
 
 class HoldRegistry:
@@ -158,8 +158,7 @@ class HoldRegistry:
         self._first = owner_of_acquire(1)
         self._numbers: dict[str, Numbers] = {}
         self._given_up: dict[tuple[str, str], None] = {}
-        """The latest locks and owners whose acquires were cancelled before their outcome was known.
-        """
+        """The locks and owners of acquires that were cancelled before their outcome was known."""
         self._lost: deque[Ownership] = deque()
         self._closed = False
 
@@ -491,10 +490,10 @@ class HoldRegistry:
         return owner_of_acquire(number), number
 
     def _is_taken(self, lock: str, owner: str) -> bool:
-        """Return whether ``owner`` acquires or holds ``lock``, or the session still releases it.
+        """Return whether ``owner`` acquires or holds ``lock``, or the session may still release it.
 
-        The session releases a lock in the background that was granted to a cancelled acquire. The
-        grant may still be on its way, so that owner acquires nothing for a long time.
+        The session releases a lock in the background if it was granted to a cancelled acquire. The
+        grant may arrive late, so the owner of a cancelled acquire is not used again for long.
         """
         key = lock, owner
         return key in self._owners or key in self._holds or key in self._given_up

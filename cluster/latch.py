@@ -1,18 +1,18 @@
-"""Count-down latches: the part that both clients share, and the blocking one."""
+"""Count-down latches: the part that both clients share, and the blocking latch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
+from fencelock.actors.api.latch import COUNT_MAX, LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError, LockTimeoutError
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee
-from fencelock.cluster.lock_options import checked, wait_ms_of
+from fencelock.cluster.lock_options import check_int, check_number, checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read
 
@@ -22,14 +22,16 @@ class BaseLatch(BaseObject):
 
     def __init__(self, connection: Connection, name: str, count: int, keep_s: float) -> None:
         super().__init__(connection, name, LATCH, Guarantee.LATCHES)
-        if not 0 <= keep_s <= WAIT_MS_MAX / 1000:
-            most = WAIT_MS_MAX // 1000
-            raise InvalidRequestError(f"keep_s is {keep_s}, and must be from 0 to {most} s")
+        _check_count("count", count)
+        most_s = WAIT_MS_MAX // 1000
+        allowed = f"a number of seconds from 0 to {most_s}"
+        check_number("keep_s", keep_s, allowed, lambda s: 0 <= s <= most_s, InvalidRequestError)
         keep_ms = math.ceil(float(keep_s) * 1000)
         self._down = checked(CountDown(latch=name, count=count, request=1, keep_ms=keep_ms))
         self._wait = AwaitLatch(latch=name, count=count, request=1, keep_ms=keep_ms)
 
     def _counting_down(self, n: int) -> Operation[int]:
+        _check_count("n", n)
         reply = yield from self._updating(checked(replace(self._down, amount=n)))
         assert isinstance(reply, CountedDown)
         return reply.left
@@ -49,49 +51,64 @@ class BaseLatch(BaseObject):
         return f"<{type(self).__name__} {self.name!r} of {self._down.count}>"
 
 
+def _check_count(field: str, count: int) -> None:
+    check_int(field, count, f"an int from 1 to {COUNT_MAX}", lambda n: 1 <= n <= COUNT_MAX)
+
+
 class Latch(BaseLatch):
     """One count-down latch of the cluster, from `Client.latch`. Any thread may use it.
 
-    Its count only falls. Callers of `wait` pass once it is 0. Then the latch is kept for ``keep_s``
-    seconds, so that callers that come late pass too; after that the name stands for a new latch.
+    The count only falls. Callers of `wait` pass once it is 0. Then the latch is kept for ``keep_s``
+    seconds, so that late callers pass too. After that, the name stands for a new latch.
     """
 
     def count_down(self, n: int = 1) -> int:
-        """Lower the count by ``n``, at most to 0, and return what is left of it.
+        """Lower the count by ``n``, but not below 0, and return the new count.
 
-        However often the client has to send the request, it counts once.
+        The request takes effect once, however often the client has to send it.
+
+        Args:
+            n: by how much to lower the count, 1 to 2,147,483,647.
 
         Raises:
-            InvalidRequestError: ``n`` is below 1, or the latch began with another count at the
-                cluster.
-            SessionExpiredError: the client's session ended meanwhile; it is unknown whether the
-                request has counted.
-            UnavailableError: no node answered in time; likewise, if the text says so.
+            InvalidRequestError: ``n`` is out of its range, or the latch began with another count.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the request took effect.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                request took effect.
             OverloadedError: the cluster has too many latches.
             ClosedError: the client is closed.
-            TypeError: ``n`` is not a whole number.
+            TypeError: ``n`` is not an int.
 
         """
         return drive(self._counting_down(n))
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the count is 0; return whether it is, as ``threading.Event.wait`` does.
+        """Wait until the count is 0, as ``threading.Event.wait`` waits for an event.
 
         Args:
-            timeout: how long to wait (s): 0 to a week; None or -1 for no limit.
+            timeout: how long to wait (s): 0 to a week, or None or -1 for no limit.
+
+        Returns:
+            True once the count is 0; False if the timeout ends first.
 
         Raises:
-            InvalidRequestError: the latch began with another count at the cluster.
+            InvalidRequestError: the latch began with another count.
             UnavailableError: no node answered in time.
             OverloadedError: the cluster has too many latches or waiters.
             ClosedError: the client is closed.
+            TypeError: ``timeout`` is no number.
             ValueError: ``timeout`` is out of its range.
 
         """
         return drive(self._awaiting(timeout))
 
     def count(self) -> int:
-        """Ask the cluster for the count; for a latch that nobody has used, that to begin with."""
+        """Return the present count, as a linearizable read.
+
+        The count of a latch that nobody has used is the one with which it begins. The errors are
+        those of `Client.status`.
+        """
         return drive(self._counting())
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:

@@ -44,15 +44,16 @@ LEVELS: dict[type[LogCommand], int] = {
     **dict.fromkeys((Acquire, Release, Cancel, KeepAlive, Open, End, Evict, ExtendSessions), 0),
     **dict.fromkeys((AcquirePermits, ReleasePermits, CloseSession), 1),
 }
-"""The levels of commands; those that are missing have `COMMAND_LEVEL`. Releases of a lower level
-skip a command, so it must not enter the log while one of them runs; see `Machine.level_of`."""
+"""The levels of commands; other commands have `COMMAND_LEVEL`. A release of a lower level skips the
+command, so it must not enter the log while such a release runs. See `Machine.level_of`."""
 
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
 them: about as many as are in flight."""
 
 KNOWN_BYTES_MAX = 4 << 10
-"""Larger commands are not kept, but decoded again (bytes). So those kept have at most 16 MiB."""
+"""Maximum size of a command that is kept in decoded form (bytes). It bounds the kept commands to
+16 MiB; larger commands are decoded again."""
 
 PATIENT_MS = 100
 """Acquires with a shorter timeout than this (ms) are never delayed for batching."""
@@ -100,7 +101,7 @@ class LockMachine:
         """Return the level of ``command``; see `LEVELS`."""
         known = self._known.get(command) or read_command(command)
         if isinstance(known, Acquire):
-            # Members of earlier releases would grant a hold without a deadline.
+            # Members of earlier releases would ignore the duration, and grant without a deadline.
             return COMMAND_LEVEL if known.hold_ms or known.grace_ms else 0
         return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
 
@@ -134,7 +135,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `Question`."""
+        """Answer a query about the table."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -152,7 +153,7 @@ class LockMachine:
                 raise TypeError(f"{question!r} is no question about locks")
 
     def take_changed(self) -> Iterable[str] | None:
-        """Return the objects that have changed since the last call, or None for any."""
+        """Return the objects that have changed since the last call, or None for any object."""
         if self._restored:
             self._restored = False
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -77,16 +78,67 @@ def check_text_type(field: str, value: Any) -> None:
         raise TypeError(f"{field} is {value!r}, and must be str")
 
 
-def check_name_type(name: Any) -> None:
+def check_name_type(name: Any, kind: str = "lock") -> None:
     """Return if ``name`` is text.
+
+    Args:
+        name: the name of an object.
+        kind: the kind of the object, for the text of the error.
 
     Raises:
         TypeError: it is bytes, or of another type.
 
     """
     if isinstance(name, bytes | bytearray):
-        raise TypeError(f"the name of a lock is {name!r}, and must be str, not bytes: decode it")
-    check_text_type("the name of a lock", name)
+        raise TypeError(f"{kind} name is {name!r}, and must be str, not bytes: decode it")
+    check_text_type(f"{kind} name", name)
+
+
+def check_number(
+    field: str,
+    value: Any,
+    allowed: str,
+    is_allowed: Callable[[Any], bool],
+    error: type[ValueError] = ValueError,
+) -> None:
+    """Return if ``value`` is an allowed number.
+
+    Args:
+        field: the name of the argument, for the text of the error.
+        value: its value, which may have any type.
+        allowed: the allowed values, in words that follow "must be".
+        is_allowed: returns whether a number is allowed.
+        error: the error for a number that is not allowed.
+
+    Raises:
+        TypeError: ``value`` is no number.
+
+    """
+    wrong: type[Exception] = error
+    try:
+        if is_allowed(value):
+            return
+    except TypeError:  # The value cannot be compared with numbers.
+        wrong = TypeError
+    raise wrong(f"{field} is {value!r}, and must be {allowed}")
+
+
+def check_int(
+    field: str,
+    value: Any,
+    allowed: str,
+    is_allowed: Callable[[int], bool],
+    error: type[ValueError] = InvalidRequestError,
+) -> None:
+    """Return if ``value`` is an allowed int; see `check_number`.
+
+    Raises:
+        TypeError: ``value`` is no int.
+
+    """
+    if type(value) is not int:  # A bool has no encoding as an int.
+        raise TypeError(f"{field} is {value!r}, and must be {allowed}")
+    check_number(field, value, allowed, is_allowed, error)
 
 
 def refuse_positional(wrong: tuple[object, ...]) -> None:
@@ -107,17 +159,16 @@ def term_ms_of(name: str, term: float | None) -> int:
     """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
 
     Raises:
-        InvalidRequestError: it is not above 0, not a number, or above a week. The cluster
-            itself refuses terms below its minimum: 3 s unless its config says otherwise.
+        TypeError: it is no number.
+        InvalidRequestError: it is not above 0, NaN, or above a week. The cluster itself refuses
+            terms below its minimum: 0.1 s on `paxos`; on `bakery` 3 s, or what its config says.
 
     """
     if term is None:
         return 0
-    if not 0 < term <= WAIT_MS_MAX / 1000:
-        raise InvalidRequestError(
-            f"{name} is {term}, and must be above 0 and at most {WAIT_MS_MAX // 1000} s, or None "
-            "for the cluster's own"
-        )
+    most_s = WAIT_MS_MAX // 1000
+    allowed = f"a number of seconds above 0 and at most {most_s}, or None for the default"
+    check_number(name, term, allowed, lambda s: 0 < s <= most_s, InvalidRequestError)
     return math.ceil(float(term) * 1000)
 
 
@@ -127,16 +178,15 @@ def wait_ms_of(timeout: float | None) -> int | None:
     ``-1`` and ``math.inf`` are without limit, which is a week: the longest wait on the wire.
 
     Raises:
-        ValueError: it is negative but not -1, not a number, or above a week and not infinite.
+        TypeError: it is no number.
+        ValueError: it is negative but not -1, NaN, or above a week and not infinite.
 
     """
     if timeout is None:
         return None
     if timeout in (-1, math.inf):
         return WAIT_MS_MAX
-    if not 0 <= timeout <= WAIT_MS_MAX / 1000:
-        raise ValueError(
-            f"timeout is {timeout}, and must be from 0 to {WAIT_MS_MAX // 1000} s, "
-            "-1 for no limit, or None for what the cluster lets anybody wait"
-        )
+    most_s = WAIT_MS_MAX // 1000
+    allowed = f"a number of seconds from 0 to {most_s}, -1 for no limit, or None for the default"
+    check_number("timeout", timeout, allowed, lambda s: 0 <= s <= most_s)
     return math.ceil(float(timeout) * 1000)

@@ -1,4 +1,4 @@
-"""Maps: the part that both clients share, and the blocking one."""
+"""Maps: the part that both clients share, and the blocking map."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.map import (
     MAP,
+    TTL_MS_MAX,
     DeleteEntry,
     EntryChanged,
     EntryList,
@@ -20,32 +21,33 @@ from fencelock.actors.api.map import (
     PutEntry,
 )
 from fencelock.actors.api.name import PAGE_MAX, kind_of, object_name, plain_name, titled
-from fencelock.actors.error import NotHeldError, VersionMismatchError
+from fencelock.actors.error import InvalidRequestError, NotHeldError, VersionMismatchError
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.cluster.hold import BaseHold
-from fencelock.cluster.lock_options import checked
+from fencelock.cluster.lock_options import check_int, check_number, check_text_type, checked
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read
 from fencelock.cluster.watch import BaseWatch, Waiting
 
 Fence = BaseLock[Any] | BaseHold
-"""A lock, or another object, or a hold of one, under whose fence something is changed."""
+"""A lock or another object that is held, or a hold. Its fence guards a change of a map."""
 
 
 class Entry(NamedTuple):
-    """An entry of a map, as it was at one instant."""
+    """An entry of a map, as of one instant."""
 
     value: bytes
     version: int
-    """The number of its last change, which rises with each change of any entry of the cluster."""
+    """The version of its last change. Versions rise over all changes of all maps of the cluster."""
     expires: float | None
-    """The time after which it expires (s), counted from the reply; None for never."""
+    """The time from the reply until the entry expires (s), or None if it does not expire."""
     session: str
-    """The handle of the session with which it ends, as `Client.sessions` lists it; or empty."""
+    """The handle of the session with which the entry ends, as `Client.sessions` lists it. Empty if
+    the entry is not ephemeral."""
 
 
 class BaseMap(BaseObject):
@@ -63,9 +65,12 @@ class BaseMap(BaseObject):
         fence: Fence | None,
         version: int | None = None,
     ) -> Operation[EntryChanged]:
+        check_text_type("key", key)
         if not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(value).__name__
             raise TypeError(f"value is {kind}, and must be bytes: encode a text first")
+        if not isinstance(ephemeral, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"ephemeral is {ephemeral!r}, and must be True or False")
         guard, number = _guard_of(fence)
         request = PutEntry(
             map=self.name,
@@ -95,14 +100,15 @@ class BaseMap(BaseObject):
         ephemeral: bool,
         fence: Fence | None,
     ) -> Operation[int]:
-        _check_version(version)
+        _check_version(version, "use put for any version, put_if_absent for no entry")
         reply = yield from self._putting(key, value, ttl, ephemeral, fence, version)
         return self._version_of(reply, key, version)
 
     def _deleting(self, key: str, version: int | None, fence: Fence | None) -> Operation[bool]:
+        check_text_type("key", key)
         guard, number = _guard_of(fence)
         if version is not None:
-            _check_version(version)
+            _check_version(version, "leave it out to delete any version")
         request = DeleteEntry(
             map=self.name, entry_key=key, request=1, version=version, guard=guard, fence=number
         )
@@ -112,12 +118,12 @@ class BaseMap(BaseObject):
         return reply.changed
 
     def _version_of(self, reply: EntryChanged, key: str, version: int) -> int:
-        """Return the version of a change, or raise if the entry had another than ``version``."""
+        """Return the version of a change, or raise if the entry did not have ``version``."""
         if reply.changed:
             return reply.version
         has = f"has version {reply.version}" if reply.version else "does not exist"
         raise VersionMismatchError(
-            f"{titled(self._full_name)}: entry {key!r} {has}, and version {version} was expected; "
+            f"{titled(self._full_name)}: entry {key!r} {has}, but version {version} was expected; "
             "nothing was changed",
             reply.version or None,
         )
@@ -129,6 +135,7 @@ class BaseMap(BaseObject):
 
     def _getting(self, key: str, read: Read, max_age: float) -> Operation[Entry | None]:
         age_ms = self._connection.age_ms(read, max_age)
+        check_text_type("key", key)
         query = GetEntry(map=self.name, entry_key=key, age_ms=age_ms)
         found = yield from self._channel.ask(checked(query))
         assert isinstance(found, EntryList)
@@ -137,8 +144,11 @@ class BaseMap(BaseObject):
     def _listing(
         self, prefix: str, after: str, limit: int | None, read: Read, max_age: float
     ) -> Operation[list[tuple[str, Entry]]]:
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit is {limit}, and must be at least 0, or None for no limit")
+        check_text_type("prefix", prefix)
+        check_text_type("after", after)
+        if limit is not None:
+            allowed = "an int of at least 0, or None for no limit"
+            check_int("limit", limit, allowed, lambda n: n >= 0, ValueError)
         age_ms = self._connection.age_ms(read, max_age)
         entries: list[tuple[str, Entry]] = []
         more = limit != 0
@@ -154,32 +164,38 @@ class BaseMap(BaseObject):
 
 
 class MapChange(NamedTuple):
-    """A change of an entry, or an entry in a `MapListing`."""
+    """A change of an entry, or one entry of a `MapListing`."""
 
     key: str
     value: bytes | None
-    """The new value; None if there is no entry any more."""
+    """The new value; None if the entry was deleted, has expired, or ended with its session."""
     version: int
     """The version of the change."""
 
 
 class MapListing(NamedTuple):
-    """All watched entries of a map, by key: the changes that follow are later ones."""
+    """All watched entries of a map, by key. The changes that follow are later."""
 
     entries: tuple[MapChange, ...]
     version: int
-    """The version up to which all changes are in it."""
+    """The version up to which the listing includes all changes."""
 
 
 class BaseMapWatch(BaseWatch[MapChange | MapListing]):
-    """The changes of a map, one after the other; first its entries."""
+    """The changes of a map, one after the other, beginning with a listing of its entries."""
 
     def __init__(self, channel: SessionChannel, name: str, prefix: str, after: int | None) -> None:
+        check_text_type("prefix", prefix)
+        if after is not None:
+            check_int("after", after, "an int of at least 0, or None", lambda n: n >= 0)
         super().__init__(channel, object_name(MAP, name), prefix, after)
         checked(replace(self._question, after=after))
         self._pages = ListEntries(map=name, prefix=prefix, most=PAGE_MAX)
         self._listed: dict[str, int] = {}
-        """Versions of entries in the last listing that are above that of the listing."""
+        """The entries of the last listing with versions above that of the listing.
+
+        They changed after its first page was read. Their changes come again, and are left out.
+        """
 
     def _items_of(self, read: ChangesRead) -> Operation[list[MapChange | MapListing]]:
         changes = [MapChange(one.key, one.value, one.version) for one in read.changes]
@@ -205,32 +221,36 @@ def _ttl_ms_of(ttl: float | None) -> int | None:
     """Return a time to live in milliseconds, rounded up.
 
     Raises:
-        ValueError: it is not above 0.
+        TypeError: it is no number.
+        ValueError: it is not above 0, or above a year.
 
     """
     if ttl is None:
         return None
-    if not 0 < ttl < math.inf:
-        raise ValueError(f"ttl is {ttl}, and must be above 0 (s), or None for no end")
+    most_s = TTL_MS_MAX // 1000
+    allowed = f"a number of seconds above 0 and at most {most_s}, or None for no end"
+    check_number("ttl", ttl, allowed, lambda s: 0 < s < math.inf)
+    check_number("ttl", ttl, allowed, lambda s: s <= most_s, InvalidRequestError)
     return math.ceil(ttl * 1000)
 
 
-def _check_version(version: int) -> None:
-    if version < 1:
-        raise ValueError(f"version is {version}, and must be at least 1; see put_if_absent")
+def _check_version(version: int, otherwise: str) -> None:
+    allowed = f"an int of at least 1; {otherwise}"
+    check_int("version", version, allowed, lambda n: n >= 1, ValueError)
 
 
 def _guard_of(fence: Fence | None) -> tuple[str, int]:
-    """Return the object in the table and its fence, empty and 0 for None.
+    """Return the name of the object in the table and the fence; an empty name and 0 for None.
 
     Raises:
-        NotHeldError: the lock is not held here.
+        NotHeldError: the object is not held.
+        TypeError: ``fence`` is neither a lock nor a hold.
 
     """
     if fence is None:
         return "", 0
     if not isinstance(fence, BaseLock | BaseHold):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"fence is {fence!r}, and must be a lock or a hold")
+        raise TypeError(f"fence is {fence!r}, and must be a lock or a hold of one")
     name, number = fence.object_name, fence.fence
     if number is None:
         raise NotHeldError(f"{titled(name)} is not held by this object; nothing was changed")
@@ -238,37 +258,39 @@ def _guard_of(fence: Fence | None) -> tuple[str, int]:
 
 
 class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
-    """The changes of a map, from `Map.watch`: an iterator that waits for each change.
+    """An iterator over the changes of a map, from `Map.watch`.
 
-    It goes on while nodes crash and while no node answers. For one thread at a time.
+    It waits for each change. It goes on while nodes crash and while no node answers. Only one
+    thread at a time may use it.
     """
 
 
 class Map(BaseMap):
     """One map of the cluster, from `Client.map`. Any thread may use it.
 
-    Keys are texts of 1 to 256 bytes without control characters, values are bytes, up to 64 KiB. A
-    map need not be created, and leaves no state without entries. All maps of a cluster together
-    have at most 100,000 entries and 256 MiB.
+    Keys are texts of 1 to 256 bytes without control characters. Values are bytes, up to 64 KiB. A
+    map need not be created, and a map without entries leaves no state. All maps of a cluster
+    together have at most 100,000 entries and 256 MiB.
 
-    A change takes effect once, however often the client must repeat it, unless the client loses its
-    session meanwhile: then it raises `SessionExpiredError`, and it is unknown whether the change
-    took effect.
+    A change takes effect once, however often the client has to send it. If the client's session
+    ends during the call, the call raises `SessionExpiredError`, and it is unknown whether the
+    change took effect.
     """
 
     def get(self, key: str, *, read: Read = "linearizable", max_age: float = 1.0) -> Entry | None:
         """Return the entry under ``key``, or None if there is none.
 
         Args:
-            key: the key.
+            key: the key, 1 to 256 bytes.
             read: see `Client.status`.
             max_age: see `Client.status`.
 
         Raises:
-            StaleError: the node's knowledge is older than ``max_age``.
+            StaleError: the state of the node is older than ``max_age``.
             InvalidRequestError: ``key`` is out of its limits.
             UnavailableError: no node answered for 10 s.
             ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
             ValueError: ``read`` or ``max_age`` is out of its range.
 
         """
@@ -283,23 +305,26 @@ class Map(BaseMap):
         ephemeral: bool = False,
         fence: Fence | None = None,
     ) -> int:
-        """Put ``value`` under ``key``, whether or not there is an entry; return its version.
+        """Put ``value`` under ``key``, whether or not there is an entry; return its new version.
+
+        ``ttl`` and ``ephemeral`` apply until the next put of the key, which sets its own.
 
         Args:
-            key: the key.
+            key: the key, 1 to 256 bytes.
             value: the value, up to 64 KiB. A text must be encoded.
-            ttl: the time after which the entry expires (s), above 0, up to a year; None for never.
-            ephemeral: whether the entry ends with the session of this client: when it is closed,
-                or when the cluster has received nothing from it for its TTL. Both are those of the
-                last put.
-            fence: a lock or another object, or a hold of it. The put is refused unless that is held
-                under its fence when the cluster applies the put.
+            ttl: the time after which the entry expires (s), above 0 and up to a year. None for an
+                entry that does not expire.
+            ephemeral: whether the entry ends with the session of this client: when the client is
+                closed, or when the cluster has received nothing from it for its TTL.
+            fence: a lock or another object that is held, or a hold. The put is refused unless the
+                object is held under this fence when the cluster applies the put.
 
         Raises:
-            NotHeldError: ``fence`` is not held, or under another fence; nothing was changed.
-            OverloadedError: the maps of the cluster are full; nothing was changed.
+            NotHeldError: the object of ``fence`` is not held under that fence. Nothing was changed.
+            OverloadedError: the maps of the cluster are full. Nothing was changed.
             InvalidRequestError: an argument is out of its limits.
-            SessionExpiredError: the session was lost meanwhile.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the change took effect.
             UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
                 change took effect.
             ClosedError: the client is closed.
@@ -318,7 +343,7 @@ class Map(BaseMap):
         ephemeral: bool = False,
         fence: Fence | None = None,
     ) -> int | None:
-        """Put ``value`` under ``key`` if there is no entry; return its version, or None.
+        """Put ``value`` if ``key`` has no entry; return the new version, or None if it has one.
 
         Arguments and errors are those of `put`.
         """
@@ -336,11 +361,20 @@ class Map(BaseMap):
     ) -> int:
         """Replace the entry under ``key`` if it has that ``version``; return the new version.
 
-        Other arguments and errors are those of `put`.
+        The other arguments and errors are those of `put`.
+
+        Args:
+            key: the key, 1 to 256 bytes.
+            value: the new value, up to 64 KiB.
+            version: the version that the entry must have, at least 1.
+            ttl: see `put`.
+            ephemeral: see `put`.
+            fence: see `put`.
 
         Raises:
-            VersionMismatchError: the entry has another version, or there is none; nothing was
+            VersionMismatchError: the entry has another version, or there is none. Nothing was
                 changed.
+            ValueError: ``version`` is below 1.
 
         """
         return drive(self._replacing(key, value, version, ttl, ephemeral, fence))
@@ -349,13 +383,13 @@ class Map(BaseMap):
         """Delete the entry under ``key``; return whether there was one.
 
         Args:
-            key: the key.
-            version: the version that the entry must have, or None for any.
+            key: the key, 1 to 256 bytes.
+            version: the version that the entry must have, at least 1, or None for any version.
             fence: see `put`.
 
         Raises:
-            VersionMismatchError: as for `replace`, if ``version`` is given.
-            FencelockError: as `put`.
+            VersionMismatchError: see `replace`; only if ``version`` is given.
+            FencelockError: see `put`.
 
         """
         return drive(self._deleting(key, version, fence))
@@ -369,20 +403,22 @@ class Map(BaseMap):
         read: Read = "linearizable",
         max_age: float = 1.0,
     ) -> list[tuple[str, Entry]]:
-        """Return the keys that begin with ``prefix``, with their entries, in the order of UTF-8.
+        """Return the keys that begin with ``prefix`` and their entries, in the order of UTF-8.
 
-        They are read in pages of up to 1,000 entries or 128 KiB. Each page is true of one instant,
-        not all of the same.
+        The entries are read in pages of up to 1,000 entries or 128 KiB. Each page shows the map at
+        one instant, but different pages show different instants.
 
         Args:
-            prefix: the beginning of the keys.
-            after: only keys above this one, such as the last of the page before.
-            limit: how many, at least 0; None for all.
+            prefix: the beginning of the keys, up to 256 bytes.
+            after: only keys above this one are returned.
+            limit: the maximum number of entries, at least 0; None for all.
             read: see `Client.status`.
             max_age: see `Client.status`.
 
         Raises:
-            FencelockError: as `get`.
+            FencelockError: see `get`.
+            TypeError: an argument is of a wrong type.
+            ValueError: ``limit`` is below 0, or see `get`.
 
         """
         return drive(self._listing(prefix, after, limit, read, max_age))
@@ -390,13 +426,14 @@ class Map(BaseMap):
     def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:
         """Return an iterator over the changes of entries whose keys begin with ``prefix``.
 
-        It sends nothing yet. It yields a `MapListing` of the present entries, then a `MapChange`
-        for each change in order; none is missing and none comes twice. After more changes than the
-        cluster keeps (1,000 of a map) that the watch did not ask for, it yields another listing.
+        This call sends nothing yet. The iterator yields a `MapListing` of the present entries, then
+        a `MapChange` for each change, in order. No change is missing, and none comes twice. The
+        cluster keeps the last 1,000 changes of a map. A watch that is further behind yields another
+        listing.
 
         Args:
-            prefix: the beginning of the keys.
-            after: a version: then there is no first listing, but the changes after that version.
+            prefix: the beginning of the keys, up to 256 bytes.
+            after: None to begin with a listing, or a version to begin with the changes after it.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.

@@ -147,9 +147,9 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
 
 
 def _raised(part: TablePart, fence: int) -> TablePart:
-    """Return a part of the table with a later fence, and with later versions of changes."""
+    """Return a part of the table with a higher fence, and with higher versions of changes."""
     counters = dict(part.counters)
-    if "version" in counters:  # Else versions begin above the fences.
+    if "version" in counters:  # Without this counter, versions begin above the fences.
         counters["version"] += FENCE_MARGIN
         counters["origin"] = counters["version"]
     return replace(

@@ -87,7 +87,15 @@ class BaseRWLock(Generic[S]):
         demand(connection.protocol, Guarantee.RWLOCKS)
         limit = None if promises(connection.protocol, Guarantee.REENTRANT) else 1
         options = connection.options(
-            name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
+            name,
+            timeout,
+            owner,
+            label,
+            duration,
+            grace,
+            kind=RWLOCK,
+            reentrant=True,
+            limit=limit,
         )
         self._connection = connection
         self._name = name
@@ -118,18 +126,19 @@ class ReadWriteSide(BaseSide[Hold], RLock):
     """One side of an `RWLock`: a lock like `fencelock.RLock` that acquires to read, or to write."""
 
     def downgrade(self) -> None:
-        """Turn this thread's hold, which is one to write, into one to read.
+        """Turn the hold of this thread from writing into reading, in one step.
 
-        That is one step: nobody else writes in between. Readers that wait at the head of the queue
-        are let in. The fence stays the same.
+        No other owner can write in between. Readers that wait at the head of the queue are granted
+        the lock too. The fence stays the same.
 
         Raises:
             UnsupportedError: the cluster's protocol has no downgrade (`bakery`).
-            InvalidRequestError: this thread holds it to read.
-            NotHeldError: this thread does not hold it.
-            LockOwnershipLostError: it was lost before; raised until `release` or so.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in
-                the background.
+            InvalidRequestError: this thread holds the lock to read.
+            NotHeldError: this thread does not hold the lock.
+            LockOwnershipLostError: the hold was lost before. The error is raised until the hold is
+                released.
+            UnavailableError: no node confirmed the downgrade within 10 s. The client repeats the
+                request in the background.
             ClosedError: the client is closed.
 
         """
@@ -139,16 +148,16 @@ class ReadWriteSide(BaseSide[Hold], RLock):
 class RWLock(BaseRWLock[ReadWriteSide]):
     """One read/write lock of the cluster, from `Client.rwlock`: many readers, or one writer.
 
-    ``with rw.read():`` and ``with rw.write():`` hold it. `read` and `write` return its two sides,
-    which have the methods of `fencelock.RLock`. The owner is the thread, or the ``owner`` given to
-    `Client.rwlock`. It releases as often as it acquired.
+    ``with rw.read():`` and ``with rw.write():`` hold the lock. `read` and `write` return its two
+    sides, which have the methods of `fencelock.RLock`. The owner is the thread, or the ``owner``
+    given to `Client.rwlock`. It must release as often as it acquired.
 
-    Claims are served in their order: readers that come after a waiting writer wait for it. An owner
-    that reads may read again at once. An owner that writes may also read; it writes until it has
-    released as often as it acquired, or until `ReadWriteSide.downgrade`. An owner that reads and
-    asks to write gets `AlreadyHeldError`: it must release first.
+    Claims are served in order: a reader that comes after a waiting writer waits for that writer. An
+    owner that reads may read again at once. An owner that writes may also read; it goes on writing
+    until it has released as often as it acquired, or until `ReadWriteSide.downgrade`. An owner that
+    reads and requests to write gets `AlreadyHeldError`: it must release first.
 
-    On `bakery`, an owner that holds it and asks to read or write gets `AlreadyHeldError` as well,
+    On `bakery`, an owner that holds the lock cannot acquire it again at all (`AlreadyHeldError`),
     and there is no downgrade.
     """
 

@@ -41,8 +41,8 @@ class BaseSemaphore(BaseLock[H]):
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
         connection.line.check()
-        check_name_type(name)
-        check_new_lock_name(name)
+        check_name_type(name, SEMAPHORE)
+        check_new_lock_name(name, SEMAPHORE)
         wait_ms_of(timeout)
         demand(connection.protocol, Guarantee.SEMAPHORES)
         self._template = checked(

@@ -15,6 +15,7 @@ from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoint import ENDPOINTS_MAX
+from fencelock.cluster.lock_options import check_number
 from fencelock.transport.frame import check_cluster
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
@@ -130,8 +131,8 @@ def age_ms_of(read: Read, max_age: float) -> int | None:
         return None
     if read != "local":
         raise ValueError(f"read is {read!r}, and must be 'linearizable' or 'local'")
-    if not 0 <= max_age <= AGE_S_MAX:
-        raise ValueError(f"max_age is {max_age}, and must be from 0 to {AGE_S_MAX:g} s")
+    allowed = f"a number of seconds from 0 to {AGE_S_MAX:g}"
+    check_number("max_age", max_age, allowed, lambda s: 0 <= s <= AGE_S_MAX)
     return math.ceil(max_age * 1000)
 
 

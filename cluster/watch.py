@@ -1,4 +1,4 @@
-"""Watches: the changes of an object, one after the other, for both clients."""
+"""Watches: the changes of an object, one after the other. Both clients share this part."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PAUSE_S = 1.0
 
 
 class BaseWatch(Generic[T]):
-    """The changes of one object of the cluster, beginning with the object as it is.
+    """The changes of one object of the cluster, beginning with its present state.
 
-    It asks the cluster for the changes after the last one that it has. So none is missing and none
-    comes twice, also when nodes crash or the client uses another one. For one thread or task at a
-    time.
+    The watch requests the changes after the last one that it has received. So no change is missing
+    and none comes twice, even if nodes crash or the client has to use another node. Only one thread
+    or task at a time may use a watch.
     """
 
     def __init__(
@@ -46,26 +46,26 @@ class BaseWatch(Generic[T]):
         self._version = after
         """The version up to which all changes were received; None before the first reply."""
         self._began = False
-        """Whether there was a reply."""
+        """Whether a reply has been received."""
         self._reply: AskReply | None = None
-        """The request that has no reply yet. It stays when its user stops waiting for a while."""
+        """The request in flight. It stays in flight when a call of `get` ends early."""
         self._items: deque[T] = deque()
-        """What was received and not returned yet."""
+        """Items that were received and not returned yet."""
         self.resyncs = 0
-        """How often changes were left out, because the cluster had forgotten some of them: it keeps
-        the last 1,000 of an object. The next item is the object as it is then."""
+        """The number of times that the watch has missed changes, because the cluster keeps only the
+        last 1,000 of an object. Each time, the next item shows the present state of the object."""
 
     def _items_of(self, read: ChangesRead) -> Operation[Iterable[T]]:
-        """End with the items for a reply."""
+        """End with the items of a reply."""
         raise NotImplementedError
 
     def _next(self, timeout: float | None = None) -> Operation[T]:
-        """End with the next item; wait ``timeout`` (s) at most, for ever with None.
+        """End with the next item; wait at most ``timeout`` (s), or without limit for None.
 
         Raises:
-            TimeoutError: there was none in time. It comes with the next call.
-            FencelockError: the refusal, if asking again would not help. Before the first reply,
-                also that no node answers.
+            TimeoutError: no item came in time. The next call may return it.
+            FencelockError: the request was refused and a repetition would not help, or no node
+                answered before the first item.
 
         """
         ends_at = None if timeout is None else time.monotonic() + timeout
@@ -104,24 +104,24 @@ class BaseWatch(Generic[T]):
         return read
 
     def _closing(self) -> None:
-        """Stop waiting for changes."""
+        """Cancel the request in flight."""
         reply, self._reply = self._reply, None
         if reply is not None:
             self._channel.abandon(reply)
 
 
 class Waiting(BaseWatch[T]):
-    """The part of a watch by which a thread waits for each change."""
+    """The part of a watch with which a thread waits for changes."""
 
     def get(self, timeout: float | None = None) -> T:
-        """Return what comes next.
+        """Wait for the next item and return it.
 
         Args:
-            timeout: how long to wait (s); None for no limit.
+            timeout: how long to wait (s), at least 0; None for no limit.
 
         Raises:
-            TimeoutError: nothing has changed. `get` may be called again.
-            UnavailableError: no node answered for 10 s, before anything was received.
+            TimeoutError: nothing changed in time. No change is lost, and `get` may be called again.
+            UnavailableError: no node answered for 10 s before the first item.
             ForbiddenError: the client's key does not allow this name.
             ClosedError: the client is closed.
 
@@ -129,14 +129,14 @@ class Waiting(BaseWatch[T]):
         return drive(self._next(timeout))
 
     def close(self) -> None:
-        """Stop waiting for changes; the watch may be used again."""
+        """Cancel the request for changes. The watch can still be used: it sends another one."""
         self._closing()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        """Return what comes next; see `get`."""
+        """Return the next item; see `get`."""
         return drive(self._next())
 
 

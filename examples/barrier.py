@@ -1,7 +1,7 @@
 """A computation in rounds: python examples/barrier.py tcp://127.0.0.1:4041
 
-Four workers each advance a part of the work. No worker begins a round before all have ended the
-round before. The one that arrives last prints a line.
+Each of four workers does a part of the work. No worker begins a round before all workers have
+finished the round before. The worker that arrives last at the barrier prints a line.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def main(addresses: str, cluster: str) -> None:
                 index = barrier.wait(LONG_S)
                 if index == WORKERS - 1:
                     print(f"round {number}: worker {worker} was the last of {WORKERS}")
-                barrier.wait(LONG_S)  # Everybody has seen the result before it changes.
+                barrier.wait(LONG_S)  # No worker changes the result before all have used it.
                 assert min(done) >= number
 
         list(threads.map(work, range(WORKERS)))
         try:
             barrier.wait(timeout=0.2)
         except fencelock.BrokenBarrierError as error:
-            print(f"nobody else comes: {error}")
+            print(f"no other worker came: {error}")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
     python examples/cluster.py                       # three nodes, four clients, ten seconds
     python examples/cluster.py --kill-leader         # kill -9 of the leader, again and again
     python examples/cluster.py --grow                # one node, three, five, and back to one
-    python examples/cluster.py --objects             # semaphores, read/write locks and others too
+    python examples/cluster.py --objects             # all kinds of objects, such as semaphores
     python examples/cluster.py --protocol central --clients 8 --json
 
 Each node is one `fencelock serve`, and each client a separate process. While a client holds a lock,
 it changes a shared file in a way that any overlap would corrupt, and checks that its fence is above
 every earlier one. With --kill-leader, the leader is killed every few seconds, and clients must be
 served again after each kill. With --grow, nodes join and leave while clients work. With --objects,
-clients compete for objects of all kinds, and files show whether each kind keeps its promise.
+clients compete for objects of all kinds, and the files that they write show whether each kind keeps
+its promise.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ GrowOption = Annotated[
     bool, typer.Option("--grow", help="paxos: begin with one node, let others join and leave.")
 ]
 ObjectsOption = Annotated[
-    bool, typer.Option("--objects", help="paxos: fight over all kinds of objects at once.")
+    bool, typer.Option("--objects", help="paxos: compete for objects of all kinds.")
 ]
 JournalOption = Annotated[
     bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
@@ -93,7 +94,7 @@ class RunVerdict:
     acquire_p99_ms: float | None
     messages_per_entry: float | None
     objects: list[KindVerdict]
-    """With --objects, the verdict of each kind; the counts of overlaps and so on are of locks."""
+    """With --objects, the verdict of each kind. Overlaps and other faults are counted there."""
     ok: bool
 
 
@@ -190,14 +191,14 @@ def check_growth(protocol: str, *, killing: bool) -> None:
 
 
 def check_objects(protocol: str) -> None:
-    """Refuse objects that the protocol does not have.
+    """Return if the protocol has objects of all kinds.
 
     Raises:
-        typer.BadParameter: they are refused; the text says what to do instead.
+        typer.BadParameter: it has not; the text says what to do instead.
 
     """
     if protocol != "paxos":
-        text = f"{protocol} has no semaphores and other objects: use --protocol paxos"
+        text = f"{protocol} does not have objects of all kinds: use --protocol paxos"
         raise typer.BadParameter(text, param_hint="--objects")
 
 
@@ -298,7 +299,7 @@ def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, kil
 
 
 def report_objects(console: Console, verdicts: list[KindVerdict]) -> None:
-    """Print the verdict of each kind, and what is wrong."""
+    """Print the verdict of each kind and its problems."""
     for one in verdicts:
         word = "[green]kept[/]" if one.ok else "[red]BROKEN[/]"
         console.print(f"  {one.kind:<17} {one.rounds} rounds; {word}: {one.promise}")

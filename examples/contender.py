@@ -2,7 +2,7 @@
 
 With --objects it competes for objects of all kinds in turn (`contests.py`).
 
-It begins when it reads a line, and writes events as lines of JSON:
+It begins to compete when it reads a line, and writes events as lines of JSON:
 {"event": "ready" | "granted" | "done", ...}.
 """
 
@@ -40,14 +40,14 @@ def say(event: str, **details: Any) -> None:
 
 
 def contend(
-    name: Annotated[str, typer.Option(help="What to call this client.")],
+    name: Annotated[str, typer.Option(help="The name of this client.")],
     connect: Annotated[str, typer.Option(help="Node addresses, separated by commas.")],
     cluster: Annotated[str, typer.Option(help="The cluster's id.")],
-    locks: Annotated[int, typer.Option(help="How many locks there are.")],
-    seconds: Annotated[float, typer.Option(help="How long to fight (s).")],
-    folder: Annotated[Path, typer.Option(help="Where the shared files lie.")],
-    objects: Annotated[bool, typer.Option("--objects", help="Fight over all kinds.")] = False,
-    ttl: Annotated[float, typer.Option(help="How long its holds outlive it (s).")] = 15,
+    locks: Annotated[int, typer.Option(help="Number of locks.")],
+    seconds: Annotated[float, typer.Option(help="Time to compete (s).")],
+    folder: Annotated[Path, typer.Option(help="Folder of the shared files.")],
+    objects: Annotated[bool, typer.Option("--objects", help="Use objects of all kinds.")] = False,
+    ttl: Annotated[float, typer.Option(help="TTL of the client's session (s).")] = 15,
 ) -> None:
     """Compete until the time is over."""
     chance = random.Random(name)
@@ -83,14 +83,14 @@ def contend(
 
 
 def play(player: Player, files: dict[str, CheckedFile]) -> Turn | None:
-    """Acquire one of the locks, and write into its file."""
+    """Acquire one of the locks, and write to its file."""
     lock = player.client.lock(player.chance.choice(list(files)), owner=player.name)
     began = time.monotonic()
     hold = lock.acquire(timeout=PATIENCE_S)
     if hold is None:
         return None
     turn = Turn.since(began)
-    with suppress(fencelock.StaleFenceError):  # The file counts it, for the verdict.
+    with suppress(fencelock.StaleFenceError):  # The file counts these errors for the verdict.
         files[lock.name].append(player.name, hold.fence, player.chance.uniform(*HOLD_S))
     hold.release()
     return turn

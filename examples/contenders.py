@@ -24,13 +24,13 @@ class Contenders:
     """Client processes, and their output so far.
 
     Attributes:
-        grants: how many each client had.
-        grants_by_kind: how many there were of each kind of object, with --objects.
-        objects: the objects they compete for, with --objects, as people name them.
-        waits_ms: how long each acquire took.
+        grants: the number of grants to each client.
+        grants_by_kind: with --objects, the number of grants of each kind of object.
+        objects: with --objects, the objects to compete for, as people name them.
+        waits_ms: the time that each acquire took (ms).
         longest_gap_ms: the longest time without a grant to any client, from `begin` on.
-        kills_ms: when a node was killed.
-        unserved: of these, and of changes of the members, those since which there was no grant.
+        kills_ms: the times at which a node was killed.
+        unserved: the kills, and changes of the members, since which there was no grant.
 
     """
 

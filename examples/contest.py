@@ -1,4 +1,4 @@
-"""What all contests of examples/cluster.py --objects have in common, and their verdict."""
+"""The common part of all contests of examples/cluster.py --objects, and their verdict."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from evidence import Evidence, Record
 import fencelock
 
 PATIENCE_S = 5.0
-"""Timeout of one acquire, after which a contender checks the time (s)."""
+"""Timeout of one acquire (s). After it, a contender checks whether the contest is over."""
 
 WORK_S = (0.0, 0.004)
-"""Range of the time for which an object is used, drawn anew each time (s)."""
+"""Range of the random time for which an object is used (s)."""
 
 PROBLEMS_SHOWN = 3
 
@@ -31,7 +31,7 @@ class Turn(NamedTuple):
 
     @classmethod
     def since(cls, began: float) -> Turn:
-        """Return a turn that is granted now, and was asked for at ``began`` (s)."""
+        """Return a turn that is granted now and was requested at ``began`` (s)."""
         now = time.monotonic()
         return cls(int(1000 * now), 1000 * (now - began))
 
@@ -45,18 +45,18 @@ class Player:
     chance: random.Random
 
     def work(self) -> None:
-        """Use what is held: that takes its time."""
+        """Use the held object for some time."""
         time.sleep(self.chance.uniform(*WORK_S))
 
 
 class Contest:
-    """A fight over the objects of one kind. Each round ends with lines in the evidence."""
+    """A contest for the objects of one kind. Players write each round to the evidence."""
 
     kind: ClassVar[str]
     promise: ClassVar[str]
-    """What the judge checks, for people."""
+    """The promise that the judge checks, for people."""
     names: ClassVar[tuple[str, ...]]
-    """The objects, as ``fencelock who`` takes them."""
+    """The names of the objects, as ``fencelock who`` accepts them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,39 +66,39 @@ class Contest:
         """Prepare for the first turn."""
 
     def play(self, player: Player) -> Turn | None:
-        """Acquire an object, use it and give it back; None if it was not to be had in time."""
+        """Acquire an object, use it and release it; return None if it was not granted in time."""
         raise NotImplementedError
 
     @staticmethod
     def problems(records: Sequence[Record]) -> list[str]:
-        """Return what is wrong, in the order of the lines of the evidence."""
+        """Return a text for each broken promise, in the order of the lines of the evidence."""
         raise NotImplementedError
 
     @staticmethod
     def rounds(records: Sequence[Record]) -> int:
-        """Return the number of rounds that were played to their end."""
+        """Return the number of complete rounds."""
         return sum(record.get("amount") == 0 for record in records)
 
 
 @dataclass
 class KindVerdict:
-    """The result of the contest of one kind; ``ok`` only if nothing is wrong."""
+    """The result of the contest of one kind; ``ok`` only if it has no problems."""
 
     kind: str
     names: tuple[str, ...]
     rounds: int
     promise: str
     problems: list[str]
-    """The first of them."""
+    """The first problems."""
     ok: bool
 
 
 def judged(contest: Contest) -> KindVerdict:
-    """Read all of the evidence of a contest, and judge it."""
+    """Read the evidence of a contest, and judge it."""
     records = Evidence(contest.folder, contest.kind).news()
     problems, rounds = contest.problems(records), contest.rounds(records)
     if not rounds:
-        problems.append("nobody played a round to its end")
+        problems.append("no player completed a round")
     return KindVerdict(
         kind=contest.kind,
         names=contest.names,

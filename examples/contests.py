@@ -1,4 +1,4 @@
-"""The contests of examples/cluster.py --objects: a new kind is one class, and one line here."""
+"""The contests of examples/cluster.py --objects. A new kind needs one class, and one line here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A lock that a hanging job loses: python examples/deadline.py tcp://127.0.0.1:4041
 
-The first job renews its hold while it makes progress. The second hangs: the lock is taken away from
-it, and the next one gets it under a higher fence.
+The first job renews its hold while it makes progress. The second job hangs: the cluster takes the
+lock away from it, and grants it to the next job under a higher fence.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def main(addresses: str, cluster: str) -> None:
         lock = client.lock("report", duration=DURATION_S, grace=GRACE_S)
         with lock as hold:
             for part in range(1, 4):
-                time.sleep(DURATION_S / 2)  # The work.
+                time.sleep(DURATION_S / 2)  # This stands for the work.
                 hold.renew()
-                print(f"part {part} is done, the lock is mine for {lock.remaining:.1f} s more")
+                print(f"part {part} is done; the lock is held for {lock.remaining:.1f} s more")
         print(f"the report was written under fence {hold.fence}")
 
         hanging = client.lock("report", duration=DURATION_S, grace=GRACE_S)
@@ -31,10 +31,10 @@ def main(addresses: str, cluster: str) -> None:
         hanging.on_lost(lambda _: lost.set())
         late = hanging.acquire(timeout=30)
         assert late is not None
-        following = client.lock("report").acquire(timeout=30)  # It waits for the deadline.
+        following = client.lock("report").acquire(timeout=30)  # This waits until the deadline.
         assert following is not None
         lost.wait()
-        print(f"fence {late.fence} was lost, fence {following.fence} holds the lock")
+        print(f"the hold under fence {late.fence} was lost; the next has fence {following.fence}")
         following.release()
         try:
             late.raise_if_lost()

@@ -1,7 +1,8 @@
-"""What clients did while they held an object, in a file, and the rules that it must follow.
+"""A file in which clients record their use of an object, and the rules that the record must obey.
 
-Each client appends a line when it begins to use an object, and one before it gives it back. A line
-is written at once, so the file has all lines in one order, whatever the cluster believes.
+Each client appends a line when it begins to use an object, and another one before it releases the
+object. A line is written in one step, so the file has all lines in one order, independently of the
+cluster.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-"""One line. Often ``who`` uses ``amount`` of the objects in ``fences``, or 0 at the end of
-it. Or ``dead`` is a process that was killed."""
+"""One line. In most lines, ``who`` uses ``amount`` of each object in ``fences``, and 0 ends a use.
+In others, ``dead`` is a process that was killed."""
 
 WHOLE = 1 << 31
-"""The capacity of a read/write lock: a writer has all of it, a reader one."""
+"""The capacity of a read/write lock: a writer has all of it, a reader has 1."""
 
 
 class Evidence:
-    """The file about all objects of one kind."""
+    """The file for all objects of one kind."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -30,7 +31,7 @@ class Evidence:
         self._offset = 0
 
     def note(self, **facts: Any) -> None:
-        """Append a line; it is in the file when this returns, even if the process is killed."""
+        """Append a line. It is in the file when this returns, even if the process dies then."""
         os.write(self._file, json.dumps(facts).encode() + b"\n")
 
     def news(self) -> list[Record]:
@@ -75,8 +76,8 @@ def _leave(used: dict[str, dict[tuple[str, int], int]], dead: str) -> None:
 def unordered_fences(records: Iterable[Record], capacity: int) -> list[str]:
     """Return a text for each hold whose fence is wrong.
 
-    The fence of a hold that has the whole ``capacity`` is above all earlier ones of the object.
-    Those of other holds are all different.
+    The fence of a hold that has the whole ``capacity`` must be above all earlier fences of the
+    object. The fences of other holds must be different from each other.
     """
     seen: dict[str, dict[int, str]] = defaultdict(dict)
     problems: list[str] = []
@@ -84,9 +85,9 @@ def unordered_fences(records: Iterable[Record], capacity: int) -> list[str]:
         for name, fence in record.get("fences", {}).items():
             who, known = record["who"], seen[name]
             if known.get(fence) == who:
-                continue  # The same hold.
+                continue  # This line is about the same hold.
             if fence in known:
-                problems.append(f"{name}: {who} has fence {fence}, as {known[fence]} had")
+                problems.append(f"{name}: {who} has fence {fence}, which {known[fence]} had")
             elif record["amount"] == capacity and fence < max(known, default=0):
                 problems.append(f"{name}: {who} has fence {fence} after {max(known)}")
             known[fence] = who
@@ -102,7 +103,7 @@ def lost_updates(records: Iterable[Record]) -> list[str]:
             counted[name] += 1
             if count != counted[name]:
                 problems.append(
-                    f"{name}: {record['who']} wrote update {count}, and it was {counted[name]}"
+                    f"{name}: {record['who']} wrote update {count}, expected {counted[name]}"
                 )
                 counted[name] = max(count, counted[name])
     return problems

@@ -1,8 +1,8 @@
 """A store that refuses late writers: python examples/fenced_map.py tcp://127.0.0.1:4041
 
-Two workers keep a counter in a map, under one lock. The first is slow: it loses the lock while it
-works, and the second takes over. The first then writes what it computed. Because every write
-names the lock, the cluster refuses it, in the same step in which it would change the counter.
+Two workers keep a counter in a map, under one lock. The first worker is slow: it loses the lock
+while it works, and the second worker takes over. Then the first worker writes its result. Because
+every write names a hold of the lock, the cluster refuses this write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(addresses: str, cluster: str) -> None:
         assert slow
         entry = counters.get("orders")
         assert entry is not None
-        computed = int(entry.value) + 1  # This takes long, and an operator takes the lock away.
+        computed = int(entry.value) + 1  # While this runs, an operator takes the lock away.
         second.evict("orders", slow.fence, operator="example")
 
         with second.lock("orders", timeout=LONG_S) as hold:

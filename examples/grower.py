@@ -76,7 +76,7 @@ class Grower(Background):
         try:
             reached = self._watcher.change_members(change)
         except (UnavailableError, MembershipError) as error:
-            self._waits_for = str(error)  # A node starts, or this machine has much else to do.
+            self._waits_for = str(error)  # A node is still starting, or this machine is busy.
             return False
         if reached.done:
             self.changes.append(reached.members)

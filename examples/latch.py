@@ -1,7 +1,7 @@
 """A release that starts everywhere at once: python examples/latch.py tcp://127.0.0.1:4041
 
-Three machines prepare a release, each in its own time. All of them switch over once the last one
-is ready. A machine that comes late switches over at once.
+Three machines prepare a release. All of them switch over once the last one is ready. A machine that
+comes late switches over at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def main(addresses: str, cluster: str) -> None:
 
         def prepare(machine: int) -> str:
             left = ready.count_down()
-            print(f"machine {machine} is ready, {left} are not")
+            print(f"machine {machine} is ready; machines that are not ready: {left}")
             if not ready.wait(timeout=LONG_S):
-                return f"machine {machine} gives up: {ready.count()} are not ready"
+                return f"machine {machine} gives up; machines that are not ready: {ready.count()}"
             return f"machine {machine} switches over"
 
-        for told in threads.map(prepare, range(1, MACHINES + 1)):
-            print(told)
+        for result in threads.map(prepare, range(1, MACHINES + 1)):
+            print(result)
         if ready.wait(timeout=0):
             print("a machine that comes late switches over at once")
 

@@ -12,18 +12,18 @@ from evidence import WHOLE, Record, beyond_capacity, lost_updates, unordered_fen
 
 PERMITS = 3
 WRITES = 0.3
-"""Share of the turns at a read/write lock that write."""
+"""Share of the turns of a read/write lock that write."""
 AUDITS = 0.3
-"""Share of the turns at accounts that need one account."""
+"""Share of the turns with accounts that need only one account."""
 BALANCE = 100
-"""The balance of each account at the beginning."""
+"""The initial balance of each account."""
 
 
 class LockContest(Contest):
-    """Counters, each under its lock: read, pause, write."""
+    """Counters, each under its own lock. A player reads, pauses and writes."""
 
     kind = "lock"
-    promise = "one holder at a time, no update lost, fences rise"
+    promise = "one holder at a time, no lost updates, rising fences"
     names: ClassVar[tuple[str, ...]] = ("tasks", "orders")
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class LockContest(Contest):
         return turn
 
     def use(self, player: Player, fences: dict[str, int]) -> None:
-        """Read what the held locks protect, and write it anew."""
+        """Read the state that the held locks protect, and write a new one."""
         self.evidence.note(who=player.name, fences=fences, amount=1)
         for record in self.evidence.news():
             self.learn(record)
@@ -51,11 +51,11 @@ class LockContest(Contest):
         self.evidence.note(who=player.name, fences=fences, amount=0, **facts)
 
     def learn(self, record: Record) -> None:
-        """Take over what ``record`` says was written."""
+        """Take over the state that ``record`` shows as written."""
         self.updates |= record.get("updates", {})
 
     def changed(self, names: tuple[str, ...]) -> Record:
-        """Return what to write."""
+        """Return the fields to write."""
         return {"updates": {name: self.updates.get(name, 0) + 1 for name in names}}
 
     @staticmethod
@@ -68,10 +68,10 @@ class LockContest(Contest):
 
 
 class SemaphoreContest(Contest):
-    """Printers: each player uses some of them, and gives them back one after the other."""
+    """Printers. Each player uses some of them, and releases them one after the other."""
 
     kind = "semaphore"
-    promise = f"at most {PERMITS} permits in use, each hold under its own fence"
+    promise = f"at most {PERMITS} permits in use, a fence of its own for each hold"
     names = ("semaphore:printers",)
 
     def play(self, player: Player) -> Turn | None:
@@ -99,10 +99,10 @@ class SemaphoreContest(Contest):
 
 
 class ReadWriteContest(Contest):
-    """Settings in two files: a writer changes one after the other, a reader compares them."""
+    """Settings in two files. A writer changes one after the other, and a reader compares them."""
 
     kind = "rwlock"
-    promise = "a writer alone, no half-written state, fences of writers rise"
+    promise = "writers alone, no half-written state, rising fences of writers"
     names = ("rwlock:settings",)
 
     def play(self, player: Player) -> Turn | None:
@@ -154,9 +154,10 @@ class ReadWriteContest(Contest):
 
 
 def half_written(records: Sequence[Record]) -> list[str]:
-    """Return a text for each reader that did not see what the last writer wrote.
+    """Return a text for each reader that did not see the state of the last writer.
 
-    A writer that was killed may have written a part. Nothing is known until the next one is done.
+    A writer that was killed may have written only a part. Then the state is unknown until the next
+    writer has finished.
     """
     problems: list[str] = []
     version: int | None = 0
@@ -171,15 +172,15 @@ def half_written(records: Sequence[Record]) -> list[str]:
                 problems.append(f"{record['who']} wrote {record['wrote']} after {version}")
             version, writes = record["wrote"], ""
         if version is not None and record.get("saw", [version] * 2) != [version] * 2:
-            problems.append(f"{record['who']} saw {record['saw']}, and {version} was written")
+            problems.append(f"{record['who']} saw {record['saw']}, but {version} was written")
     return problems
 
 
 class LockAllContest(LockContest):
-    """Accounts, each under its lock: a transfer needs two of them, an audit one."""
+    """Accounts, each under its own lock. A transfer needs two of them, an audit one."""
 
     kind = "lock_all"
-    promise = "both locks or none, no update lost, no money lost, fences rise"
+    promise = "both locks or none, no lost updates, no lost money, rising fences"
     names = ("ann", "ben", "cat")
 
     def __init__(self, folder: Path) -> None:
@@ -216,12 +217,12 @@ class LockAllContest(LockContest):
 
 
 def lost_money(records: Sequence[Record]) -> list[str]:
-    """Return a text for each record after which all accounts together have another sum."""
+    """Return a text for each record that changes the sum of all accounts."""
     balances = dict.fromkeys(LockAllContest.names, BALANCE)
     problems: list[str] = []
     for record in records:
         before = sum(balances.values())
         balances |= record.get("balances", {})
         if sum(balances.values()) != before:
-            problems.append(f"{record['who']} left {balances}, {before} were there together")
+            problems.append(f"{record['who']} left {balances}, but their sum was {before}")
     return problems

@@ -1,4 +1,4 @@
-"""Contests for objects whose state clients read: elections, maps, latches and barriers."""
+"""Contests for objects with a state that clients see: elections, maps, latches and barriers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from evidence import Record, beyond_capacity, unordered_fences
 import fencelock
 
 COUNT = 2
-"""The count with which each latch begins, and the parties of each barrier."""
+"""The initial count of each latch, and the number of parties of each barrier."""
 
 MEETING_S = 2.0
-"""Time for which a player waits at a barrier for another one (s)."""
+"""Timeout of a player that waits at a barrier (s)."""
 
 
 class ElectionContest(Contest):
-    """A scheduler: each player leads at times, and follows who leads."""
+    """A scheduler. Each player leads at times, and watches the election."""
 
     kind = "election"
-    promise = "one leader at a time, fences rise, watches see each term in order"
+    promise = "one leader at a time, rising fences, watches see each term in order"
     names = ("election:scheduler",)
 
     def begin(self, player: Player) -> None:
@@ -67,9 +67,9 @@ class ElectionContest(Contest):
 
 
 def wrong_leaders(records: Sequence[Record]) -> list[str]:
-    """Return a text for each leader that was told that another one leads."""
+    """Return a text for each leader to which the cluster reported another leader."""
     return [
-        f"{record['who']} leads under {record['fences']['scheduler']}, told was {record['known']}"
+        f"{record['who']} leads under {record['fences']['scheduler']}, but read {record['known']}"
         for record in records
         if "known" in record
         if record["known"] != [record["who"], record["fences"]["scheduler"]]
@@ -77,9 +77,9 @@ def wrong_leaders(records: Sequence[Record]) -> list[str]:
 
 
 def unseen_terms(records: Sequence[Record]) -> list[str]:
-    """Return a text for each watch that did not see all terms, each once, in the order of fences.
+    """Return a text for each watch that did not see each term once, in the order of the fences.
 
-    A term may have ended before its leader wrote that it leads; then other watches know it.
+    A term may have ended before its leader wrote a line. Then it is known from other watches.
     """
     seen: dict[str, list[int]] = defaultdict(list)
     terms: dict[int, str] = {}
@@ -98,15 +98,15 @@ def unseen_terms(records: Sequence[Record]) -> list[str]:
         there = [fence for fence in sorted(terms) if fences[0] <= fence <= fences[-1]]
         if fences != there:
             wrong = sorted(set(there) ^ set(fences)) or fences
-            problems.append(f"{watcher} saw other terms than there were: {wrong[:5]}")
-    return problems if seen or not terms else [*problems, "nobody watched"]
+            problems.append(f"{watcher} missed, repeated or reordered terms: {wrong[:5]}")
+    return problems if seen or not terms else [*problems, "no player watched"]
 
 
 class MapContest(Contest):
-    """Counters in a map: each player reads one, and replaces it if nobody was faster."""
+    """Counters in a map. Each player reads one, and replaces it if no other player was faster."""
 
     kind = "map"
-    promise = "no update lost or done twice, no read of the past, watches see each change in order"
+    promise = "each update once, no stale reads, watches see each change in order"
     names = ("map:counters",)
     keys = ("red", "blue")
 
@@ -155,7 +155,7 @@ class MapContest(Contest):
 
 
 def old_reads(records: Sequence[Record]) -> list[str]:
-    """Return a text for each read that did not see what was there when it began."""
+    """Return a text for each read of a state that was stale when the read began."""
     newest: dict[str, int] = defaultdict(int)
     floors: dict[str, int] = {}
     problems: list[str] = []
@@ -173,7 +173,7 @@ def old_reads(records: Sequence[Record]) -> list[str]:
 
 
 class Change(NamedTuple):
-    """A change of a counter, from one version to the next, which is unknown if a client died."""
+    """A change of a counter from one version to the next. The next is None if the client died."""
 
     who: str
     before: int
@@ -184,7 +184,7 @@ class Change(NamedTuple):
 def broken_chains(records: Sequence[Record]) -> list[str]:
     """Return a text for each counter whose changes are not one chain of versions.
 
-    A client that was killed may have made the change that it tried last.
+    A client that was killed may have made the last change that it tried.
     """
     tried: dict[str, Record] = {}
     changes: dict[str, list[Change]] = defaultdict(list)
@@ -212,13 +212,16 @@ def _breaks(key: str, changes: list[Change]) -> Iterator[str]:
         if (change.before, change.value) != (version, value + 1):
             yield (
                 f"{key}: {change.who} changed version {change.before} to value {change.value}, "
-                f"and it was version {version}, value {value}"
+                f"but it was version {version}, value {value}"
             )
         version, value = change.version or 0, change.value
 
 
 def unseen_changes(records: Sequence[Record]) -> list[str]:
-    """Return a text for each change that a watch missed, or saw twice: each counts one more."""
+    """Return a text for each change that a watch missed or saw twice.
+
+    Each change adds 1 to a counter.
+    """
     known: dict[str, dict[str, int]] = {}
     problems: list[str] = []
     for record in records:
@@ -235,14 +238,14 @@ def unseen_changes(records: Sequence[Record]) -> list[str]:
             case _:
                 pass
     changed = any(record.get("version") is not None for record in records)
-    return problems if known or not changed else [*problems, "nobody watched"]
+    return problems if known or not changed else [*problems, "no player watched"]
 
 
 class LatchContest(Contest):
-    """Rounds, each with a latch: players count down and wait until enough have done so."""
+    """Rounds with a latch each. Players count it down, and wait until enough have done so."""
 
     kind = "latch"
-    promise = f"nobody passes before {COUNT} have counted down, each counts once"
+    promise = f"no player passes before {COUNT} have counted down, each counts once"
     names = ("latch:round-1",)
 
     def __init__(self, folder: Path) -> None:
@@ -273,9 +276,9 @@ class LatchContest(Contest):
 
 
 def miscounted(records: Sequence[Record]) -> list[str]:
-    """Return a text for each latch that opened too early or not at all, or was counted wrongly.
+    """Return a text for each latch that opened too early or not at all, or had a wrong count.
 
-    A client that was killed may have counted down without a line about that.
+    A client that was killed may have counted down without writing a line.
     """
     begun: dict[int, int] = defaultdict(int)
     counted: dict[int, int] = defaultdict(int)
@@ -290,22 +293,22 @@ def miscounted(records: Sequence[Record]) -> list[str]:
             least = max(0, COUNT - begun[number])
             if not least <= record["left"] <= max(0, COUNT - 1):
                 problems.append(
-                    f"round {number}: {record['left']} were left of {COUNT} for {who} after "
-                    f"{begun[number]} had counted"
+                    f"round {number}: {who} got count {record['left']} of {COUNT} after "
+                    f"{begun[number]} count-downs"
                 )
             shut[who, number] = counted[number] < COUNT
         elif record.get("passed") and begun[number] < COUNT:
-            problems.append(f"round {number}: {who} passed after {begun[number]} had counted")
+            problems.append(f"round {number}: {who} passed after {begun[number]} count-downs")
         elif record.get("passed") is False and not shut[who, number]:
-            problems.append(f"round {number}: {who} waited in vain after {COUNT} had counted")
+            problems.append(f"round {number}: {who} timed out after {COUNT} count-downs")
     return problems
 
 
 class BarrierContest(Contest):
-    """Meetings: players wait for each other, and pass together."""
+    """Meetings. Players wait for each other, and pass together."""
 
     kind = "barrier"
-    promise = f"nobody passes before {COUNT} have come, each place is given once"
+    promise = f"no player passes before {COUNT} have arrived, each place is given once"
     names = ("barrier:meeting",)
 
     def play(self, player: Player) -> Turn | None:
@@ -332,7 +335,7 @@ class BarrierContest(Contest):
 def badly_met(records: Sequence[Record]) -> list[str]:
     """Return a text for each player that passed too early, and for places that were given twice.
 
-    Those who left, since the barrier was broken, do not count. Those who were killed may.
+    A player whose generation broke does not count. A player that was killed may count.
     """
     came, passed, unknown = 0, 0, 0
     waiting: dict[str, int] = {}
@@ -353,14 +356,14 @@ def badly_met(records: Sequence[Record]) -> list[str]:
         passed += 1
         places[record["place"]] = places.get(record["place"], 0) + 1
         if passed > came - came % COUNT:
-            problems.append(f"{who} passed as number {passed}, after {came} had come")
+            problems.append(f"{who} passed as number {passed} after {came} arrivals")
     if max(places.values()) - min(places.values()) > unknown + len(waiting):
-        problems.append(f"the places of {COUNT} were given so often: {places}")
+        problems.append(f"the {COUNT} places were given unevenly: {places}")
     return problems
 
 
 def _left(records: Sequence[Record]) -> Iterator[int]:
-    """Yield the numbers of the lines at which players came who did not pass."""
+    """Yield the numbers of the lines of arrivals whose generation broke."""
     came: dict[str, int] = {}
     for number, record in enumerate(records):
         if "comes" in record:

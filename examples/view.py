@@ -20,7 +20,7 @@ def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: flo
     seen = by_lock(statuses, contenders.objects)
     locks = Table(title="objects" if contenders.objects else "locks", expand=True)
     for column in ("lock", "held by", "from", "fence", "for", "waiting"):
-        # A fence or a name that is cut short would be a wrong one.
+        # These columns must not be cut short: a part of a fence or a name would be misleading.
         widths = {"fence": 18, "lock": max(map(len, map(object_shown, seen)), default=0)}
         locks.add_column(column, min_width=widths.get(column))
     for name, parts in seen.items():
@@ -102,10 +102,10 @@ def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
 def by_lock(
     statuses: tuple[NodeStatus, ...], always: Collection[str] = ()
 ) -> dict[str, list[LockStatus]]:
-    """Return what is known of each lock, sorted by lock; those of ``always`` even if it is free.
+    """Return the status of each lock, sorted by name; of those in ``always`` even if they are free.
 
-    Where there is a log, every node knows all waiters, and the node that is furthest reports them;
-    else each node reports the waiters that use it.
+    If the protocol has a log, every node knows all waiters, and the newest report counts. Otherwise
+    each node reports the waiters that use it.
     """
     found: dict[str, list[LockStatus]] = {}
     for status in statuses:
@@ -119,7 +119,7 @@ def by_lock(
             found[name] = [
                 max(parts, key=lambda part: (part.holder is not None, len(part.waiters)))
             ]
-    if always:  # Latches that are open, or entries of a map, are no news.
+    if always:  # Open latches and maps are not shown.
         found = {name: parts for name, parts in found.items() if is_used(parts)}
     for name in always:
         free = LockStatus(lock=object_named(name), holder=None, waiters=(), waits_for=())
@@ -128,7 +128,7 @@ def by_lock(
 
 
 def is_used(parts: list[LockStatus]) -> bool:
-    """Return whether anybody holds or awaits an object."""
+    """Return whether an object has a holder or waiters."""
     return any(part.holder or part.waiters for part in parts)
 
 
@@ -138,13 +138,13 @@ def summary(contenders: Contenders) -> str:
 
 
 def holders_of(parts: list[LockStatus]) -> tuple[Contender, ...]:
-    """Return who holds an object: the node it is held through knows it by name, others do not."""
+    """Return the holders of an object, preferring a report that has the name of the holder."""
     known = [part.holder for part in parts if part.holder is not None]
     return parts[0].holders or tuple(sorted(known, key=lambda one: one.owner == "")[:1])
 
 
 def share(status: LockStatus, who: Contender) -> str:
-    """Return what a holder has of an object; empty for a lock."""
+    """Return the share that a holder has of an object; empty for a lock."""
     return share_of(status, who, wants=False)
 
 

@@ -41,8 +41,8 @@ from fencelock.transport.frame import (
 )
 
 CLIENT_BYTES_MAX = 72 << 10
-"""Limit of a client's frame (72 KiB): the largest command and its addresses. A member's may have
-`FRAME_BYTES_MAX`."""
+"""Maximum size of a client's frame (bytes, 72 KiB): the largest command and its addresses. A frame
+of a member may have `FRAME_BYTES_MAX`."""
 
 CLIENT_ENVELOPES_MAX = 256
 """Limit of envelopes in a client's frame: as many as a gateway puts into one frame."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fencelock.transport.connections import borrow, peer_of
 
 CLIENTS_MAX = 10_000
-"""Limit of clients that a node remembers. A forgotten one is known again when it sends."""
+"""Maximum number of clients that a node remembers. A forgotten one is known again once it sends."""
 
 
 class ClientConnection(NamedTuple):

@@ -1,8 +1,8 @@
-"""The request to await a cyclic barrier, and its reply. Tags 0x8c and 0x8d.
+"""The request to wait at a cyclic barrier, and its reply. Tags 0x8c and 0x8d.
 
-Some number of parties meet at a barrier: each of them waits until the last one has arrived, and
-then all pass in one step. That is one *generation*; the next one begins with the next arrival. If a
-party stops waiting before the last one arrives, all others of its generation are refused.
+A fixed number of parties meet at a barrier. Each party waits until the last one has arrived, then
+all pass in one step. These parties are one *generation*; the next arrival begins the next one. If a
+party stops waiting before the last one arrives, all other parties of its generation are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BARRIER = "barrier"
 """The kind of a barrier, in the names of the table."""
 
 PARTIES_MAX = 10_000
-"""Maximum parties of a barrier: one command lets all of them pass."""
+"""Maximum number of parties of a barrier, since one command lets all of them pass."""
 
 
 @message(0x8C)
@@ -23,8 +23,8 @@ class AwaitBarrier(UpdateRequest):
     """Arrive at ``barrier``, and wait until ``parties`` have arrived. Answered by `BarrierPassed`.
 
     All parties of a generation must name the same number. ``wait_ms`` and ``label`` are those of
-    `fencelock.actors.api.message.Acquire`. A party that waits in vain breaks its generation:
-    the others get `fencelock.actors.api.message.Reason.BROKEN`.
+    `fencelock.actors.api.message.Acquire`. A party that stops waiting before it passes breaks its
+    generation: the others receive `fencelock.actors.api.message.Reason.BROKEN`.
     """
 
     barrier: str
@@ -46,9 +46,9 @@ class AwaitBarrier(UpdateRequest):
 
 @message(0x8D)
 class BarrierPassed(UpdateReply):
-    """All parties have arrived; this one was the one with ``index``, counted from 0.
+    """All parties have arrived. ``index`` is the place of this one in that order, from 0.
 
-    The number of the ``generation`` is above those of all earlier generations of the barrier.
+    ``generation`` is a number above those of all earlier generations of the barrier.
     """
 
     lock: str

@@ -1,9 +1,9 @@
 """The request for the changes of an object, and its reply. Tags 0x9e and 0x9f.
 
-The table keeps the last changes of the objects that can be watched. Each has a version, which
-rises with each change in the table and is the same at every member. A client watches an object by
-asking again after each reply, for the changes after the version of that reply. Any node can answer:
-no change is missing and none comes twice, whichever node it asks next.
+The table keeps the last changes of each object that can be watched. Each change has a version.
+Versions rise with every change in the table, and are the same at all members. To watch an object, a
+client requests the changes after the version of the last reply, again and again. It may send each
+request to another node: no change is missing, and none comes twice.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
 WATCHED_KINDS = frozenset({ELECTION, MAP})
-"""The kinds of objects that have changes."""
+"""The kinds of objects that can be watched."""
 
 WATCH_MS = 30_000
-"""Time after which a node replies without a change (ms): then it can forget clients that died."""
+"""Time after which a node replies without a change (ms), so that it can forget dead clients."""
 
 WATCH_AGE_MS = 5_000
-"""A node whose state may be older than this (ms) lets no client wait: another may know more."""
+"""Maximum age of the state of a node at which clients wait for changes (ms).
+
+A node with an older state refuses them, since other nodes may already know the next change.
+"""
 
 CHANGES_BYTES_MAX = 256 << 10
-"""Limit of the changes in one reply (bytes), a quarter of a frame; the rest come with the next."""
+"""Maximum size of the changes in one reply (bytes), a quarter of a frame. More replies follow."""
 
 
 class Change(NamedTuple):
@@ -44,25 +47,26 @@ class Change(NamedTuple):
 
     version: int
     key: str
-    """The key of a map's entry; empty for an election."""
+    """The key of an entry of a map; empty for an election."""
     value: bytes | None
-    """The new value; None if there is none any more."""
+    """The new value; None if the entry, or the term of the leader, has ended."""
     fence: int
-    """The fence of the leader that begins or ends; 0 for a map."""
+    """The fence of the leader whose term begins or ends; 0 for a map."""
 
     @property
     def size(self) -> int:
-        """A bound on its size in a message (bytes)."""
+        """An upper bound on its size in a message (bytes)."""
         return 64 + len(self.key.encode()) + len(self.value or b"")
 
 
 @message(0x9F)
 class ChangesRead(TableReply):
-    """The changes of ``lock`` up to ``version``, in order, after the version that was named.
+    """The changes of ``lock`` after the requested version and up to ``version``, in order.
 
-    With ``resync`` they are not: the node has forgotten some of them, or the request named no
-    version. Then ``changes`` are the whole object as of ``version``, or with ``more`` the beginning
-    of a large map: its first entries by key, with the versions of their last changes.
+    If ``resync`` is set, the node has dropped some of these changes, or the request named no
+    version. Then ``changes`` list the whole object as of ``version`` instead. If ``more`` is set
+    too, they are only the first entries of a large map by key, with the versions of their last
+    changes.
     """
 
     lock: str
@@ -81,11 +85,12 @@ class ReadChanges(TableQuery):
     """Send the changes of ``watched`` after version ``after``. Answered by `ChangesRead`.
 
     ``watched`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
-    If there are none, the node replies when there are some, or after `WATCH_MS` without any. It
+    If there are no such changes yet, the node replies at the next one, or after `WATCH_MS`. It
     refuses with `Reason.STALE` when its state may be older than `WATCH_AGE_MS`.
 
-    With ``after`` None it replies at once with the object as it is. ``age_ms`` is as in `Inspect`;
-    it is unused otherwise. Of a map, only entries count whose keys begin with ``prefix``.
+    If ``after`` is None, the node replies at once with the present state of the object. Only then
+    ``age_ms`` is used, as in `Inspect`. For a map, only entries whose keys begin with ``prefix``
+    are included.
     """
 
     watched: str
@@ -118,5 +123,5 @@ class ReadChanges(TableQuery):
         if kind_of(self.watched) not in WATCHED_KINDS:
             kinds = ", ".join(sorted(WATCHED_KINDS))
             raise InvalidRequestError(
-                f"{titled(self.watched)} has no changes to watch; {kinds} have"
+                f"{titled(self.watched)} cannot be watched; kinds that can be: {kinds}"
             )

@@ -1,9 +1,9 @@
 """The request to lead in an election. Tag 0xe9.
 
-An election is an exclusive object with a public value: the owner that holds it leads, and others
-see the value that it gave. Everybody may watch it, see `fencelock.actors.api.changes`. Its claims
-form one queue, in the order of the log. A `Release` with the name of the object in the table and
-the fence ends the term.
+An election is an exclusive object with a public value: the owner that holds it leads, and all
+clients can read its value. Clients can also watch an election, see `fencelock.actors.api.changes`.
+Its claims form one queue, in the order of the log. A `Release` with the name of the object in the
+table and the fence ends the term.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ ELECTION = "election"
 """The kind of an election, in the names of the table."""
 
 VALUE_BYTES_MAX = 1_024
-"""Limit of the value of a leader (bytes of UTF-8): an address, or a short description."""
+"""Maximum length of a leader's value (bytes of UTF-8): an address, or a short description."""
 
 
 @message(0xE9)
 class Lead(PermitRequest):
-    """Let me lead in ``election`` with that public ``value``. Replies are as for `Acquire`.
+    """Lead in ``election`` with a public ``value``. The replies are those to an `Acquire`.
 
     ``wait_ms`` and ``label`` are those of `Acquire`.
     """

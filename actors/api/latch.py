@@ -1,9 +1,9 @@
 """Requests about count-down latches, and their replies. Tags 0x88 to 0x8b.
 
-A latch begins with a count, which only falls. Whoever awaits it passes when it is 0. Each request
-names the count with which the latch began, since a latch that nobody has used leaves no state: the
-first request creates it. When it is 0, it is kept for some time, so that who comes late also
-passes; then it is gone, and the next request creates another one.
+A latch begins with a count, which only falls. Clients that wait for the latch pass when its count
+is 0. A latch that nobody has used leaves no state, so each request names the count with which the
+latch begins, and the first request creates it. A latch at 0 is kept for some time, so that late
+clients pass too. Then it is removed, and the next request creates a new latch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LATCH = "latch"
 """The kind of a latch, in the names of the table."""
 
 COUNT_MAX = (1 << 31) - 1
-"""Maximum count of a latch: more than a group has clients."""
+"""Maximum count of a latch, far above the number of clients of a group."""
 
 KEEP_MS = 60_000
-"""Default time for which a latch is kept after it has reached 0 (ms)."""
+"""Default time for which a latch is kept after its count has reached 0 (ms)."""
 
 
 class LatchRequest(UpdateRequest):
@@ -33,9 +33,9 @@ class LatchRequest(UpdateRequest):
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         latch: str
         count: int
-        """The count with which it begins."""
+        """The count with which the latch begins."""
         keep_ms: int
-        """The time for which it is kept after it has reached 0 (ms)."""
+        """The time for which the latch is kept after its count has reached 0 (ms)."""
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -48,8 +48,8 @@ class LatchRequest(UpdateRequest):
 class CountDown(LatchRequest):
     """Lower the count of ``latch`` by ``amount``, at most to 0. Answered by `CountedDown`.
 
-    If this request creates the latch, it begins with ``count``, and is kept for ``keep_ms`` (ms)
-    after it has reached 0.
+    If this request creates the latch, the latch begins with ``count``, and is kept for ``keep_ms``
+    (ms) after its count has reached 0.
     """
 
     latch: str
@@ -89,7 +89,7 @@ class AwaitLatch(LatchRequest):
 
 @message(0x8A)
 class CountedDown(UpdateReply):
-    """The count of the latch is ``left`` now."""
+    """The request has been applied, and the count of the latch is now ``left``."""
 
     lock: str
     left: int

@@ -26,8 +26,8 @@ LOCKS_MAX = 64
 """Maximum locks of one claim: each adds a wait to a queue."""
 
 NAMES_BYTES_MAX = 12 << 10
-"""Limit of the names of one claim together (bytes of UTF-8, 12 KiB): it is one command of the log,
-which had at most 16 KiB when this limit was set."""
+"""Maximum length of all names of one claim together (bytes of UTF-8, 12 KiB). The claim is one
+command of the log, and these had at most 16 KiB when this limit was set."""
 
 
 @message(0x9D)

@@ -1,10 +1,12 @@
-"""Requests about maps. Tags 0x71 to 0x76.
+"""Requests about maps, and their replies. Tags 0x71 to 0x76.
 
-A map has entries by key. Every change of an entry gets the next version, a number of the whole
-group: so versions rise, over all maps. An entry exists until it is deleted, expires by log time, or
-ends with the session that put it. A map need not be created, and leaves no state without entries.
+A map has entries by key. Every change of an entry gets the next version. All maps of a group share
+one counter, so versions rise over all maps. An entry exists until it is deleted, until it expires
+by log time, or until the session that put it ends. A map need not be created, and a map without
+entries leaves no state.
 
-A change may name the version that the entry must have, and a hold without which it is refused.
+A change may require that the entry has a certain version, and that a certain hold exists. If either
+is not the case, nothing is changed.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ VALUE_BYTES_MAX = 64 << 10
 """Maximum length of a value (bytes, 64 KiB): a map is for configuration, not for documents."""
 
 TTL_MS_MAX = 366 * 24 * 3_600_000
-"""A year (ms). An entry that lives longer should have no end, which is None."""
+"""Maximum time to live (ms): a year. An entry that must last longer should have None: no end."""
 
 
 def check_key(key: str) -> None:
@@ -56,7 +58,7 @@ def check_key(key: str) -> None:
 
 
 class EntryRequest(UpdateRequest):
-    """A change of one entry. Answered by `EntryChanged`."""
+    """A request to change one entry. Answered by `EntryChanged`."""
 
     __slots__ = ()
     KIND = MAP
@@ -65,13 +67,13 @@ class EntryRequest(UpdateRequest):
         entry_key: str
         """The key of the entry."""
         version: int | None
-        """The version that the entry must have, 0 for no entry, None for any. Else nothing changes,
-        and the reply has the version that it has."""
+        """The version that the entry must have: 0 if there must be no entry, None for any version.
+        If the entry has another version, nothing changes, and the reply has that version."""
         guard: str
-        """The lock, or another object of the table, without which the change is refused
-        (NOT_HELD); empty for none."""
+        """The lock, or another object of the table, that must be held; otherwise the change is
+        refused with NOT_HELD. Empty if nothing must be held."""
         fence: int
-        """The fence under which it must be held when the log applies the request."""
+        """The fence under which ``guard`` must be held when the log applies the request."""
         map: str
         """The name of the map."""
 
@@ -96,8 +98,8 @@ class EntryRequest(UpdateRequest):
 class PutEntry(EntryRequest):
     """Put ``value`` into ``map`` under ``entry_key``.
 
-    It expires ``ttl_ms`` (ms of log time) later, unless that is None. With ``ephemeral`` it ends
-    with the session. Both hold until the next put of that key, which has its own.
+    The entry expires after ``ttl_ms`` (ms of log time); None means never. If ``ephemeral`` is set,
+    it also ends with the session. Both apply until the next put of that key, which sets its own.
     """
 
     map: str
@@ -146,7 +148,8 @@ class DeleteEntry(EntryRequest):
 class EntryChanged(UpdateReply):
     """The entry was changed, and the change has ``version``.
 
-    Without ``changed`` nothing was: ``version`` is that of the entry, or 0 if there is none.
+    If ``changed`` is false, nothing was changed. Then ``version`` is the version of the entry, or 0
+    if there is none.
     """
 
     lock: str
@@ -160,7 +163,7 @@ class EntryChanged(UpdateReply):
 
 
 class EntrySeen(NamedTuple):
-    """An entry of a map."""
+    """An entry of a map, as a node reports it."""
 
     key: str
     value: bytes
@@ -168,12 +171,12 @@ class EntrySeen(NamedTuple):
     left_ms: int | None
     """Log time until it expires (ms), or None for never."""
     session: str
-    """The handle of the session with which it ends, or empty."""
+    """The handle of the session with which it ends; empty if it does not end with one."""
 
 
 @message(0x74)
 class EntryList(TableReply):
-    """Entries of a map by key; ``more`` follow after the last."""
+    """Entries of a map, by key. If ``more`` is set, others follow after the last one."""
 
     entries: tuple[EntrySeen, ...]
     more: bool = False
@@ -183,7 +186,7 @@ class EntryList(TableReply):
     age_ms: int | None = None
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> EntryList:
-        """Return the reply for that state, with what is left of each entry's time now."""
+        """Return the reply as `TableReply.at` does, with the time that each entry has left."""
         entries = tuple(
             one if one.left_ms is None else one._replace(left_ms=max(0, one.left_ms - quiet_ms))
             for one in self.entries
@@ -210,7 +213,7 @@ class MapQuery(TableQuery):
         """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
-        check_lock_name(self.map)
+        check_lock_name(self.map, MAP)
 
 
 @message(0x75)
@@ -231,10 +234,10 @@ class GetEntry(MapQuery):
 
 @message(0x76)
 class ListEntries(MapQuery):
-    """List entries of ``map`` by key, one page. Answered by `EntryList`.
+    """Return one page of the entries of ``map``, by key. Answered by `EntryList`.
 
-    Their keys begin with ``prefix`` and come after ``after``; at most ``most`` (1 to 1,000), and
-    fewer if they are large.
+    The keys begin with ``prefix`` and come after ``after``. A page has at most ``most`` entries (1
+    to 1,000), and fewer if they are large.
     """
 
     map: str

@@ -63,8 +63,8 @@ class Reason(IntEnum):
     OWNERSHIP_LOST = 11
     """The owner did hold the lock, until its session ended or an operator took it."""
     SESSION_EXPIRED = 12
-    """The session does not exist (any more): open one. Of users, only those of an `UpdateRequest`
-    receive this; the text says whether its outcome is known."""
+    """The session does not exist, or no longer exists: open one. A user receives this only for an
+    `UpdateRequest`; the text says whether the outcome of the request is known."""
     STALE = 13
     """The node's state is too old, see `Inspect`."""
     SUPERSEDED = 14
@@ -172,17 +172,17 @@ class LockRequest(OwnerMessage, Request):
 
 
 class CancellableRequest(LockRequest, Command):
-    """A request that a `Cancel` with its number ends. Its outcome may come after a wait."""
+    """A request that a `Cancel` with the same number ends. Its outcome may come after a wait."""
 
     __slots__ = ()
     WAITS: ClassVar[bool] = True
-    """Whether it may wait, and so has ``wait_ms`` and ``label``."""
+    """Whether the request can wait. If so, it has ``wait_ms`` and ``label``."""
 
     if TYPE_CHECKING:  # Every subclass that waits declares them as fields.
         wait_ms: int | None
-        """The timeout (ms), 0 for no wait, None for no limit."""
+        """The timeout (ms): 0 for no wait, None for no limit."""
         label: str
-        """A text for people."""
+        """A text for people who look at the object."""
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -196,7 +196,7 @@ class CancellableRequest(LockRequest, Command):
         """Refuse what `check` does, names without a visible character, and too high a number."""
         name = self.name
         if name[:1] <= " " or not name.isascii():
-            check_new_lock_name(name)
+            check_new_lock_name(name, self.KIND or "lock")
         if self.request > REQUEST_MAX:
             check_request(self.request)
         self.check()
@@ -232,7 +232,7 @@ class AcquireRequest(CancellableRequest):
             self._check_each()
 
     def _check_each(self) -> None:
-        check_lock_name(self.name)
+        check_lock_name(self.name, self.KIND or "lock")
         check_owner(self.owner)
         check_number("request", self.request, 1, INT_MAX)
         check_text("label", self.label, LABEL_BYTES_MAX)
@@ -261,12 +261,13 @@ class LockReply(OwnerMessage, Reply):
 
 @message(0x10)
 class Acquire(AcquireRequest):
-    """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
+    """Acquire ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
-    ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
+    ``wait_ms`` is the timeout (ms): 0 for no wait, None for no limit. ``limit`` is the number
     of times the owner may hold the lock at once: 1 for a lock that is not reentrant, 0 for no
-    limit. ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are
-    their duration and grace (ms); 0 for the cluster's default, which on `paxos` is no deadline.
+    limit. ``label`` is a text for people who look at the lock. ``hold_ms`` and ``grace_ms`` are the
+    duration and the grace of the hold (ms); 0 for the cluster's default, which is no deadline on
+    `paxos`.
     """
 
     lock: str
@@ -519,8 +520,8 @@ class LockStatus(Reply):
     """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
     no deadline, or if the answering node does not know it."""
     left: int | None = None
-    """Of an object that nobody can hold, such as a latch: how many of its ``permits`` are missing
-    until its waiters pass. None if it does not exist, and for other objects."""
+    """For an object that nobody can hold, such as a latch: the number of its ``permits`` that are
+    still missing before its waiters pass. None if it does not exist, and for other objects."""
 
     TRIMMED = True
 

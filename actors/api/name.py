@@ -21,7 +21,7 @@ KIND_CHARS_MAX = 16
 """Maximum length of a kind: one English word."""
 
 KINDS_CACHED = 64
-"""Kinds that are checked once: more than there are."""
+"""Maximum number of kinds whose check is remembered, above the number of kinds that exist."""
 
 KIND_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Characters of a kind."""
@@ -139,15 +139,19 @@ def is_invisible(text: str) -> bool:
     return text[:1] in INVISIBLE and INVISIBLE.issuperset(text)
 
 
-def check_lock_name(lock: str) -> None:
+def check_lock_name(name: str, kind: str = "lock") -> None:
     """Refuse a name that is empty, too long, or has a forbidden character.
+
+    Args:
+        name: the name of a lock, or of another object without its kind.
+        kind: the kind of the object, for the text of the error.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    check_lock_size(lock)
-    _check_allowed("lock name", lock)
+    check_lock_size(name, kind)
+    _check_allowed(f"{kind} name", name)
 
 
 def object_name(kind: str, name: str) -> str:
@@ -189,10 +193,10 @@ def check_object_name(lock: str) -> None:
             f"kind {kind[:_SHOWN_CHARS]!a} of {len(kind)} characters, "
             f"at most {KIND_CHARS_MAX} are allowed"
         )
-    check_lock_name(name)
+    check_lock_name(name, kind or "lock")
 
 
-def check_new_lock_name(lock: str) -> None:
+def check_new_lock_name(name: str, kind: str = "lock") -> None:
     """Refuse a name as `check_lock_name` does, and one of invisible characters only.
 
     Clients and proxies call this before they acquire a lock. The table does not: versions before
@@ -203,22 +207,22 @@ def check_new_lock_name(lock: str) -> None:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    check_lock_name(lock)
-    if is_invisible(lock):
-        raise InvalidRequestError(f"lock name {lock[:_SHOWN_CHARS]!a} has no visible character")
+    check_lock_name(name, kind)
+    if is_invisible(name):
+        raise InvalidRequestError(f"{kind} name {name[:_SHOWN_CHARS]!a} has no visible character")
 
 
-def check_lock_size(lock: str) -> None:
-    """Refuse a name that is empty or too long.
+def check_lock_size(name: str, kind: str = "lock") -> None:
+    """Refuse a name that is empty or too long; see `check_lock_name`.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    size = utf8_size(lock)
+    size = utf8_size(name)
     if not 1 <= size <= LOCK_NAME_BYTES_MAX:
         raise InvalidRequestError(
-            f"lock name of {size} bytes ({lock[:_SHOWN_CHARS]!a}), "
+            f"{kind} name of {size} bytes ({name[:_SHOWN_CHARS]!a}), "
             f"1 to {LOCK_NAME_BYTES_MAX} are allowed"
         )
 

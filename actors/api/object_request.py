@@ -1,7 +1,7 @@
-"""Bases of requests about objects that are no locks.
+"""Base classes of requests about objects other than locks.
 
-The replies to requests that hold an object are those of locks. The ``lock`` of a reply is the name
-of the object in the table, see `fencelock.actors.api.name.object_name`.
+Requests that acquire an object have the same replies as those that acquire a lock. The ``lock`` of
+a reply is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
 """
 
 from __future__ import annotations
@@ -78,22 +78,24 @@ class PartRequest(ObjectRequest, ReleaseRequest):
 class UpdateRequest(ObjectRequest, CancellableRequest):
     """A request that changes or awaits an object, and holds nothing.
 
-    Answered by an `UpdateReply` or `Refused`. It takes effect at most once in a session, however
-    often it is sent. A session that ends takes the table's memory of it along: then its client does
-    not send it again, and its caller gets SESSION_EXPIRED, unless it is `IDEMPOTENT`.
+    Answered by an `UpdateReply` or `Refused`. The request takes effect at most once in a session,
+    however often it is sent. When the session ends, the table forgets the outcomes of its requests.
+    Then the client does not send the request again, and its caller receives SESSION_EXPIRED, unless
+    the request is `IDEMPOTENT`.
 
-    A `Cancel` ends its wait, or keeps a request that has not arrived from taking effect. It undoes
-    nothing.
+    A `Cancel` ends its wait, or prevents a request that has not arrived yet from taking effect. It
+    undoes nothing.
     """
 
     __slots__ = ()
     WAITS = False
     IDEMPOTENT: ClassVar[bool] = False
-    """Whether it may take effect more than once: then it goes on in the client's next session."""
+    """Whether it may take effect more than once. If so, the client repeats it in its next session.
+    """
 
     @property
     def needs_session(self) -> bool:
-        """Whether its effect ends with the session, which the client must then keep alive."""
+        """Whether its effect ends with the session, so that the client must keep that alive."""
         return False
 
 

@@ -78,8 +78,8 @@ class Query(Request):
 class TableQuery(Query):
     """A query that each member can answer from its copy of the replicated table.
 
-    With ``age_ms`` None it is a linearizable read. Otherwise the node answers from its own state,
-    if that is no older.
+    If ``age_ms`` is None, the read is linearizable. Otherwise the node replies from its own state
+    if that is at most ``age_ms`` old.
     """
 
     __slots__ = ()
@@ -88,7 +88,7 @@ class TableQuery(Query):
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
         age_ms: int | None
-        """The greatest age of the state (ms)."""
+        """The maximum age of the state (ms); None for a linearizable read."""
 
     @property
     def lock(self) -> str:
@@ -126,13 +126,13 @@ class Reply(Message):
 class TableReply(Reply):
     """A reply to a `TableQuery`: the state after all slots before ``slot``.
 
-    It is at most ``age_ms`` old (ms), or None if that is not known.
+    The state is at most ``age_ms`` old; None if its age is not known.
     """
 
     __slots__ = ()
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
-        """Return the reply that the table gave for that state, ``quiet_ms`` later (log time)."""
+        """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
         del quiet_ms
         dated: Self = replace(cast("Any", self), slot=slot, age_ms=age_ms)
         return dated

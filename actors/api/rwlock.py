@@ -25,9 +25,9 @@ RWLOCK_PERMITS = 1 << 31
 
 @message(0x9B)
 class AcquireReadWrite(PermitRequest):
-    """Let me read under ``rwlock``, or with ``write`` write. Replies are as for `Acquire`.
+    """Acquire ``rwlock`` to read, or with ``write`` to write. Replies are those to an `Acquire`.
 
-    An owner that reads is refused if it asks to write: two readers that both wait for the other
+    An owner that reads and requests to write is refused: two readers that both wait for the other
     to release would wait for ever. ``wait_ms``, ``label``, ``hold_ms`` and ``grace_ms`` are those
     of `Acquire`.
     """

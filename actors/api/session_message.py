@@ -170,8 +170,8 @@ def why_expired(session: str) -> str:
 class HoldLost(Notification):
     """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why.
 
-    If it is ``decided``, the cluster has agreed on that. Otherwise a node has found that the hold's
-    deadline has passed by its own clock, which may be early.
+    If ``decided`` is set, the cluster has agreed that the hold has ended. Otherwise one node has
+    found that the hold's deadline has passed by its own clock, which may be fast.
     """
 
     lock: str
@@ -184,11 +184,11 @@ class HoldLost(Notification):
 
 @message(0x65)
 class ListLocks(Query):
-    """List the held locks by name, one page. Answered by `LockList`.
+    """Return one page of the held locks and other held objects, by name. Answered by `LockList`.
 
-    Their names begin with ``prefix``, and those of all kinds come after ``after``; at most ``most``
-    (1 to 1,000). A prefix with a kind is for that kind only. With ``unheld``, list the objects that
-    nobody can hold instead.
+    The names begin with ``prefix``; a prefix with a kind selects objects of that kind. The names in
+    the table come after ``after``. A page has at most ``most`` names (1 to 1,000). With ``unheld``,
+    the page lists the objects that nobody can hold instead.
     """
 
     prefix: str = ""
@@ -227,7 +227,7 @@ class ListedLock(NamedTuple):
 
 
 class ListedObject(NamedTuple):
-    """An object that nobody can hold, such as a latch, in a list."""
+    """One object of a list, of a kind that nobody can hold, such as a latch."""
 
     lock: str
     waiting: int
@@ -235,12 +235,12 @@ class ListedObject(NamedTuple):
     left: int
     """See `LockStatus.left`."""
     permits: int
-    """The count with which a latch began."""
+    """The count with which a latch began, or the number of parties of a barrier."""
 
 
 @message(0x66)
 class LockList(Reply):
-    """Held locks, or objects, sorted by name; ``more`` follow after the last."""
+    """Held locks, or objects, sorted by name. If ``more`` is set, others follow after the last."""
 
     lines: tuple[ListedLock, ...]
     more: bool
@@ -434,8 +434,8 @@ class SessionClosed(Outcome):
     ANSWERS = (CloseSession,)
 
 
-HAVE_DEADLINES = "bakery gives one to each hold, and paxos to those with a duration"
-"""The advice for a hold without a deadline that was to be renewed."""
+HAVE_DEADLINES = "every hold on bakery has one, and on paxos every hold with a duration"
+"""Ends the refusal to renew a hold that has no deadline."""
 
 
 @message(0x69)

@@ -293,7 +293,7 @@ class BakeryBackend(MembersBackend):
         return len(waits)
 
     def _waits_where(self, chosen: Callable[[InFlightRequest], bool]) -> list[InFlightRequest]:
-        """Return the acquires in flight that are ``chosen``."""
+        """Return the acquires in flight for which ``chosen`` is true."""
         waits = self.in_flight.by_number.values()
         return [one for one in waits if one.name.kind is Kind.LOCK and chosen(one)]
 

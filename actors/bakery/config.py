@@ -34,8 +34,8 @@ COPY_MS = 6_000
 """A waiting ticket that its leader did not repeat for this long is forgotten (ms)."""
 
 HOLDERS_SHOWN_MAX = 100
-"""Maximum holders shown of one lock, in the order of their fences: 64 KiB with the longest names.
-"""
+"""Maximum number of holders that a reply lists for one lock, those with the lowest fences. With the
+longest names they have 64 KiB."""
 
 HOLD_MS = 5_000
 GRACE_MS = 5_000

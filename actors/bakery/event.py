@@ -28,7 +28,7 @@ class Member(NamedTuple):
     voter: int = 0
     """The id under which it votes, as it said; 0 if it does not."""
     shares: bool = False
-    """Whether it knows shared tickets."""
+    """Whether the member knows shared tickets."""
 
 
 @local

@@ -117,14 +117,17 @@ class Poll:
         return NOBODY if self._proves_absence(answer, now) else None
 
     def _proves_absence(self, answer: QueryResult, now: Instant) -> bool:
-        """Return whether one leader's vote for none but the holders it names can have moved."""
+        """Return whether ``answer`` proves that its leader votes for no holder that it leaves out.
+
+        It does unless a lease ended at that leader since the round began.
+        """
         round_ms = surely_over(ms_between(self.began, now) + 1)
         return answer.lapsed_ms is None or answer.lapsed_ms >= round_ms
 
     def _decide_all(self, quorum: int, now: Instant) -> QueryResult | None:
-        """Return the state of a lock with several holders, once it is known of each of them.
+        """Return the state of a lock that several may hold, or None while it is not certain.
 
-        One holds it if ``quorum`` leaders say so, and does not if as many do not.
+        A holder is certain if ``quorum`` leaders name it, and excluded if as many do not.
         """
         answers = list(self.answers.values())
         shown = [(one, {_identity(holder): holder for holder in _holders(one)}) for one in answers]
@@ -154,12 +157,12 @@ def _holders(answer: QueryResult) -> tuple[Contender, ...]:
 
 
 def _identity(holder: Contender) -> tuple[int, str, str]:
-    """Return what distinguishes a hold from others; the order is that of fences."""
+    """Return a key that identifies a hold and sorts by fence."""
     return holder.fence or 0, holder.session, holder.owner
 
 
 def _is_beyond(answer: QueryResult, holder: Contender) -> bool:
-    """Return whether ``answer`` has no room for a holder with so high a fence."""
+    """Return whether ``answer`` lists its maximum of holders, all with lower fences."""
     shown = answer.holders
     return len(shown) >= HOLDERS_SHOWN_MAX and _identity(shown[-1]) < _identity(holder)
 
@@ -278,7 +281,7 @@ class InFlightRequests:
         ]
 
     def without_shares(self) -> str:
-        """Return the first leader that knows no shared tickets, or an empty text."""
+        """Return the first leader that does not know shared tickets, or an empty text."""
         known = {member.node for member in self.readiness.members if member.shares}
         return next((name for name in self.leaders() if name not in known), "")
 

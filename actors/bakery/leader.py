@@ -334,9 +334,9 @@ class Voting:
         return [*answer, *self.attempts.advance(ticket.lock, now)]
 
     def _is_highest(self, step: AddTicket) -> bool:
-        """Return whether no fence of a ticket that conflicts is as high.
+        """Return whether the fence is above those of all votes for tickets that conflict.
 
-        The same one is, if it expired.
+        A hold that expired here and is taken over may return under the same fence.
         """
         last = self.table.last_against(step.ticket)
         again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)

@@ -110,7 +110,7 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
     if table.size >= TICKETS_MAX:
         return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
     if queue is not None and queue.entering >= ENTERING_MAX:
-        text = f"{titled(asked.lock)}: {ENTERING_MAX} requests enter at once, the limit"
+        text = f"{titled(asked.lock)}: {ENTERING_MAX} requests enter at the same time, its limit"
         return Error.OVERFLOW, text
     return None, ""
 
@@ -297,9 +297,10 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
 def _contenders(
     queue: TicketQueue | None, now: Instant
 ) -> tuple[tuple[Contender, ...], tuple[Contender, ...]]:
-    """Return the holders for which this leader's votes stand, and the waiters.
+    """Return the holders for which this leader has voted, and the waiters.
 
-    After a hand-over, an exclusive vote may stand beside others; the highest fence is real.
+    After a hand-over, this leader may have votes for an exclusive ticket and for others at the same
+    time. Then only the holder with the highest fence counts.
     """
     if queue is None:
         return (), ()

@@ -173,7 +173,8 @@ class Export(Message):
 
     epoch: int
     shares: bool = False
-    """Whether the sender knows shared tickets; else it gets the table once none holds there."""
+    """Whether the sender knows shared tickets. If not, it receives the table only once no shared
+    ticket holds a lock in it."""
 
 
 @message(0x4C)
@@ -192,8 +193,8 @@ class Table(Message):
     ended: tuple[EndedRequests, ...]
     """The last ended requests there, so that no other table brings them back."""
     exclusive: tuple[int, ...] = ()
-    """For each of ``ended``, a fence up to which exclusive tickets ended; empty from a release
-    without shared tickets, where each ended fence is that of an exclusive one."""
+    """For each of ``ended``, the fence up to which its exclusive tickets have ended. Releases
+    without shared tickets send none: all their ended fences are those of exclusive tickets."""
 
 
 @message(0xB0)

@@ -43,7 +43,7 @@ class Lock(Message):
 class Locked(Message):
     """Source: LOCKED. No other owner is granted the lock for ``hold_ms + grace_ms`` from now.
 
-    If the request was shared, that means no other owner with an exclusive request.
+    If the request is shared, other owners may still be granted shared requests.
     """
 
     lock: str
@@ -176,8 +176,8 @@ class QueryResult(Message):
     """Time since a vote for a holder of this lock last lapsed here (ms), or None if none ever
     did."""
     holders: tuple[Contender, ...] = ()
-    """All holders for which the leader voted, in the order of their fences, if they hold the lock
-    together. ``holder`` is the first of them."""
+    """All holders for which the leader voted, in the order of their fences, if the lock has shared
+    holders. ``holder`` is the first of them."""
 
 
 @message(0xCC)

@@ -142,7 +142,7 @@ def given_up(wait: InFlightRequest) -> list[Effect]:
 
 
 def no_shares(pending: InFlightRequest, leader: str) -> list[Effect]:
-    """Refuse a request about a read/write lock, since a leader knows no shared tickets."""
+    """Refuse a request about a read/write lock, because ``leader`` does not know shared tickets."""
     if pending.sender is None:
         return []
     return [
@@ -151,7 +151,7 @@ def no_shares(pending: InFlightRequest, leader: str) -> list[Effect]:
 
 
 def why_no_shares(leader: str) -> str:
-    """Return why there are no read/write locks while ``leader`` leads."""
+    """Return why read/write locks are refused while ``leader`` leads."""
     return (
         f"leader {leader} runs a release without shared locks: bakery has read/write locks once "
         "all leaders run a later one"

@@ -53,8 +53,8 @@ class StateTransfer:
         self.merged = 0
         """The epoch for which the table was completed last."""
         self.exported: dict[bool, list[Table]] = {}
-        """The table as it was handed over last: parts of two different ones would not fit. One to
-        leaders that know shared tickets, and one to others."""
+        """The table that was handed over last, by whether its receiver knows shared tickets. A
+        repeated request gets the same parts, since parts of two tables do not fit together."""
 
     def request_again(self) -> list[Effect]:
         """Ask for the tables that have not arrived."""
@@ -124,7 +124,8 @@ class StateTransfer:
         if export.shares not in self.exported:
             self.tickets.forget_old(now)
             if not export.shares and self.tickets.has_shared_holds():
-                # It would grant the lock beside them. None is renewed any more.
+                # The other leader would grant the lock to writers. These holds end soon: this
+                # leader renews none of them.
                 return [*left, Observe("bakery.export_waits")]
             life, shares = self.epoch_state.life, export.shares
             parts = parts_of(self.tickets, export.epoch, life, now, shares=shares)
@@ -368,9 +369,9 @@ def _can_be_record(record: Record, before: int) -> bool:
 
 
 def _end(tickets: TicketTable, end: EndedRequests, exclusive: int) -> list[TicketEntry]:
-    """Store what ended elsewhere; return the entries that it drops here.
+    """Store the ended requests of another table; return the entries that they drop here.
 
-    Its fences may have been granted: no lower one is granted after them. Only those up to
+    Their fences may have been granted, so no lower fence is granted after them. Only fences up to
     ``exclusive`` may have been granted to an exclusive ticket.
     """
     if end.highest:
@@ -403,7 +404,8 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     if entry is not None and entry.shared != ticket.shared:
         if record.fence <= entry.fence:
             return
-        tickets.remove(entry)  # A client sent one request in both modes: no quorum has this one.
+        # A client sent one request in both modes: no quorum has voted for this entry.
+        tickets.remove(entry)
         entry = None
     if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
@@ -421,11 +423,11 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
 def _keep_the_highest(
     tickets: TicketTable, now: Instant, held: Collection[TicketEntry]
 ) -> list[TicketEntry]:
-    """If several entries may hold one lock, let only those hold it that no higher fence excludes.
+    """Take back the votes for entries that conflict with a higher fence; return those that ended.
 
-    Of two that conflict only the one with the higher fence can have been granted: a quorum that
-    voted for it knew the other's fence, and had its votes given back. Others remain where that did
-    not arrive; their owners undo them.
+    Of two entries that conflict, only the one with the higher fence can have been granted: the
+    quorum that voted for it knew the other fence, whose votes had been given back. The other entry
+    still holds in a table that has not received this.
     """
     ended: list[TicketEntry] = []
     for queue in list(tickets.queues.values()):
@@ -447,9 +449,9 @@ def _keep_the_highest(
 def parts_of(
     tickets: TicketTable, epoch: int, life: int, now: Instant, *, shares: bool = True
 ) -> list[Table]:
-    """Return all that waits or holds in ``tickets``, and what ended last, in parts.
+    """Return the tickets that wait or hold, and the last ended requests, in parts.
 
-    Without ``shares``, leave out the shared tickets.
+    If ``shares`` is false, shared tickets are left out.
     """
     records = [
         _record(entry, now)

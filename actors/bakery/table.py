@@ -39,8 +39,9 @@ class TicketEntry:
 
     Attributes:
         owner: the leader that takes its steps.
-        until: of a hold: the end of its lease. Else: the time at which a copy is forgotten that
-            its owner did not repeat; None for this leader's own ticket. Only the table sets it.
+        until: the end of the lease, for a hold. For a copy of another leader's ticket: the time at
+            which it is dropped unless its owner repeats it. None for this leader's own tickets.
+            Only the table sets it.
         round: the highest round in which votes were requested.
         fence: the fence under which it holds, 0 while it does not.
         shelf: its place in `Expiry`, or None for none.
@@ -152,12 +153,12 @@ class ModeQueue:
     line: list[LinePlace] = field(default_factory=list[LinePlace])
     """Waiting tickets, in the order of their turns."""
     holding: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
-    """Tickets that hold. Of exclusive ones that is one, usually: after a hand-over there may be
-    more, of which one is real."""
+    """Tickets that hold. Usually one exclusive ticket holds at most; after a hand-over there may be
+    more, of which only one was granted."""
 
 
 NO_TICKETS = ModeQueue()
-"""Stands for the shared tickets of a lock that has none, as most have."""
+"""The queue of shared tickets of all locks that have none, as is usual."""
 
 
 @dataclass(slots=True, eq=False)
@@ -169,10 +170,10 @@ class TicketQueue:
     """Requests by owner: usually one."""
     exclusive: ModeQueue = field(default_factory=ModeQueue)
     shared: ModeQueue = NO_TICKETS
-    """Nothing is put into `NO_TICKETS`: the first shared ticket replaces it."""
+    """The shared tickets. `NO_TICKETS` stays empty: the first shared ticket replaces it."""
 
     def for_shared(self) -> ModeQueue:
-        """Return the queue of shared tickets, for one that is put into it or taken from it."""
+        """Return the queue of shared tickets, which the caller may change."""
         if self.shared is NO_TICKETS:
             self.shared = ModeQueue()
         return self.shared
@@ -218,8 +219,8 @@ class Counters(NamedTuple):
 NOTHING_DRAWN = Counters(0, 0)
 
 HEAD_MAX = 100
-"""Maximum shared tickets at the head of a line that are looked at for one event. The others follow
-with the next event, or when they are due (`REFRESH_MS`)."""
+"""Maximum number of shared tickets at the head of a line that begin a round for one event. The
+others begin with the next event, or when they are due (`REFRESH_MS`)."""
 
 
 @dataclass(slots=True)
@@ -243,7 +244,7 @@ class TicketTable:
         return self.counters.get(lock, self.floor)
 
     def note(self, lock: str, highest: int, fence: int = 0, *, shared: bool = False) -> None:
-        """Store that these were drawn for ``lock``, the fence for a ticket of that mode."""
+        """Store that this number, and this fence for a ticket of that mode, were drawn."""
         known = self.counters_of(lock)
         exclusive = known.exclusive if shared else max(known.exclusive, fence)
         fence = max(known.fence, fence)
@@ -260,10 +261,10 @@ class TicketTable:
         return known.exclusive if ticket.shared else known.fence
 
     def is_outdone(self, ticket: Ticket, fence: int) -> bool:
-        """Return whether a higher fence was voted for, so that this one is granted no more (B8).
+        """Return whether a conflicting ticket has got a vote under a higher fence (B8).
 
-        Its holder may still hold the lock, and renew: only the grant is not sent again. Shared
-        tickets do not outdo each other.
+        Then the grant of ``ticket`` is not sent again. Its owner may still hold the lock, and
+        renew. Shared tickets do not outdo each other.
         """
         return self.last_against(ticket) > fence
 
@@ -275,11 +276,11 @@ class TicketTable:
     def put(
         self, ticket: Ticket, owner: str, now: Instant, until: Instant | None, fence: int = 0
     ) -> TicketEntry | None:
-        """Add a ticket that enters, or has its number; return None if it is over or outdated.
+        """Add a ticket, with or without its number; return None if it cannot be added.
 
-        None is also returned if the request is known in the other mode.
-
-        Waits of its owner with earlier requests give way; not a ticket that may hold (``fence``).
+        That is the case if the ticket is over or outdated, or if the request is known in the other
+        mode. Earlier requests of its owner that wait are removed, and outdated tickets are only
+        added if they may hold (``fence``).
         """
         if self.tombstones.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
             return None
@@ -289,7 +290,7 @@ class TicketTable:
             entry.shared = ticket.shared
             self._add(entry)
         elif entry.shared != ticket.shared:
-            return None  # The mode is part of a request: it is not the same one.
+            return None  # The mode is part of a request, so this is another request.
         elif entry.phase is TicketPhase.HOLDING or _is_late(entry, ticket, owner):
             return entry
         queue = self.queues[ticket.lock]
@@ -366,9 +367,9 @@ class TicketTable:
     def ahead(self, entry: TicketEntry, now: Instant) -> Turn | None:
         """Return the first ticket ahead of ``entry``: one that holds, enters, or is earlier.
 
-        Shared tickets are not ahead of each other. One that enters is not ahead of an exclusive
-        one either: it draws its number after that, and readers that come and go would keep a
-        writer waiting.
+        Shared tickets are not ahead of each other. An entering shared ticket is not ahead of an
+        exclusive one either: it draws a higher number, and readers that come and go would otherwise
+        keep a writer waiting for ever.
         """
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]
@@ -393,7 +394,7 @@ class TicketTable:
         return [one for one in holds if one is not entry and not one.is_over(now)]
 
     def head(self, lock: str) -> list[TicketEntry]:
-        """Return the first waiting entry; if it is shared, all until the first exclusive one."""
+        """Return the first waiting entry, or all shared ones before the first exclusive one."""
         queue = self.queues.get(lock)
         if queue is None or not (queue.exclusive.line or queue.shared.line):
             return []

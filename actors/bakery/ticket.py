@@ -37,9 +37,9 @@ class Turn(NamedTuple):
     leader: str
     """The leader that drew it."""
     serial: int
-    """Number of the ticket among those of that leader in one life, from 1. A shared ticket has it
-    negated. So leaders of releases without shared tickets refuse one as malformed: they neither
-    vote for it nor take it for an exclusive one."""
+    """Number of the ticket among those of that leader in one life, from 1; negative for a shared
+    ticket. Releases without shared tickets refuse a negative number as malformed, so they neither
+    vote for a shared ticket nor take it for an exclusive one."""
 
 
 class Ticket(NamedTuple):
@@ -63,7 +63,7 @@ class Ticket(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Whether it holds the lock beside other shared tickets; else it is exclusive."""
+        """Whether it may hold the lock together with other shared tickets."""
         return self.turn.serial < 0
 
     @property

@@ -327,12 +327,12 @@ class TicketAttempts:
         return [*effects, *self.grant(attempt, now)]
 
     def _give_way(self, entry: TicketEntry, now: Instant) -> list[Effect]:
-        """Lose this leader's own rounds against ``entry``, which holds as a quorum knows (B5)."""
+        """Lose this leader's own rounds that conflict with ``entry``, which a quorum knows (B5)."""
         effects: list[Effect] = []
         for other in self.table.holds_against(entry, now):
             rival = self.timers.of(other)
             if rival is not None and rival.step is TicketStep.VOTING and not rival.held:
-                rival.eager = False  # Its wait is over when it is due.
+                rival.eager = False  # A request without a wait ends when it is due, not here.
                 effects += self.lose_round(rival, now)
         return effects
 
@@ -344,10 +344,11 @@ class TicketAttempts:
         )
 
     def _next_fence(self, entry: TicketEntry) -> int:
-        """Return a fence above all that were given for the lock, as far as is known here (B8).
+        """Return a fence above all that this leader knows for the lock (B8).
 
-        Leaders grant shared tickets at the same time, without knowledge of each other's. So the
-        rank of the leader is in the fences of these, which no other leader draws.
+        Leaders grant shared tickets at the same time without knowing of each other's grants. So the
+        fence of a shared ticket modulo 3 is the rank of its leader, and no two leaders draw the
+        same fence.
         """
         last, epoch_state = self.table.counters_of(entry.ticket.lock).fence, self.epoch_state
         fence = max(pack_fence(epoch_state.epoch, entry.ticket.turn.number), last + 1)
@@ -371,8 +372,9 @@ class TicketAttempts:
             return self.grant(attempt, now)
         attempt.answered[leader] = None
         if reply.ahead is None and reply.known <= reply.round and not attempt.held:
-            given = pack_fence(self.epoch_state.epoch, highest)  # By that leader, perhaps.
-            self.table.note(reply.lock, 0, given, shared=True)  # That is not certain.
+            # That leader may have voted for a fence as high as this one.
+            given = pack_fence(self.epoch_state.epoch, highest)
+            self.table.note(reply.lock, 0, given, shared=True)
         if self.epoch_state.can_win(len(attempt.answered)):
             return []
         return self.lose_round(attempt, now)
@@ -429,9 +431,9 @@ class TicketAttempts:
         return [*effects, Observe("bakery.ceded")]
 
     def advance(self, lock: str, now: Instant) -> list[Effect]:
-        """After a ticket of ``lock`` ended, request votes for the first if this leader owns it.
+        """Request votes for the tickets at the head of the line that this leader owns.
 
-        If that is a shared one, request them for all at the head of the line.
+        The caller has ended a ticket of ``lock``.
         """
         effects: list[Effect] = []
         for first in self.table.head(lock) if self.epoch_state.serving else ():
@@ -550,7 +552,7 @@ def in_the_way(
         count -= 1 + any(entry.key in others.holding for others in against)
         ticket = holder.ticket
         held_ms = ms_between(holder.since, now)
-        rest = f", and by {count} others" if count else ""
+        rest = f", and by {count} other{'' if count == 1 else 's'}" if count else ""
         return (
             f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
             f"{node_of(ticket.proxy)} under fence {holder.fence}, for {held_ms} ms{rest}"

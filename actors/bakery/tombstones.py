@@ -1,8 +1,8 @@
 """The ended requests of a leader's table. Pure.
 
-An ended request is remembered in one of two ways. A request that its client dropped is over for
-good. A hold's expiry is the judgement of one leader's clock, and that leader may have missed a
-renewal: others may have the hold still, under the same fence or a later round's.
+A table remembers two kinds of ended requests. A request that its client dropped has ended for good.
+A hold that expired has ended by the clock of this leader only, which may have missed a renewal:
+other leaders may still have the hold, under the same fence or under that of a later round.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from fencelock.actors.bakery.ticket import EndedRequests, Ticket, Who
 from fencelock.actors.message import Instant
 
 REMEMBERED_MAX = 100_000
-"""Maximum owners whose ended requests are kept; the oldest are dropped first."""
+"""Maximum number of owners whose ended requests are kept. The oldest are dropped first."""
 
 
 class Ends(NamedTuple):
     """The ended requests of one owner at one lock."""
 
     dropped: int = 0
-    """The last request that its client dropped: this one and all before are over."""
+    """The last request that the client dropped. It and all earlier ones have ended."""
     held: int = 0
-    """The highest fence of a hold that its client dropped, or 0 for none."""
+    """The highest fence of a hold that the client dropped, or 0 for none."""
     request: int = 0
-    """The request with that fence, or 0 if it is not known."""
+    """The request that was granted under ``held``, or 0 if it is not known."""
     lapsed: int = 0
     """The last request whose hold expired here."""
     fence: int = 0
-    """The fence of that hold."""
+    """The fence under which `lapsed` held."""
 
 
 NOTHING_ENDED = Ends()
@@ -42,19 +42,19 @@ class Tombstones:
     def __init__(self) -> None:
         self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
         self._lapses: OrderedDict[str, Instant] = OrderedDict()
-        """By lock: when a hold of it was last over by its lease."""
+        """The time at which the lease of a hold last ended, by lock."""
         self._lapsed_before: Instant | None = None
-        """No lapse that was forgotten is later than this."""
+        """The latest of the times that `_lapses` no longer has."""
 
     def of(self, lock: str, who: Who) -> Ends:
         """Return the ended requests of an owner."""
         return self._ends.get((lock, who), NOTHING_ENDED)
 
     def is_over(self, ticket: Ticket, fence: int = 0) -> bool:
-        """Return whether ``ticket``, which may hold under ``fence``, ended before.
+        """Return whether ``ticket``, which may hold under ``fence``, has ended.
 
-        A hold that expired here is not over if others have it still: under the same fence, or
-        under a higher one, for which another round got the votes.
+        A hold that expired here has not ended if other leaders still have it: under the same fence,
+        or under the higher fence of a later round.
         """
         ends = self._ends.get((ticket.lock, ticket.who))
         if ends is None:
@@ -70,10 +70,10 @@ class Tombstones:
         return (ticket.request, fence) == (ends.lapsed, ends.fence)
 
     def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
-        """Store that a client dropped this request (0: known only by its fence).
+        """Store that a client dropped this request, or with 0 the one granted under ``fence``.
 
-        An owner's fences rise. So a late copy of an earlier drop replaces no later one, which
-        its client may send again, since the reply was lost.
+        An owner's fences rise. So a late copy of an earlier drop does not replace a later one,
+        which the client may send again if its reply was lost.
         """
         ends = self.of(lock, who)
         if fence and fence == ends.fence:
@@ -91,7 +91,7 @@ class Tombstones:
             self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
 
     def note_lapse(self, lock: str, at: Instant) -> None:
-        """Remember that a hold of ``lock`` was over by its lease at ``at``."""
+        """Store that the lease of a hold of ``lock`` ended at ``at``."""
         self._lapses[lock] = max(at, self._lapses.get(lock, at))
         self._lapses.move_to_end(lock)
         if len(self._lapses) > REMEMBERED_MAX:
@@ -99,7 +99,7 @@ class Tombstones:
             self._lapsed_before = max(gone, self._lapsed_before or gone)
 
     def lapsed_at(self, lock: str) -> Instant | None:
-        """Return when a hold of ``lock`` was last over by its lease, or may have been."""
+        """Return the latest time at which the lease of a hold of ``lock`` ended, or may have."""
         return self._lapses.get(lock, self._lapsed_before)
 
     def _keep(self, lock: str, who: Who, ends: Ends) -> None:
@@ -109,12 +109,12 @@ class Tombstones:
             self._ends.popitem(last=False)
 
     def knows(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """Return whether the target of a drop, named by fence or by request, ended before."""
+        """Return whether the target of a drop, named by fence or by request, has ended."""
         ends = self.of(lock, who)
         return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
 
     def request_of(self, lock: str, who: Who, fence: int) -> int:
-        """Return the request that held under ``fence`` until it ended, or 0 if it is not known."""
+        """Return the ended request that held under ``fence``, or 0 if it is not known."""
         ends = self.of(lock, who)
         if fence == ends.held:
             return ends.request

@@ -266,7 +266,7 @@ class PaxosBackend(MembersBackend):
         return self._take_each((outcome,), now, warning=False)
 
     def _on_read_write(self, sender: Address, request: AcquireReadWrite, now: Instant) -> Effects:
-        """Take a request about a read/write lock, unless it asks for a deadline."""
+        """Take a request about a read/write lock; refuse it if it asks for a deadline."""
         if request.hold_ms or request.grace_ms:
             raise UnsupportedError(
                 f"{titled(request.lock)}: a read/write lock of paxos has no duration and no grace; "
@@ -323,8 +323,9 @@ class PaxosBackend(MembersBackend):
     def _finished(self, reply: Outcome, request: Command) -> Outcome:
         """Return the table's ``reply`` to ``request`` as the client gets it.
 
-        The table does not know which node answers. And it tells a request that came too late from
-        one that is forgotten; to a client that acquires nothing was done, either way.
+        The table does not know which node replies. It also distinguishes requests that came too
+        late from forgotten ones. For an acquire or a release nothing was done in either case; the
+        effect of an update is unknown.
         """
         if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
             if isinstance(request, UpdateRequest):

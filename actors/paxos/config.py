@@ -28,14 +28,13 @@ slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
 
 JOIN_SLOTS = 512
-"""Slots that a new member may lack when it is added. It lacked `LEARNED_SLOTS` at most when it last
-reported, and under load the log has grown since."""
+"""Maximum number of slots that a new member may lack when it is added. It lacked at most
+`LEARNED_SLOTS` when it last reported, and the log has grown since."""
 
 
 LEARNED_SLOTS = 256
-"""Slots that a learner may lack when it reports, to be counted as one that has learned the log.
-It asks the leader every 50 ms and then fetches what it lacks, while a loaded log may grow by 2,000
-slots a second."""
+"""Maximum number of slots that a learner may lack when it reports, to count as ready. It requests
+what it lacks every 50 ms, while a loaded log may grow by 2,000 slots a second."""
 
 
 LEASE_MS = TIMING.lease_ms
@@ -147,8 +146,8 @@ class LogConfig:
         self.applied = 1
         """The first slot that is not applied here."""
         self.old: dict[str, int] = {}
-        """Members that this node leads and that cannot apply all commands that it can, with the
-        highest level of those that they can apply. The failure detector alone changes it."""
+        """The highest level of commands that each member can apply, for members below the level of
+        this node, which leads them. Only the failure detector changes it."""
         self.nodes: dict[str, None] = dict.fromkeys(view.members)
         """Nodes that get replies: the nodes of the configuration, members, and learners."""
         self.views: list[tuple[int, View]] = [(0, view)]
@@ -236,11 +235,11 @@ class LogConfig:
 
     @property
     def levels(self) -> list[int]:
-        """The levels of those members in `old`."""
+        """The levels in `old` of current members."""
         return [level for member, level in self.old.items() if member in self.members]
 
     def note_level(self, member: str, ack: HeartbeatAck) -> None:
-        """Note which commands ``member`` can apply."""
+        """Store which commands ``member`` can apply."""
         level = max(0, ack.commands) if ack.view >= 0 else 0
         if level < COMMAND_LEVEL:
             self.old[member] = level

@@ -92,8 +92,8 @@ class Consult(Local):
     question: Local
     age_ms: int | None
     watched: str = ""
-    """The object that must change before an answer that is false is sent, which happens after
-    `WATCH_MS` at the latest, or when the state may be older than `WATCH_AGE_MS`."""
+    """The object that is watched, or empty. While the answer is false, it is sent only when that
+    object changes, after `WATCH_MS`, or when the state may be older than `WATCH_AGE_MS`."""
 
 
 @local
@@ -530,7 +530,7 @@ class AgeCheck(Timer):
 
 @timer
 class WatchCheck(Timer):
-    """Reply to the reads that have waited long enough for a change, or if the state is too old."""
+    """Reply to reads that have waited long enough for a change, or to all if the state is old."""
 
 
 @timer

@@ -30,10 +30,10 @@ WAIT_CHECKS_MAX = 25
 thousands wait they must not be most of it."""
 
 BYTES_MAX = 64 << 20
-"""Limit of the commands in flight through one node (bytes, 64 MiB); further ones are refused."""
+"""Maximum size of the commands in flight through one node (bytes, 64 MiB). More are refused."""
 
 CLIENT_BYTES_MAX = 16 << 20
-"""Limit of those of one client or, with keys, of all with one key (bytes, 16 MiB)."""
+"""The same limit for one client or, with keys, for all clients with one key (bytes, 16 MiB)."""
 
 _propose = maker(Propose)
 

@@ -300,7 +300,7 @@ class DecidedSlots:
         self.kept, self.kept_bytes = {}, 0
 
     def page(self, first: int) -> tuple[Batch, ...] | None:
-        """Return decided batches from slot ``first`` on, up to a page, or None if they are gone."""
+        """Return a page of decided batches from slot ``first`` on; None if they are not kept."""
         if first >= self.next:
             return ()
         if first not in self.kept:

@@ -35,7 +35,7 @@ class Machine(Protocol):
     def level_of(self, command: bytes) -> int:
         """Return the level of ``command``: members of a lower level cannot apply it.
 
-        It is 0 for the commands of versions without changes of the members.
+        The commands of releases without changes of the members have level 0.
         """
         ...
 
@@ -65,14 +65,14 @@ class Machine(Protocol):
     def read(self, question: Local) -> Local:
         """Answer a query about the state, without changing it.
 
-        An answer that is false says that an object has not changed.
+        To a query for changes, a false answer means that the object has not changed.
         """
         ...
 
     def take_changed(self) -> Iterable[str] | None:
         """Return the names of the objects that have changed since the last call.
 
-        It may leave out objects whose changes cannot be read. None stands for all objects.
+        Objects that cannot be watched may be missing. None means that any object may have changed.
         """
         ...
 

@@ -20,8 +20,8 @@ COMMAND_BYTES_MAX = 68 << 10
 
 
 BATCH_BYTES_MAX = 32 << 10
-"""Maximum size of a slot's commands (bytes), unless it has only one: `PAGE` such slots fit twice
-into a frame of 1 MiB."""
+"""Maximum size of the commands of a slot (bytes), unless it has only one command. `PAGE` such slots
+take half of a frame of 1 MiB."""
 
 
 BATCH_COMMANDS_MAX = 256
@@ -33,8 +33,8 @@ PAGE = 16
 
 
 PAGE_BYTES_MAX = 512 << 10
-"""Size of their batches (bytes, 512 KiB) at which no further slot is added: with one more they fit
-a frame and a journal record of 1 MiB."""
+"""Size of the batches of such a message (bytes, 512 KiB) from which on no slot is added. With the
+largest last slot, they fit into a frame and a journal record of 1 MiB."""
 
 
 CHUNK_BYTES_MAX = 256 << 10
@@ -94,7 +94,7 @@ class Sized(Message):
 
 
 def page_of(batches: Iterable[Sized]) -> int:
-    """Return how many of ``batches``, from the first, one message has."""
+    """Return the number of leading ``batches`` that one message may have."""
     count = size = 0
     for batch in islice(batches, PAGE):
         count += 1
@@ -237,8 +237,8 @@ class HeartbeatAck(Message):
     version: str = ""
     """The version of the sender's software, for operators; empty in most answers."""
     commands: int = 1
-    """The highest level of the commands that the sender can apply. It means nothing where ``view``
-    is -1: such a version can only apply commands of level 0."""
+    """The highest level of the commands that the sender can apply. If ``view`` is -1, the sender
+    can only apply commands of level 0, whatever this field has."""
 
 
 @message(0x28)
@@ -412,7 +412,7 @@ class Locate(Message):
     life: int = 0
     """Random number of the sender's life, which settles equal priorities."""
     commands: int = 1
-    """The highest level of the commands that it can apply."""
+    """The highest level of the commands that the sender can apply."""
 
 
 @message(0xD9)

@@ -1,4 +1,4 @@
-"""Reads of a replica that wait for a change of an object."""
+"""The reads at a replica that wait for a change of an object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fencelock.actors.message import Address, Instant, Local, ms_between
 from fencelock.actors.table.report import Changed, ReadHistory
 
 CHECK_MS = 1_000
-"""Interval at which waiting reads are checked (ms)."""
+"""Interval between two checks of the waiting reads (ms)."""
 
 Key = tuple[Address, int]
 """A role and the number of its read."""
@@ -20,7 +20,7 @@ Key = tuple[Address, int]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read."""
+    """A read of the machine by another role of this node."""
 
     client: Address
     number: int
@@ -29,7 +29,7 @@ class Read:
     """The time at which it was requested."""
     age_ms: int | None
     watched: str = ""
-    """The object whose change it waits for, if it waits for one."""
+    """The object whose change it waits for; empty for a read that does not wait for one."""
 
 
 class ParkedReads:
@@ -38,23 +38,23 @@ class ParkedReads:
     def __init__(self) -> None:
         self.by_object: dict[str, dict[Key, Read]] = {}
         self._order: OrderedDict[Key, Read] = OrderedDict()
-        """All of them, in the order of arrival."""
+        """All reads, in the order of arrival."""
 
     def __len__(self) -> int:
         return len(self._order)
 
     def add(self, read: Read) -> None:
-        """Let a read wait."""
+        """Add a read that has to wait."""
         self.by_object.setdefault(read.watched, {})[read.client, read.number] = read
         self._order[read.client, read.number] = read
 
     def of(self, changed: Iterable[str] | None) -> list[Read]:
-        """Return the reads of the objects that have ``changed``, or of all objects."""
+        """Return the reads of the objects that have ``changed``, or all reads for None."""
         names = self.by_object if changed is None else changed
         return [read for name in names for read in self.by_object.get(name, {}).values()]
 
     def go_on(self, read: Read, seen: Local) -> None:
-        """Let a read go on waiting, for what comes after the answer ``seen``."""
+        """Let a read wait for changes after those that its answer ``seen`` has covered."""
         question = read.question
         if not isinstance(question, ReadHistory) or not isinstance(seen, Changed):
             return
@@ -65,7 +65,7 @@ class ParkedReads:
             self.by_object[read.watched][key] = now
 
     def end(self, read: Read) -> None:
-        """Remove a read that is answered."""
+        """Remove a read that has been answered."""
         waiting = self.by_object[read.watched]
         del waiting[read.client, read.number], self._order[read.client, read.number]
         if not waiting:

@@ -346,7 +346,7 @@ class TableStatus:
 def _age_of(
     request: Inspect | ListLocks | ListRecords | TableQuery,
 ) -> int | None:
-    """Return the greatest age of the state for an answer (ms), None for a linearizable one."""
+    """Return the maximum age of the state for a reply (ms), None for a linearizable read."""
     if isinstance(request, ReadChanges) and request.waits:
         return WATCH_AGE_MS
     return request.age_ms
@@ -387,7 +387,10 @@ def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
 
 
 def left_of(seen: HolderSeen | None, quiet_ms: int) -> int | None:
-    """Return the time until the deadline of a hold, ``quiet_ms`` after the report, or None."""
+    """Return the time until the deadline of a hold (ms), or None if it has none.
+
+    ``quiet_ms`` is the time since the report ``seen``.
+    """
     if seen is None or seen.left_ms is None:
         return None
     return max(0, seen.left_ms - quiet_ms)

@@ -231,7 +231,7 @@ class Reads:
         return [Wake(AGE_WAIT_MS, AgeCheck())]
 
     def _consult_watched(self, read: Read, now: Instant) -> Effects:
-        """Answer a read that has news, or let it wait for them."""
+        """Answer a read if its object has changed, or let it wait for a change."""
         if self._look_up(read.question):
             return [self._answer(read, self.age_ms(now), now)]
         self.parked.add(read)
@@ -241,7 +241,7 @@ class Reads:
         return [Wake(CHECK_MS, WatchCheck())]
 
     def _serve_parked(self, changed: Iterable[str] | None, now: Instant) -> list[Effect]:
-        """Answer the reads that waited for a change of the objects that have ``changed``."""
+        """Answer the reads that wait for one of the objects that have ``changed``."""
         effects: list[Effect] = []
         age_ms = None
         for read in self.parked.of(changed):
@@ -255,7 +255,7 @@ class Reads:
         return effects
 
     def _on_watch_check(self, now: Instant) -> Effects:
-        """Answer the reads that have waited for long enough, or all if the state is too old."""
+        """Answer the reads that have waited for long enough; refuse all if the state is too old."""
         age_ms = self.age_ms(now)
         effects: list[Effect] = []
         for read in self.parked.late(now):

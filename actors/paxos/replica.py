@@ -521,8 +521,8 @@ class Forwarding:
     def refusal(self, propose: Propose, machine: Machine, levels: Collection[int]) -> Effects:
         """Return the refusal of a command that must not enter the log; empty for any other.
 
-        If some members can apply only commands up to ``levels``, those above are also refused: the
-        states of the members would differ.
+        ``levels`` are the highest levels that older members can apply. A command above the lowest
+        of them is refused, since the states of the members would differ.
         """
         client = propose.client
         if client != self.client:

@@ -75,12 +75,12 @@ def _owner_of(session: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Usage:
-    """What quotas count of one client or, with keys, of all clients with one key.
+    """The use of one client's quotas or, with keys, of those of all clients with one key.
 
     Attributes:
         owner: the client or the key, in words.
         in_flight: number of commands in flight.
-        bytes: their size, where they are encoded for a log.
+        bytes: size of these commands (bytes), if they are encoded for a log.
         counted_from: the time from which requests are counted.
         counted: number of requests since then.
 

@@ -22,7 +22,7 @@ READ_MS = 10_000
 has sent it again meanwhile, or has given up by its own timeout."""
 
 WATCHES_MAX = 100_000
-"""Maximum reads of one node that wait for a change."""
+"""Maximum number of reads that wait for a change at one node."""
 
 LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | TableQuery
 
@@ -43,7 +43,7 @@ class PendingQueries:
     Args:
         node: this node.
         clients: knows the quota of a client.
-        watches: whether these are the queries that wait for a change.
+        watches: whether these queries wait for a change.
 
     """
 
@@ -66,10 +66,10 @@ class PendingQueries:
     def add(self, sender: Address, request: LockQuery, now: Instant, number: int = 0) -> int:
         """Add a query and return its number; return 0 if the same query is in flight.
 
-        Its number is ``number``, or the next one.
+        The query gets ``number``, or the next number if that is 0.
 
         Raises:
-            OverloadedError: there are too many, of this client or of all.
+            OverloadedError: this client, or all clients together, have too many queries in flight.
 
         """
         if (sender, request) in self._known:
@@ -80,12 +80,12 @@ class PendingQueries:
         if self._of_owner[owner] >= quota and client != self.node:
             wait, name = ("a change", "watches") if self._watches else ("an answer", "queries")
             raise OverQuotaError(
-                f"{self._of_owner[owner]} questions of {owner} wait for {wait} at node "
-                f"{self.node}, its quota {name} is {quota}"
+                f"{self._of_owner[owner]} queries of {owner} wait for {wait} at node "
+                f"{self.node}, and its quota {name} is {quota}"
             )
         most = WATCHES_MAX if self._watches else QUERIES_MAX
         if len(self.by_number) >= most:
-            text = f"node {self.node} has {most} unanswered questions, its limit"
+            text = f"node {self.node} has {most} unanswered queries, its limit"
             raise OverloadedError(text)
         number = number or self.next_number()
         self.by_number[number] = PendingQuery(number, sender, request, now)

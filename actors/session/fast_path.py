@@ -1,7 +1,7 @@
-"""The fast path of nearly every request: a lock or object with which only one owner is busy.
+"""The fast path of nearly every request: no other request of its claim is in flight.
 
-It applies if the session is kept, its endpoint replies, nothing else of the claim is in flight,
-and nothing was lost or cancelled. Then these functions take the same steps as the general path
+It applies if the session is also kept, its endpoint replies, and nothing of the claim was lost or
+cancelled. Then these functions take the same steps as the general path
 (`fencelock.actors.session.rejection`, `fencelock.actors.session.in_flight`,
 `fencelock.actors.session.replies`), without its checks, which would double a client's time per
 request. Otherwise each returns None and changes nothing. A test compares the two paths.
@@ -193,7 +193,7 @@ Way = Callable[[SessionState, Address, Any, Instant], list[Effect] | None]
 
 
 class Ways(dict[type, Way | None]):
-    """The fast path of each type of request or reply; None for a type without one."""
+    """The fast path of each type of request or reply. Types without a fast path have None."""
 
     def __missing__(self, kind: type) -> Way | None:
         way = self[kind] = on_acquire if issubclass(kind, AcquireRequest) else None

@@ -36,10 +36,11 @@ from fencelock.actors.session.session_lease import SessionLease
 class InFlight:
     """All unanswered requests; the requests of one claim are sent one after another.
 
-    No acquire or update is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
-    claim's requests while an earlier one is unanswered (``releases`` also has renewals). So an
+    No acquire or update is sent to an endpoint that owes a `Cancelled` for its claim, and no
+    request of a claim while an earlier one is unanswered (``releases`` also has renewals). So an
     endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
-    enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
+    enough. Where sessions are kept, any endpoint knows all waits and holds of the client; otherwise
+    each has its own.
     """
 
     random: RandomSource

@@ -32,7 +32,7 @@ RETRY_MS_MAX = 4_000
 
 WATCH_RETRY_MS_MAX = 16_000
 """Longest pause before a read that waits for a change is repeated (ms); the first is
-`RETRY_MS_MAX`. Keep-alives show sooner that a node is gone."""
+`RETRY_MS_MAX`. Keep-alives detect a dead node sooner."""
 
 WITHDRAWAL_MS_MAX = 15_000
 """Longest pause between two cancels of one wait (ms): no user waits for it any more."""
@@ -118,7 +118,7 @@ NodeQuestion = (
 """Requests that are about no object of the table."""
 
 Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
-"""Requests of users. A `CancellableRequest` is an acquire or an update."""
+"""All requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Pending:
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
-    """End of the wait of a request that waits; otherwise, timeout after which the user is
+    """End of the wait, for a request that waits. Otherwise the time at which the request is
     refused."""
     resend_at: Instant | None = field(init=False, default=None)
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
@@ -202,7 +202,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
 
 
 class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):
-    """A function for each type of request that waits, which copies it for an endpoint."""
+    """Functions that copy a request for an endpoint, by the type of the request."""
 
     def __missing__(self, asked: type[CancellableRequest]) -> Callable[..., CancellableRequest]:
         copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")

@@ -185,7 +185,7 @@ UNKNOWN = "it is unknown whether the request took effect"
 
 
 def unfinished(pending: Pending, no: Rejection) -> Rejection:
-    """Return ``no``, which ends ``pending`` early, and says so if its outcome is unknown."""
+    """Return ``no``, which ends ``pending``, with a note if the outcome of that is unknown."""
     asked = pending.asked
     if not isinstance(asked, UpdateRequest) or pending.sent_at is None or asked.IDEMPOTENT:
         return no

@@ -52,7 +52,7 @@ UNDECIDED = frozenset(
 
 
 OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
-"""Those of them after which it is unknown whether an earlier copy of an update was done."""
+"""The `UNDECIDED` refusals after which an earlier copy of an update may have been applied."""
 
 EARLIER = "it was sent before, and it is unknown whether that copy took effect"
 
@@ -302,7 +302,7 @@ def _on_refused(
         case ReleaseRequest() if (
             answer.reason not in GONE
             and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
-            # Too much of it, or the protocol has no such request.
+            # It releases more than is held, or the protocol has no such request.
             and not (
                 pending.asked.PARTIAL and answer.reason in {Reason.INVALID, Reason.UNSUPPORTED}
             )

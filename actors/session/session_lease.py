@@ -83,7 +83,7 @@ class SessionLease:
     step_ms: int = RETRY_MS
     suspected: bool = False
     pinned: bool = False
-    """Whether something at the cluster ends with the session in force, so that it must be kept."""
+    """Whether the cluster has something that ends with this session, so that it is kept alive."""
     lived_ms: int = 0
     """The TTL of the session in force, as the cluster set it (ms)."""
     sent: dict[int, Instant] = field(default_factory=dict[int, Instant])

@@ -53,13 +53,13 @@ from fencelock.actors.session.session_state import SessionState
 
 
 def is_known(state: SessionState, granted: Granted) -> bool:
-    """Return whether the owner acquires a hold again that it has; that moves no deadline."""
+    """Return whether the owner already has the hold: acquiring it again moves no deadline."""
     hold = state.holds.get(Claim(granted.lock, granted.owner))
     return hold is not None and hold.fence == granted.fence
 
 
 def is_given_back(state: SessionState, claim: Claim, granted: Granted) -> bool:
-    """Return whether the hold was lost at its deadline, and its releases are not confirmed yet."""
+    """Return whether the hold was lost at its deadline and its release is not confirmed yet."""
     numbers = state.in_flight.releases.get(claim, ())
     asked = (state.in_flight.pending[number].asked for number in numbers)
     released = any(isinstance(one, ReleaseRequest) and one.fence == granted.fence for one in asked)
@@ -194,7 +194,7 @@ def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 
 
 def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
-    """Lose a hold whose lease may be over, and release all its acquires in case it is not."""
+    """Lose a hold whose lease may be over; release all its acquires in case it is not over yet."""
     hold = state.holds[claim]
     fence, times = hold.fence, len(hold.levels) + hold.owed
     effects = [Observe("client.lease_over"), *state.lose_hold(claim, LAPSED)]
@@ -213,7 +213,7 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
 
 
 def release_lost(state: SessionState, claim: Claim, fence: int, now: Instant) -> list[Effect]:
-    """Release one acquire of a hold that was lost, since the cluster may have it for a while."""
+    """Release one acquire of a lost hold, which the cluster may still have for a while."""
     release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
     endpoint = state.endpoints.choose().address
     return state.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
@@ -305,7 +305,8 @@ def _end_or_go_on(
 ) -> list[Effect]:
     """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58).
 
-    An update that was sent in the lost session may have taken effect, and must not do so again.
+    An update that was sent in the lost session may have taken effect. It is not sent again, and its
+    user receives SESSION_EXPIRED.
     """
     claim = pending.claim
     assert claim is not None

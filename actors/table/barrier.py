@@ -16,16 +16,16 @@ from fencelock.actors.table.table_state import TableState
 
 @dataclass(slots=True, eq=False)
 class Barrier(TableObject):
-    """A generation of a barrier, from its first arrival until all pass or it is broken.
+    """One generation of a barrier, from its first arrival until all parties pass or it is broken.
 
     Invariants:
-        L12 All parties of a generation pass in one step, or none of them does. One that is in the
-            table has fewer waits than parties, and one at least.
+        L12 All parties of a generation pass in one step, or none of them does. A generation in the
+            table has at least one wait, and fewer waits than parties.
 
     Attributes:
-        parties: the number of parties; each arrival names it, and all must agree.
-        generation: its number, which is a ticket: generations rise although a barrier for which
-            nobody waits leaves no state.
+        parties: the number of parties. Each arrival names it, and all arrivals must agree.
+        generation: its number. It is taken from the tickets of the table, so that generations rise
+            although a barrier without waits leaves no state.
 
     """
 
@@ -37,15 +37,15 @@ class Barrier(TableObject):
         return crc32(f"{self.name}\n{self.parties}\n{self.generation}".encode())
 
     def progress(self) -> tuple[int, int]:
-        """Return how many parties are missing, and how many there are."""
+        """Return the number of missing parties, and the number of all parties."""
         return self.parties - self.waiting, self.parties
 
     def wording(self) -> str:
-        """Describe what keeps a party waiting."""
+        """Describe why a party has to wait."""
         return f"{self.waiting} of {self.parties} parties have arrived"
 
     def record(self) -> BarrierRecord:
-        """Return it without its waits, for a snapshot."""
+        """Return the record of the generation, without its waits, for a snapshot."""
         return BarrierRecord(self.name, self.parties, self.generation)
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
@@ -54,7 +54,7 @@ class Barrier(TableObject):
         self.be_broken(table, "a party stopped waiting, or its session ended", out)
 
     def be_broken(self, table: TableState, why: str, out: list[Result]) -> None:
-        """Refuse all parties that wait, and forget the generation."""
+        """Refuse all parties that wait, and remove the generation."""
         text = f"generation {self.generation} of {self.parties} parties is broken: {why}"
         for wait in [*self.waits]:
             table.answer_wait(wait, wait.owner_state.denied(Reason.BROKEN, text), out)
@@ -64,7 +64,7 @@ class Barrier(TableObject):
 def await_barrier(
     table: TableState, owner_state: OwnerState, command: AwaitBarrier, out: list[Result]
 ) -> None:
-    """Let a party wait for the others, or let all of them pass if it is the last one."""
+    """Let a party wait for the others, or let all parties pass if it is the last one."""
     barrier = table.objects.get(command.lock)
     assert barrier is None or isinstance(barrier, Barrier)
     arrived = 0 if barrier is None else barrier.waiting

@@ -1,13 +1,14 @@
-"""Holds with a deadline: a lock that is taken away unless its owner renews or releases it in time.
+"""Holds with a deadline: the table takes the lock away unless its owner renews or releases it.
 
 The table ends such a hold ``hold_ms + grace_ms`` of log time after it was granted, or after its
-last renewal. Its client counts from before it sent the request, on its own clock, and subtracts the
-drift of clocks (`fencelock.actors.lease`). So it knows of the end before the table acts on it.
+last renewal. The client counts from before it sent the request, on its own clock, and subtracts the
+drift of clocks (`fencelock.actors.lease`). So the client knows that the hold ends before the table
+ends it.
 
-Nobody can renew anything while no master leads. So the log time between the last batch of one
-leadership and the first of the next counts for no deadline: after a change of the master each hold
-lasts for at least the rest of its time. This also bounds what a new master's clock can do: its
-reading of log time may be ahead of the former master's by their drift since the last batch.
+No client can renew a hold while no master leads. So the log time between the last batch of one
+leadership and the first batch of the next does not count for deadlines: after a change of the
+master, each hold keeps at least the rest of its time. This also bounds the effect of a new master's
+clock, which may be ahead of the former master's by their drift since the last batch.
 """
 
 from __future__ import annotations
@@ -28,21 +29,22 @@ if TYPE_CHECKING:
     from fencelock.actors.table.table_state import TableState
 
 TERM_MS_MIN = 100
-"""Shortest duration, and grace (ms): a grant takes a good part of it to arrive."""
+"""Shortest duration and shortest grace (ms): a grant takes much of this time to arrive."""
 
 TERM_MS_MAX = WAIT_MS_MAX
-"""Longest duration, and grace: a week."""
+"""Longest duration and longest grace (ms): a week."""
 
 GRACE_MS = 5_000
-"""Grace of a hold whose acquire named a duration only (ms)."""
+"""Grace of a hold whose acquire named a duration and no grace (ms)."""
 
 OVER = "taken away when its duration and its grace were over"
 
 ROUNDING_MS = 1
-"""Log time is rounded down to milliseconds, so a difference may be this much longer than true."""
+"""Log time is rounded down, so a difference of log times may be too long by this much (ms)."""
 
 TICKETS_END = 1 << 63
-"""Above all tickets of waits. A wait that ends when a hold does ends first, and is not granted."""
+"""A number above all tickets of waits. So a wait that ends at the same time as a hold ends first,
+and is not granted the lock."""
 
 
 class Terms(NamedTuple):
@@ -56,10 +58,10 @@ NO_TERMS = Terms(0, 0)
 
 
 def terms_of(acquire: Acquire) -> Terms | None:
-    """Return the duration and grace that ``acquire`` asks for, None if it asks for no deadline.
+    """Return the duration and grace that ``acquire`` requests, or None if it requests no deadline.
 
     Raises:
-        InvalidRequestError: one is out of its limits, or there is a grace without a duration.
+        InvalidRequestError: one of them is out of its limits, or a grace has no duration.
 
     """
     hold_ms, grace_ms = acquire.hold_ms, acquire.grace_ms
@@ -75,7 +77,7 @@ def terms_of(acquire: Acquire) -> Terms | None:
 
 
 def check_term(lock: str, name: str, term_ms: int) -> None:
-    """Return if a duration or a grace, called ``name``, is within its limits.
+    """Return if ``term_ms``, the duration or grace that ``name`` says, is within its limits.
 
     Raises:
         InvalidRequestError: it is not; the text names the limits.
@@ -87,12 +89,12 @@ def check_term(lock: str, name: str, term_ms: int) -> None:
 
 
 class Deadlines:
-    """The common part of all deadlines of a table.
+    """The state that all deadlines of a table share.
 
     Attributes:
-        skipped_ms: log time so far during which no master led.
-        ends: the sum of the deadlines of all holds, each without ``skipped_ms`` and times the mark
-            of its owner.
+        skipped_ms: log time so far during which no master led (ms).
+        ends: the sum over all holds of the deadline without ``skipped_ms``, multiplied by the mark
+            of the owner.
         marks: the sum of these marks.
 
     """
@@ -103,25 +105,25 @@ class Deadlines:
         self.skipped_ms = self.ends = self.marks = 0
 
     def checksum(self) -> int:
-        """Return a number that is equal for equal deadlines, 0 if there are none."""
+        """Return a checksum of all deadlines, 0 if there are none."""
         return self.ends + self.skipped_ms * self.marks
 
 
 @dataclass(slots=True, eq=False)
 class LeasedHold(Hold):
-    """A hold with a deadline, which belongs to the hold and not to one of several acquires.
+    """A hold with a deadline.
 
-    Acquiring again leaves the deadline as it is.
+    The deadline belongs to the hold, not to one of its acquires: acquiring again does not move it.
 
     Attributes:
-        told: the terms in the reply to the last acquire: those of the grant, or what was left.
-        grace_ms: its grace.
-        lasts_ms: its duration since the last renewal.
+        told: the terms in the reply to the last acquire: those of the grant, or the time left.
+        grace_ms: the grace (ms).
+        lasts_ms: the duration since the last renewal (ms).
         renewal: the number of the last renewal, 0 before the first.
         table: the table that watches the deadline.
-        ends_ms: its deadline, without `Deadlines.skipped_ms`.
-        ticket: orders what falls due at the same time.
-        due_ms: its deadline when it was last added to the table's timeouts.
+        ends_ms: the deadline, without `Deadlines.skipped_ms`.
+        ticket: orders items that fall due at the same time.
+        due_ms: the deadline when the hold was last added to the table's timeouts.
 
     """
 
@@ -145,7 +147,10 @@ class LeasedHold(Hold):
         return replace(Hold.answer(self), hold_ms=self.told.hold_ms, grace_ms=self.told.grace_ms)
 
     def acquire_again(self, request: int) -> None:
-        """Count one more acquire, and note what is left: its client may not know the hold."""
+        """Count one more acquire, and keep the time left for its reply.
+
+        The client may not know the hold, if the reply to the first acquire was lost.
+        """
         Hold.acquire_again(self, request)
         table = self.table
         assert table is not None
@@ -170,7 +175,7 @@ class LeasedHold(Hold):
         )
 
     def restart(self, table: TableState) -> None:
-        """Let the hold last for its whole duration and grace from now on, if that is later."""
+        """Set the deadline to the whole duration and grace from now on, if that is later."""
         lease_ms = self.lasts_ms + self.grace_ms
         self.extend(table, table.time_ms + lease_ms + ROUNDING_MS)
 
@@ -188,13 +193,13 @@ class LeasedHold(Hold):
         table.timeouts.add(self)
 
     def end(self, table: Any) -> None:
-        """Stop watching the deadline: the hold ends."""
+        """Stop watching the deadline, because the hold ends."""
         table.deadlines.ends -= self.owner_state.mark * self.ends_ms
         table.deadlines.marks -= self.owner_state.mark
         table.timeouts.drop(self)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Take the lock away, unless a change of the master has moved the deadline."""
+        """Take the lock away, or wait longer if a change of the master has moved the deadline."""
         if self.due_ms == self.deadline_ms:
             table.take(self, OVER, out)
         else:
@@ -203,7 +208,7 @@ class LeasedHold(Hold):
             table.timeouts.add(self)
 
     def record(self) -> LeaseRecord:
-        """Return what a snapshot keeps of it, besides the hold."""
+        """Return the record of the deadline, which a snapshot keeps beside that of the hold."""
         return LeaseRecord(
             fence=self.fence,
             lasts_ms=self.lasts_ms,
@@ -233,14 +238,14 @@ class LeasedWait(Wait):
 
 
 class Leases:
-    """The deadlines of a snapshot, whose holds and waits have not been made yet."""
+    """The deadlines of a snapshot, from which its holds and waits are made."""
 
     def __init__(self, parts: Sequence[TablePart]) -> None:
         self.by_fence = {one.fence: one for part in parts for one in part.leases}
         self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
 
     def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
-        """Return the hold of a record, whose deadline ``table`` watches."""
+        """Return the hold of a record; ``table`` watches its deadline, if it has one."""
         fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
         lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
         if lease is None:
@@ -252,7 +257,7 @@ class Leases:
         return hold
 
     def check_used(self) -> None:
-        """Raise ValueError if there is a deadline without a hold or a wait."""
+        """Raise ValueError if a deadline belongs to no hold and to no wait."""
         if self.by_fence or self.by_ticket:
             raise ValueError("the snapshot has deadlines that no hold or wait has")
 

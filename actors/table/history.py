@@ -11,34 +11,35 @@ from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
 from fencelock.actors.table.message import HistoryRecord
 
 CHANGES_MAX = 1_000
-"""Changes kept of one object: a client that is further behind reads the object anew."""
+"""Maximum number of changes kept for one object. A client that is further behind reads the whole
+object again."""
 
 OBJECT_BYTES_MAX = 4 << 20
-"""Limit of the changes kept of one object (bytes)."""
+"""Maximum size of the changes kept for one object (bytes)."""
 
 BYTES_MAX = 32 << 20
-"""Limit of all changes that are kept (bytes): every member has them in memory and in snapshots."""
+"""Maximum size of all kept changes (bytes), which each member has in memory and in snapshots."""
 
 HISTORIES_MAX = 10_000
-"""Objects of which changes are kept."""
+"""Maximum number of objects whose changes are kept."""
 
 KEEP_MS = 600_000
 """Time without a change (ms) after which the changes of an object are dropped. A client that waits
-for the next one needs none of them: each reply brings it to the newest version."""
+for the next change does not need them, since each reply takes it to the newest version."""
 
 RECORD_BYTES = 32 << 10
-"""Size at which a record of a snapshot ends (bytes)."""
+"""Size above which a record of a snapshot takes no more changes (bytes)."""
 
 
 @dataclass(slots=True, eq=False)
 class History:
-    """The last changes of one object: all of them after version ``since``."""
+    """The last changes of one object: all that came after version ``since``."""
 
     since: int
     time_ms: int = 0
     """Log time of the last change."""
     size: int = 0
-    """Bytes of its changes."""
+    """The size of the changes (bytes)."""
     changes: deque[Change] = field(default_factory=deque[Change])
 
 
@@ -46,20 +47,20 @@ class Histories:
     """The last changes of all objects that can be watched.
 
     Invariants:
-        W1  Versions strictly increase, over all objects. The first is above all fences so far: a
-            group that lost everything, and continues above its old fences, has only versions that
-            are above those that its clients have seen.
-        W2  Each change of an object after `History.since` is in its history; of an object without
-            a history, there was none after ``forgotten``.
+        W1  Versions strictly increase, over all objects. The first version is above all fences so
+            far. A group that lost everything continues above its old fences, so its new versions
+            are also above all versions that its clients have seen.
+        W2  The history of an object has each of its changes after `History.since`. An object
+            without a history has not changed after version ``forgotten``.
 
     Attributes:
         version: the version of the last change.
-        origin: the number above which versions began.
+        origin: the fence above which versions began.
         forgotten: the highest version in a history that was dropped as a whole.
-        size: bytes of all changes.
+        size: the size of all changes (bytes).
         held: a checksum of all changes.
         by_object: the histories by the name of the object, the least recently changed first.
-        changed: objects that have changed since `take_changed`.
+        changed: objects that have changed since the last `take_changed`.
 
     """
 
@@ -69,13 +70,13 @@ class Histories:
         self.changed: dict[str, None] = {}
 
     def next_version(self, above: int) -> int:
-        """Return the version of the next change. The first one is ``above`` that number."""
+        """Return the version of the next change. The very first version is ``above`` plus 1."""
         return (self.version or above) + 1
 
     def add(
         self, lock: str, key: str, value: bytes | None, fence: int, time_ms: int, above: int = 0
     ) -> int:
-        """Add a change under ``fence``, and return its version; see `next_version`."""
+        """Add a change and return its version; ``above`` is as in `next_version`."""
         self.origin = self.origin if self.version else above
         self.version = self.next_version(above)  # W1
         change = Change(self.version, key, value, fence)
@@ -94,10 +95,10 @@ class Histories:
     def read(
         self, lock: str, after: int, prefix: str = ""
     ) -> tuple[int, tuple[Change, ...]] | None:
-        """Return the changes after version ``after``, and the version up to which these are all.
+        """Return the changes after version ``after``, and the version up to which they are all.
 
-        Return None if some of them are not kept any more. Keys of other beginnings than ``prefix``
-        are left out.
+        Only changes of keys that begin with ``prefix`` are returned. Return None if some of the
+        changes are no longer kept.
         """
         history = self.by_object.get(lock)
         if after < (self.forgotten if history is None else history.since):
@@ -122,7 +123,7 @@ class Histories:
         return changed
 
     def noted(self) -> list[tuple[str, int, int, tuple[Change, ...]]]:
-        """Return a copy for `records_of`, made quickly."""
+        """Return a copy for `records_of`, which costs little for each change."""
         return [
             (lock, one.since, one.time_ms, tuple(one.changes))
             for lock, one in self.by_object.items()
@@ -132,7 +133,7 @@ class Histories:
         """Add a record of a snapshot.
 
         Raises:
-            ValueError: its changes are not after those that were added.
+            ValueError: its changes are not later than those that were added before.
 
         """
         lock, last = record.lock, record.since
@@ -162,7 +163,7 @@ class Histories:
         return change.version
 
     def _forget(self, time_ms: int) -> None:
-        """Drop histories that are too old, or too many; the newest one stays."""
+        """Drop the oldest histories while a limit is exceeded; the newest one stays."""
         by_object = self.by_object
         while len(by_object) > 1:
             lock, history = next(iter(by_object.items()))
@@ -177,7 +178,7 @@ class Histories:
 def records_of(
     noted: Iterable[tuple[str, int, int, tuple[Change, ...]]],
 ) -> Iterator[HistoryRecord]:
-    """Yield the records of histories, which `Histories.noted` returned."""
+    """Yield the snapshot records of the histories that `Histories.noted` returned."""
     for lock, since, time_ms, changes in noted:
         first = size = 0
         for number, change in enumerate(changes, 1):

@@ -1,4 +1,4 @@
-"""Holds of locks, pools of permits and other objects, queues of waits, and what falls due."""
+"""Holds of locks, pools of permits, other objects, queues of waits, and timeouts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Hold(Awaited):
         return max(self.count, self.amount)
 
     def acquire_again(self, request: int) -> None:
-        """Count one more acquire, with that number."""
+        """Count one more acquire, which has the number ``request``."""
         self.count += 1
         self.level = self.count
         self.request = request
@@ -128,10 +128,10 @@ class Wait:
     """An owner's last request in the queue of its object: an acquire, or an update that waits.
 
     Attributes:
-        ticket: its place among all waits there ever were; queues have this order.
+        ticket: its place among all waits that ever existed; queues are in this order.
         since_ms: log time at which it was queued.
         due_ms: log time at which it times out, or None for never.
-        amount: number of permits that it asks for.
+        amount: number of permits that it requests.
 
     """
 
@@ -143,7 +143,7 @@ class Wait:
     amount: int = 1
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """End the wait: it has timed out."""
+        """End the wait, which has timed out."""
         wait = self.owner_state.wait
         assert wait is not None
         assert self.due_ms is not None
@@ -213,7 +213,7 @@ class Pool(Awaited):
 
 @dataclass(slots=True, eq=False)
 class TableObject(Awaited, ABC):
-    """An object that is no set of permits: its kind brings its state and its rules.
+    """An object without permits, whose kind defines its state and its rules.
 
     Attributes:
         name: its name in the table.
@@ -228,14 +228,14 @@ class TableObject(Awaited, ABC):
 
     @abstractmethod
     def progress(self) -> tuple[int, int]:
-        """Return how many are missing until its waiters pass, and of how many."""
+        """Return the number that is missing before its waiters pass, and the number at first."""
 
     @abstractmethod
     def wording(self) -> str:
-        """Describe what keeps a request for it waiting."""
+        """Describe why a request for it has to wait."""
 
     def note_end(self, table: Any, wait: Wait, out: list[Result]) -> None:
-        """Act upon the end of ``wait``, which left the queue of the `TableState` in vain."""
+        """Act upon the end of ``wait``, which left the queue without passing."""
         del table, wait, out
 
 
@@ -243,8 +243,8 @@ class Due(Protocol):
     """Something that falls due at a log time.
 
     Attributes:
-        ticket: a number of its own, from `TableState.next_ticket`; it orders what falls due at the
-            same time.
+        ticket: a number of its own, from `TableState.next_ticket`. It orders items that fall due at
+            the same time.
         due_ms: that log time, or None for never. It must not change while `Timeouts` has the item.
 
     """
@@ -253,7 +253,7 @@ class Due(Protocol):
     due_ms: int | None
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Do what is due, and take it from ``table.timeouts``, or let it fall due later."""
+        """Do what is due. Then remove the item from ``table.timeouts``, or add it again."""
         ...
 
 
@@ -261,12 +261,12 @@ class Attached(Protocol):
     """Something that ends with a session; see `Session.attached`."""
 
     def end_with_session(self, table: Any, out: list[Result]) -> None:
-        """End it in the `TableState`. The session is closed; its waits and holds have ended."""
+        """Remove it from the `TableState`. The session's waits and holds have ended already."""
         ...
 
 
 class Timeouts:
-    """All that falls due, soonest first; ties by ticket.
+    """All items that fall due, the soonest first; ties are ordered by ticket.
 
     An item that was dropped stays in the heap until it reaches the top or the dead are
     the majority, so that each change costs O(log n), amortized.
@@ -277,7 +277,7 @@ class Timeouts:
         self.heap: list[tuple[int, int]] = []
 
     def add(self, item: Due) -> None:
-        """Watch ``item``, if it falls due at all."""
+        """Watch ``item``, unless it never falls due."""
         if item.due_ms is not None:
             self.items[item.ticket] = item
             heapq.heappush(self.heap, (item.due_ms, item.ticket))

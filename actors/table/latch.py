@@ -14,8 +14,8 @@ from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
 LATCHES_MAX = 100_000
-"""Maximum latches of a group, with other objects that somebody awaits: one that was counted down
-and never reaches 0 stays."""
+"""Maximum number of latches and barriers of a group. A latch that was counted down stays until its
+count is 0, so their number must have a limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,15 +23,15 @@ class Latch(TableObject):
     """A count-down latch.
 
     Invariants:
-        L11 The count only falls. Nobody waits for a latch that has reached 0. A latch that nobody
-            has counted down is in the table only while somebody waits for it.
+        L11 The count only falls. A latch at 0 has no waits. A latch that was never counted down is
+            in the table only while it has waits.
 
     Attributes:
         count: the count with which it began.
-        left: the count now.
-        keep_ms: the time for which it is kept after it has reached 0 (ms).
-        ticket: its number among what falls due, 0 before it has reached 0.
-        due_ms: the log time at which it is gone, or None before it has reached 0.
+        left: the present count.
+        keep_ms: the time for which it is kept after its count has reached 0 (ms).
+        ticket: its ticket among the items that fall due, 0 before the count is 0.
+        due_ms: the log time at which it is removed, or None before the count is 0.
 
     """
 
@@ -46,25 +46,25 @@ class Latch(TableObject):
         return crc32(f"{self.name}\n{self.count}\n{self.left}\n{self.ticket}".encode())
 
     def progress(self) -> tuple[int, int]:
-        """Return the count, and that with which it began."""
+        """Return the present count, and the count with which it began."""
         return self.left, self.count
 
     def wording(self) -> str:
-        """Describe what keeps a request for it waiting."""
+        """Describe why a request for it has to wait."""
         return f"its count is {self.left} of {self.count}"
 
     def record(self) -> LatchRecord:
-        """Return it without its waits, for a snapshot."""
+        """Return the record of the latch, without its waits, for a snapshot."""
         return LatchRecord(self.name, self.count, self.left, self.keep_ms, self.ticket, self.due_ms)
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
-        """Drop the latch if nothing is left that a new one would not have."""
+        """Drop the latch if a new one would be in the same state."""
         del wait, out
         if self.left == self.count and not self.queue:
             table.drop(self)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Forget the latch: it reached 0 long ago."""
+        """Remove the latch, whose count reached 0 ``keep_ms`` ago."""
         del out
         table.timeouts.drop(self)
         table.drop(self)
@@ -73,7 +73,7 @@ class Latch(TableObject):
 def count_down(
     table: TableState, owner_state: OwnerState, command: CountDown, out: list[Result]
 ) -> None:
-    """Lower the count of a latch; let all who await it pass if it is 0 then."""
+    """Lower the count of a latch, and let all its waiters pass if that makes it 0."""
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
@@ -93,7 +93,7 @@ def count_down(
 def await_latch(
     table: TableState, owner_state: OwnerState, command: AwaitLatch, out: list[Result]
 ) -> None:
-    """Let a caller pass if the count of a latch is 0; otherwise let it wait."""
+    """Let an owner pass if the count of a latch is 0; otherwise let it wait."""
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
@@ -110,10 +110,11 @@ def await_latch(
 def _latch_of(
     table: TableState, owner_state: OwnerState, command: LatchRequest, out: list[Result]
 ) -> Latch | None:
-    """Return the latch of ``command``, perhaps a new one; deny the request if there is none."""
+    """Return the latch of ``command``, which may be a new one; None if the request is denied."""
     latch = table.objects.get(command.lock)
     if latch is None and len(table.objects) >= LATCHES_MAX:
-        text = f"{len(table.objects)} objects in all, {LATCHES_MAX} are allowed"
+        count = len(table.objects)
+        text = f"this cluster has {count} latches and barriers, {LATCHES_MAX} are allowed"
         deny(table, owner_state, Reason.OVERLOADED, text, out)
         return None
     if latch is None:

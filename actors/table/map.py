@@ -1,6 +1,6 @@
-"""The maps of a table: their entries, which expire, end with sessions, and are listed in order.
+"""The maps of a table, and their entries.
 
-`Maps.change` makes every change of an entry, whatever the reason.
+Every change of an entry, for whatever reason, is made by `Maps.change`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from fencelock.actors.table.table_state import TableState
 
 ENTRIES_MAX = 100_000
-"""Entries of all maps of a group; a put of one more is refused."""
+"""Maximum number of entries of all maps of a group. A put of one more is refused."""
 
 BYTES_MAX = 256 << 20
-"""The same limit in bytes of names, keys and values (256 MiB). Each member has all entries in
-memory, and while it makes a snapshot also those that were changed since."""
+"""Maximum size of the names, keys and values of all entries (bytes, 256 MiB). Each member has all
+entries in memory, and while it makes a snapshot also those that have been replaced since."""
 
 BLOCK_MAX = 512
-"""Keys of a block of `SortedKeys`: to insert one into a list of this length takes a microsecond."""
+"""Maximum number of keys of a block of `SortedKeys`, into which an insertion takes about 1 us."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An entry of a map. It never changes: a put makes a new one.
+    """An entry of a map. It is immutable: a put makes a new one.
 
     Attributes:
         name: the name of its map.
-        version: the version of the change that made it.
+        version: the version of the put.
         session: the session with which it ends, or None.
-        ticket: its ticket, if it falls due or ends with a session; else 0.
+        ticket: its ticket, if it falls due or ends with a session; otherwise 0.
         due_ms: log time at which it expires, or None for never.
         mark: a checksum of the other fields.
 
@@ -60,31 +60,31 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Its size, as `BYTES_MAX` counts it."""
+        """Its size, as counted for `BYTES_MAX` (bytes)."""
         return utf8_size(self.name) + utf8_size(self.key) + len(self.value)
 
     def record(self) -> EntryRecord:
-        """Return it as a snapshot keeps it."""
+        """Return its record for a snapshot."""
         number = 0 if self.session is None else self.session.number
         return EntryRecord(
             self.name, self.key, self.value, self.version, number, self.ticket, self.due_ms
         )
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Remove it: it has expired."""
+        """Remove the entry, which has expired."""
         del out
         table.maps.change(table, self.name, self.key, None)
 
     def end_with_session(self, table: TableState, out: list[Result]) -> None:
-        """Remove it: its session has ended."""
+        """Remove the entry, whose session has ended."""
         del out
         table.maps.change(table, self.name, self.key, None)
 
 
 class SortedKeys:
-    """Different texts in order. To insert or remove one costs the same however many there are.
+    """A sorted set of texts, in which insertions and removals cost nearly the same at any size.
 
-    They are kept in blocks of bounded length, which `blocks` has in order.
+    The texts are in blocks of bounded length, which `blocks` has in order.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class SortedKeys:
         """The first text of each block."""
 
     def add(self, text: str) -> None:
-        """Insert ``text``, which must be missing."""
+        """Insert ``text``, which must not be in the set."""
         if not self.blocks:
             self.blocks, self._firsts = [[text]], [text]
             return
@@ -106,7 +106,7 @@ class SortedKeys:
             self._replace(place, 1, [block[:half], block[half:]])
 
     def remove(self, text: str) -> None:
-        """Remove ``text``, which must be there."""
+        """Remove ``text``, which must be in the set."""
         place = self._place(text)
         block = self.blocks[place]
         at = bisect_left(block, text)
@@ -116,14 +116,15 @@ class SortedKeys:
             self._replace(place, 1, [])
             return
         self._firsts[place] = block[0]
-        if len(block) < BLOCK_MAX // 4 and len(self.blocks) > 1:  # Else small blocks could be many.
+        # Without this, there could be many small blocks.
+        if len(block) < BLOCK_MAX // 4 and len(self.blocks) > 1:
             first = max(0, place - 1)
             left, right = self.blocks[first], self.blocks[first + 1]
             if len(left) + len(right) <= BLOCK_MAX // 2:
                 self._replace(first, 2, [left + right])
 
     def after(self, text: str, *, also: bool = False) -> Iterator[str]:
-        """Return the texts above ``text`` in order; with ``also``, begin with ``text`` itself."""
+        """Return the texts above ``text`` in order, and with ``also`` also ``text`` itself."""
         if not self.blocks:
             return
         place = self._place(text)
@@ -137,7 +138,7 @@ class SortedKeys:
             block = self.blocks[place]
 
     def _place(self, text: str) -> int:
-        """Return the index of the block that has ``text``, or would have it."""
+        """Return the index of the block that has ``text``, or into which it would be inserted."""
         return max(0, bisect_right(self._firsts, text) - 1)
 
     def _replace(self, place: int, count: int, blocks: list[list[str]]) -> None:
@@ -147,7 +148,7 @@ class SortedKeys:
 
 @dataclass(slots=True, eq=False)
 class EntryMap:
-    """The entries of one map; there is at least one."""
+    """The entries of one map, which has at least one."""
 
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     keys: SortedKeys = field(default_factory=SortedKeys)
@@ -155,7 +156,7 @@ class EntryMap:
     def page(self, prefix: str, after: str) -> Iterator[Entry]:
         """Return the entries whose keys begin with ``prefix`` and are above ``after``, in order.
 
-        The cost depends on the entries that are taken, and not on how many the map has.
+        The cost depends on the number of entries that are taken, not on the size of the map.
         """
         keys = self.keys.after(max(prefix, after), also=prefix > after)
         for key in keys:
@@ -168,10 +169,10 @@ class Maps:
     """All maps of a table.
 
     Invariants:
-        M1  Each change of an entry, also its end, has the next version of the table (W1).
-        M2  ``count`` and ``bytes`` are those of all entries.
-        M3  An entry that falls due is in `TableState.timeouts`; one that ends with a session is
-            in `Session.attached`. Nothing else of a map is there.
+        M1  Each change of an entry, including its end, gets the next version of the table (W1).
+        M2  ``count`` is the number of all entries, and ``bytes`` is their size.
+        M3  An entry that falls due is in `TableState.timeouts`, and an entry that ends with a
+            session is in `Session.attached`. No other entry is there.
 
     """
 
@@ -181,14 +182,14 @@ class Maps:
         self.bytes = 0
 
     def find(self, name: str, key: str) -> Entry | None:
-        """Return an entry."""
+        """Return the entry of ``key`` in the map ``name``, or None if there is none."""
         known = self.by_name.get(name)
         return None if known is None else known.entries.get(key)
 
     def change(self, table: TableState, name: str, key: str, entry: Entry | None) -> int:
-        """Put ``entry`` in place of the one of that key, or with None remove that one.
+        """Replace the entry of ``key`` by ``entry``, or remove it for None; return the version.
 
-        Every change of an entry is made here. Return its version, which ``entry`` has.
+        Every change of an entry is made here. The version is also that of ``entry``.
         """
         value, lock = None if entry is None else entry.value, object_name(MAP, name)
         version = table.histories.add(lock, key, value, 0, table.time_ms, table.fence)  # M1
@@ -201,7 +202,7 @@ class Maps:
         return version
 
     def add(self, table: TableState, entry: Entry) -> None:
-        """Add an entry as it is; there must be none of its key."""
+        """Add an entry as it is. The map must have no entry of that key."""
         known = self.by_name.get(entry.name)
         if known is None:
             known = self.by_name[entry.name] = EntryMap()
@@ -228,7 +229,7 @@ class Maps:
             entry.session.attached.pop(entry.ticket, None)
 
     def why_full(self, name: str, key: str, value: bytes) -> str:
-        """Return why there is no room for an entry, empty if there is."""
+        """Return why there is no room for an entry; empty if there is room."""
         before = self.find(name, key)
         size = utf8_size(name) + utf8_size(key) + len(value)
         if before is not None:
@@ -277,7 +278,7 @@ def _fill_entry(table: Any, record: EntryRecord, sessions: Mapping[int, Session]
         raise ValueError(f"the snapshot has {what} of version {version}, which is not given yet")
     if bool(ticket) is not (number > 0 or due_ms is not None):
         raise ValueError(f"the snapshot has {what} with ticket {ticket}")
-    check_lock_size(name)
+    check_lock_size(name, MAP)
     check_size("key", key, KEY_BYTES_MAX)
     if len(value) > VALUE_BYTES_MAX:
         raise ValueError(f"the snapshot has {what} of {len(value)} bytes")

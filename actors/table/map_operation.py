@@ -21,16 +21,16 @@ from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
 PAGE_BYTES_MAX = 128 << 10
-"""Size at which a page of entries ends (bytes, 128 KiB); it has at least one."""
+"""Maximum size of a page of entries (bytes, 128 KiB). A page with one entry may be larger."""
 
 ENTRY_BYTES = 64
-"""Bound on the encoded size of an `EntrySeen` without its texts and its value (bytes)."""
+"""Upper bound on the encoded size of an `EntrySeen` without its texts and its value (bytes)."""
 
 
 def put_entry(
     table: TableState, owner_state: OwnerState, command: PutEntry, out: list[Result]
 ) -> None:
-    """Put an entry, or refuse it."""
+    """Put an entry, if the conditions of the request are met."""
     if not _meets_conditions(table, owner_state, command, out):
         return
     maps = table.maps
@@ -55,7 +55,7 @@ def put_entry(
 def delete_entry(
     table: TableState, owner_state: OwnerState, command: DeleteEntry, out: list[Result]
 ) -> None:
-    """Delete an entry, or refuse it."""
+    """Delete an entry, if the conditions of the request are met."""
     if not _meets_conditions(table, owner_state, command, out):
         return
     name, key = command.map, command.entry_key
@@ -99,7 +99,7 @@ def read_entry(table: TableState, query: GetEntry) -> EntryList:
 
 
 def read_entries(table: TableState, query: ListEntries) -> EntryList:
-    """Return a page of entries, as many as fit."""
+    """Return a page with as many entries as fit."""
     known = table.maps.by_name.get(query.map)
     found: list[EntrySeen] = []
     size, more = 0, False

@@ -28,8 +28,8 @@ FENCE_FLOOR_MAX = 1 << 62
 
 
 COMMAND_LEVEL = 2
-"""The level of this release's commands. A release that adds commands raises it by one; see
-`Machine.level_of`, which knows the level of each."""
+"""The highest level of this release's commands, as `Machine.level_of` returns it. A release that
+adds commands raises it by one."""
 
 
 @message(0x83)
@@ -168,7 +168,7 @@ class CountRecord(NamedTuple):
 
 
 class LatchRecord(NamedTuple):
-    """A `fencelock.actors.table.latch.Latch`, without its waits; ``due_ms`` is of its end."""
+    """A `fencelock.actors.table.latch.Latch`, without its waits."""
 
     lock: str
     began: int
@@ -196,7 +196,7 @@ class LocksRecord(NamedTuple):
 
 
 class ValueRecord(NamedTuple):
-    """The value of a claim to lead, which is held or waits."""
+    """The value of a leader of an election, or of a candidate that waits."""
 
     session: int
     owner: str
@@ -205,7 +205,7 @@ class ValueRecord(NamedTuple):
 
 
 class HistoryRecord(NamedTuple):
-    """Changes of one object, in order; its further changes are in the next record of the object."""
+    """Changes of one object, in order. The next record of the same object has its later changes."""
 
     lock: str
     since: int
@@ -221,7 +221,7 @@ class CounterRecord(NamedTuple):
 
 
 class TermsRecord(NamedTuple):
-    """The duration and grace of the hold for which a `Wait` waits."""
+    """The duration and grace that a `Wait` requests for its hold."""
 
     ticket: int
     hold_ms: int
@@ -229,7 +229,7 @@ class TermsRecord(NamedTuple):
 
 
 class LeaseRecord(NamedTuple):
-    """The deadline of a `LeasedHold`, as log time."""
+    """The deadline of a `LeasedHold`, in log time."""
 
     fence: int
     lasts_ms: int

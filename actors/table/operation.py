@@ -1,4 +1,4 @@
-"""The effect on the table of requests about locks and permits, and what all requests share."""
+"""The effects of requests about locks and permits on the table, and the rules of all requests."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _claim(
 ) -> None:
     """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
     free = True
-    for name in owner_state.objects:  # Faster than `all` with a generator.
+    for name in owner_state.objects:  # This is faster than `all` with a generator.
         free = free and table.admits(name, amount)
     if not free and command.wait_ms == 0:
         deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
@@ -125,7 +125,7 @@ def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> No
 
 
 def lead(table: TableState, command: Lead, out: list[Result]) -> None:
-    """Let an owner lead in an election, queue or deny.
+    """Let an owner lead in an election, or queue or deny it.
 
     Raises:
         InvalidRequestError: see `Lead.check`; nothing was done.
@@ -184,9 +184,10 @@ def _release_part(table: TableState, hold: Hold, command: PartRequest, out: list
 def renew(table: TableState, command: Renew, out: list[Result]) -> None:
     """Restart the duration of a hold. Owner and fence must both be right.
 
-    A repetition gets the reply of the first time, and moves nothing. A client may renew a grant
-    before its user receives it, under the number of the acquire. So the numbers of renewals are
-    compared with each other; a renewal below a later request of the owner has no effect.
+    A repetition gets the same reply again, and moves no deadline. A client may renew a late grant
+    under the number of the acquire, before its user receives it. So the number of a renewal is
+    compared with that of the last renewal. A renewal with a lower number than the last request of
+    its owner has no effect.
 
     Raises:
         InvalidRequestError: a field exceeds its limits; nothing was done.
@@ -381,7 +382,7 @@ def begin_wait(
 
 
 def has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
-    """Count a hold or wait of each lock; deny it and return False if that would exceed a limit."""
+    """Count a hold or wait of each lock; deny the claim and return False if a limit is reached."""
     session, wanted = owner_state.session, len(owner_state.locks) or 1
     if session.claims + wanted > SESSION_CLAIMS_MAX:
         text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
@@ -409,7 +410,7 @@ def _deny_release(
 
 
 def not_held(table: TableState, command: Evict | Renew) -> str:
-    """Return the text of the refusal of a fence that does not hold the object."""
+    """Return the text that refuses a fence under which the object is not held."""
     shown = f"fence {command.fence} was shown, which does not hold it"
     return f"{titled(command.lock)}: {shown}; {table.wording(command.lock)}"
 
@@ -427,7 +428,7 @@ def session_expired(command: Command) -> Refused:
 def deny(
     table: TableState, owner_state: OwnerState, reason: Reason, text: str, out: list[Result]
 ) -> None:
-    """Deny the last request of ``owner_state``, which is retired if it does not hold."""
+    """Deny the last request of ``owner_state``, and retire it if it does not hold."""
     conclude(table, owner_state, owner_state.denied(reason, text), out)
 
 
@@ -445,7 +446,7 @@ def conclude(
     answer: Refused | UpdateReply,
     out: list[Result],
 ) -> None:
-    """Answer the last request of ``owner_state``, which is retired if it does not hold."""
+    """Answer the last request of ``owner_state``, and retire it if it does not hold."""
     owner_state.settle(answer)
     if owner_state.hold is None:
         owner_state.session.rest(owner_state, table.time_ms)

@@ -1,4 +1,4 @@
-"""The effect of each command on the table."""
+"""The effects of all commands on the table, by their types."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class HolderSeen(NamedTuple):
     held_ms: int
     """Duration of the hold so far (ms)."""
     left_ms: int | None = None
-    """Time until it is taken away unless it is renewed (ms), or None for never."""
+    """Time until the hold is taken away unless it is renewed (ms), or None for never."""
 
 
 class WaiterSeen(NamedTuple):
@@ -68,7 +68,7 @@ class LockReport(NamedTuple):
 
 
 class LockLine(NamedTuple):
-    """A held lock in a list, or an object that nobody can hold, which has ``left``."""
+    """A held lock in a list, or an object that nobody can hold; only the latter has ``left``."""
 
     lock: str
     holder: HolderSeen | None
@@ -93,7 +93,7 @@ class Looked(Local):
 
 @local
 class Browse(Local):
-    """Query for locks, as `LockTable.listing`. Answered by `Browsed`."""
+    """Query for a page of locks, see `LockTable.listing`. Answered by `Browsed`."""
 
     prefix: str
     after: str
@@ -103,7 +103,7 @@ class Browse(Local):
 
 @local
 class Browsed(Local):
-    """A page of locks, sorted by name; ``more`` come after it."""
+    """A page of locks, sorted by name. If ``more`` is set, others follow."""
 
     lines: tuple[LockLine, ...]
     more: bool
@@ -129,7 +129,7 @@ class RecordsRead(Local):
 
 @local
 class ReadHistory(Local):
-    """Query for the changes of an object, as `LockTable.changes`. Answered by `Changed`."""
+    """Query for the changes of an object, see `LockTable.changes`. Answered by `Changed`."""
 
     lock: str
     after: int | None
@@ -138,9 +138,9 @@ class ReadHistory(Local):
 
 @local
 class Changed(Local):
-    """Changes of an object up to ``version``; with ``resync``, the whole object instead.
+    """The changes of an object up to ``version``, or with ``resync`` the whole object instead.
 
-    With ``more`` that is only its beginning.
+    If ``more`` is set too, only the first part of the object is here.
     """
 
     version: int
@@ -149,20 +149,20 @@ class Changed(Local):
     more: bool = False
 
     def __bool__(self) -> bool:
-        """Return whether it says more than that nothing has changed."""
+        """Return whether it has changes, or the object itself."""
         return self.resync or bool(self.changes)
 
 
 @local
 class ReadTable(Local):
-    """Query for what the request of a client asks. Answered by `TableRead`."""
+    """Query for the reply to a `TableQuery` of a client. Answered by `TableRead`."""
 
     query: TableQuery
 
 
 @local
 class TableRead(Local):
-    """The reply to the request of a client."""
+    """The reply to a `TableQuery` of a client."""
 
     reply: TableReply
 

@@ -48,12 +48,12 @@ class OwnerState:
         key: owner and lock, which are also attributes of their own.
         request: its last request, 0 before the first.
         releasing: whether that was a release.
-        outcome: its outcome; None while it waits, or while `Hold.answer` gives it.
+        outcome: its outcome; None while it waits, or while `Hold.answer` returns it.
         lost: fence of an evicted hold whose loss was not reported yet, or 0.
         quiet_ms: log time since which it neither holds nor waits.
         mark: a checksum of session, owner and lock, 0 until it first holds or waits.
-        locks: the locks of its last claim, if that is one for several.
-        value: the value of its claim to lead while that is held or waits; None for other claims.
+        locks: the locks of its last claim, if that was for several locks.
+        value: the value of a leader of an election or of a candidate that waits; otherwise None.
 
     """
 
@@ -118,7 +118,7 @@ class OwnerState:
         )
 
     def labelled(self, label: str) -> str:
-        """Return the session's label, followed by ``label`` of the claim and its value."""
+        """Return the session's label, then the ``label`` of the claim, then its value."""
         return ", ".join(filter(None, (self.session.label, label, self.value)))
 
 
@@ -143,7 +143,7 @@ class Session:
             changes only the version.
         quiet: owner states without holds or waits, the oldest first.
         bereft: the quiet ones with an unreported loss, the oldest loss first.
-        attached: whatever else ends with the session, by tickets of its own.
+        attached: everything else that ends with the session, by ticket.
 
     """
 

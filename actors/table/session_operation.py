@@ -1,4 +1,4 @@
-"""The effect on the table of requests about sessions, and of forced releases and closings."""
+"""The effects of requests about sessions, and of forced releases and closings, on the table."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ AUDIT_MAX = 1_000
 def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     """End the hold of a lock under the fence that the operator saw.
 
-    If the acquire of that hold is repeated, the outcome is not `Granted` any more. Safety goes
-    before the letter of L5: otherwise the owner would believe that it still holds.
+    A repetition of the acquire of that hold is then no longer answered with `Granted`. That departs
+    from the letter of L5 for safety: otherwise the owner would believe that it still holds.
 
     Raises:
         InvalidRequestError: see `Evict.check`; nothing was done.
@@ -123,7 +123,7 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
     """End a session, unless the reason does not hold any more (rules 84, 87, 88)."""
     session = table.sessions.by_id.get(command.session)
     reason, request = command.reason, command.request
-    if session is None:  # A repetition, or it has expired: either way it has ended.
+    if session is None:  # The request is a repetition, or the session has expired.
         out.append(ended(command.session, reason, request))
         return
     judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)

@@ -78,8 +78,9 @@ class LockTable(TableState):
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
-        Among items due at the same time, sessions come last, by number, and the others (waits, ends
-        of objects) by ticket: a wait is never granted at the very time at which it ends.
+        Of items that fall due at the same time, sessions come last, in the order of their numbers.
+        The others come in the order of their tickets, so that a wait is never granted at the very
+        time at which it ends.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
@@ -113,7 +114,7 @@ class LockTable(TableState):
     def shift(self, time_ms: int) -> None:
         """Let every session live at least one TTL from ``time_ms`` (rule 83).
 
-        The log time until then counts for no deadline of a hold.
+        The log time until then does not count for the deadlines of holds.
         """
         now_ms = max(self.time_ms, min(time_ms, TIME_MS_MAX))
         self.sessions.extend(now_ms)
@@ -132,15 +133,16 @@ class LockTable(TableState):
         *,
         unheld: bool | None = None,
     ) -> tuple[LockLine, ...]:
-        """Return a page of the locks that are held, and of other objects, sorted.
+        """Return a page of the held locks and other objects, sorted by name.
 
-        It reads every name: it is for people, not for the log.
+        It is for people, not for the log, because it reads every name.
 
         Args:
-            prefix: the beginning of their names.
-            after: only names above this one, the last of the page before.
-            most: the length of a page, at least 0.
-            unheld: whether to list objects that nobody can hold, or the others; None for both.
+            prefix: the beginning of the names.
+            after: only names above this one are listed. It is the last one of the page before.
+            most: the maximum length of the page, at least 0.
+            unheld: True to list only objects that nobody can hold, False to list only the others,
+                None to list both.
 
         """
         locks = {} if unheld else self.locks
@@ -151,10 +153,10 @@ class LockTable(TableState):
     def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
         """Return the changes of an object after a version, or the whole object; see `Changed`.
 
-        Of a map, only entries count whose keys begin with ``prefix``.
+        For a map, only entries whose keys begin with ``prefix`` are returned.
         """
         histories = self.histories
-        # Up to here, a version is of a group that lost everything; see W1.
+        # A version up to `old` is from before the group lost everything; see W1.
         old = histories.origin if histories.version else self.fence
         read = None if after is None or 0 < after <= old else histories.read(lock, after, prefix)
         if read is not None:

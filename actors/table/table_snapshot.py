@@ -77,7 +77,7 @@ ENTRY_RECORD_BYTES = 64
 """The same for an `EntryRecord` without its texts and its value (bytes)."""
 
 HISTORY_BYTES = 64
-"""Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
+"""The same for a `HistoryRecord` without its name and its changes (bytes)."""
 
 Note = tuple[
     OwnerState,
@@ -130,7 +130,7 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 
 def bytes_of(record: Record) -> int:
-    """Return a bound on the encoded size of ``record`` (bytes), fast for the frequent kinds."""
+    """Return an upper bound on the encoded size of ``record`` (bytes); fast for frequent kinds."""
     if isinstance(record, EntryRecord):
         texts = utf8_size(record.map) + utf8_size(record.key)
         return ENTRY_RECORD_BYTES + texts + len(record.value)
@@ -210,7 +210,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
 
 
 def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
-    """Add an owner state to its session."""
+    """Add the owner state of a record to its session, and return it."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
@@ -235,7 +235,7 @@ def _fill_claimant(
     waits: list[Wait],
     leases: Leases,
 ) -> None:
-    """Add the hold of an owner state; its wait is added to ``waits``."""
+    """Add the hold of an owner state to the table, or its wait to ``waits``."""
     session, locks = owner_state.session, owner_state.locks
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
@@ -264,7 +264,7 @@ def _fill_reply(table: TableState, reply: KeptReply) -> None:
     session = table.sessions.by_id.get(reply.session)
     known = None if session is None else session.owner_states.get((reply.owner, reply.lock))
     if known is None or (known.request, known.outcome) != (reply.request, None):
-        raise ValueError(f"the snapshot has a reply that no request of {reply.owner!a} has")
+        raise ValueError(f"the snapshot has a reply without a request of owner {reply.owner!a}")
     known.outcome = reply
 
 
@@ -459,7 +459,7 @@ def _rest(table: TableState) -> list[Record]:
 
 
 def _all_records(table: TableState) -> Iterator[Record | None]:
-    """Copy the mutable fields now, and return the records of the table in canonical order."""
+    """Copy all mutable fields at once, and return the records of the table in canonical order."""
     rest, noted = _rest(table), table.histories.noted()
     entries = table.maps.in_order()
     return chain(_records(_note(table), rest), records_of(noted), map(Entry.record, entries))

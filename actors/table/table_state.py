@@ -33,7 +33,7 @@ class TableState:
         L2  Fences strictly increase, over all locks.
         L3  Waits are granted in the order of the log.
         L4  A closed session is granted nothing; closing ends its waits in one step.
-        L5  A request has one outcome, however often it is sent (except `operation.evict`).
+        L5  A request has one outcome, however often it is sent (except after `evict`).
         L7  A free lock leaves no state: a lock in the table is held, or claimed with other locks.
         L10 A claim for several locks is granted in one step, when it is at the head of the queue of
             each, and all are free. It holds nothing while it waits.
@@ -41,18 +41,18 @@ class TableState:
     Attributes:
         time_ms: log time; it never goes back.
         fence: the last fence given.
-        tickets: the last place in a queue given, or ticket of something that falls due.
+        tickets: the last ticket given, to a wait or to an item that falls due.
         locks: the hold of each lock that is held, by name.
         pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
             others, by name.
-        objects: the other objects, by name.
-        maps: the maps.
+        objects: the objects without permits, by name.
+        maps: all maps.
         marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
         granted: the sum of what every grant ever added to ``held`` in this process.
-        deadlines: what the deadlines of holds have in common.
+        deadlines: the state that the deadlines of all holds share.
         audit: the last forced releases and closings, by operator and request, the oldest first.
         histories: the last changes of the objects that can be watched.
 
@@ -115,8 +115,9 @@ class TableState:
         out.append(hold.answer())
 
     def _note_leader(self, hold: Hold, value: bytes | None) -> None:
-        """Add the begin of a term to the history of its election, or with None its end."""
-        lock, before = hold.owner_state.lock, self.fence - 1  # A term begins under a new fence.
+        """Add the beginning of a term to the history of its election, or its end for None."""
+        # A term begins under a new fence, so the first version may be equal to it.
+        lock, before = hold.owner_state.lock, self.fence - 1
         self.histories.add(lock, "", value, hold.fence, self.time_ms, before)
 
     def _begin_hold(self, owner_state: OwnerState, label: str, terms: Terms | None) -> Hold:
@@ -212,7 +213,7 @@ class TableState:
         self.marked += one.mark()
 
     def drop(self, one: TableObject) -> None:
-        """Remove an object, for which nobody waits."""
+        """Remove an object, which must have no waits."""
         assert not one.queue
         del self.objects[one.name]
         self.marked -= one.mark()
@@ -243,7 +244,10 @@ class TableState:
         self.serve(hold.owner_state, out)
 
     def take(self, hold: Hold, why: str, out: list[Result]) -> None:
-        """End ``hold`` against its owner's will, and notify the owner; ``why`` begins "taken"."""
+        """End ``hold`` against its owner's will, and notify the owner.
+
+        ``why`` is the end of a sentence that begins with "the hold was".
+        """
         owner_state = hold.owner_state
         lost = HoldLost(
             lock=owner_state.lock,
@@ -254,7 +258,7 @@ class TableState:
             decided=True,
         )
         out.append(lost)
-        if owner_state.outcome is None:  # Else the reply to a repetition would say that it holds.
+        if owner_state.outcome is None:  # The reply to a repetition must not be `Granted`.
             answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {why}")
             owner_state.settle(answer)
         owner_state.lost = hold.fence
@@ -301,7 +305,7 @@ class TableState:
         session.attached.clear()
 
     def first_due(self) -> tuple[int, Due | Session] | None:
-        """Return what falls due next, and its time; of two at the same time a session is last."""
+        """Return the next item that falls due, and its time; sessions come last at equal times."""
         item, session = self.timeouts.first(), self.sessions.first()
         expires_ms = None if session is None else self.sessions.deadline(session)
         due_ms = None if item is None else item.due_ms
@@ -321,7 +325,7 @@ class TableState:
 
         A lock without a pool needs none of this: its waits end only with its hold.
         """
-        blocked: Wait | None = None  # Grants only take permits: it stays so in this step.
+        blocked: Wait | None = None  # Grants only take permits, so it stays blocked in this step.
         for name in owner_state.locks or (owner_state.lock,):
             pool = self.pools.get(name)
             while pool is not None and pool.queue and (wait := pool.next_wait()) is not None:
@@ -329,8 +333,8 @@ class TableState:
                     break
                 pools = [self.pools[one] for one in wait.owner_state.objects]
                 if any(one.next_wait() is not wait for one in pools):
-                    blocked = wait  # It is not at the head of all its queues, or not all are free.
-                    break  # (L10)
+                    blocked = wait  # It is not the next wait of all its objects (L10).
+                    break
                 for one in pools:
                     one.withdraw(wait)
                 granted, permits = self._leave_queue(wait), pool.capacity

@@ -15,20 +15,20 @@ class Candidate(BaseCandidate[Hold], Lock):
 
 
 class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
-    """The leaders of an election, from `Election.watch`; see `fencelock.ElectionWatch`."""
+    """An iterator over the leaders, from `Election.watch`; see `fencelock.ElectionWatch`."""
 
 
 class Election(BaseElection[Candidate]):
     """One election of the cluster, from `fencelock.aio.Client.election`.
 
-    ``async with election.lead(value) as term:`` leads. Rules and errors are those of
-    `fencelock.Election`.
+    ``async with election.lead(value) as term:`` leads until the end of the block. Rules, arguments
+    and errors are those of `fencelock.Election`.
     """
 
     _candidate_type = Candidate
 
     async def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Leader | None:
-        """Return the present leader, None if nobody leads."""
+        """Return the present leader, or None if nobody leads."""
         return await drive(self._leader(read, max_age))
 
     def watch(self) -> ElectionWatch:

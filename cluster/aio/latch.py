@@ -11,20 +11,20 @@ from fencelock.cluster.settings import Read
 class Latch(BaseLatch):
     """One count-down latch of the cluster, from `fencelock.aio.Client.latch`.
 
-    Arguments, values and errors are those of `fencelock.Latch`. It is unknown whether a cancelled
-    `count_down` has counted.
+    Arguments, return values and errors are those of `fencelock.Latch`. It is unknown whether a
+    cancelled `count_down` has taken effect.
     """
 
     async def count_down(self, n: int = 1) -> int:
-        """Lower the count by ``n``, at most to 0, and return what is left of it."""
+        """Lower the count by ``n``, but not below 0, and return the new count."""
         return await drive(self._counting_down(n))
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the count is 0; return whether it is."""
+        """Wait until the count is 0; return False if the timeout ends first."""
         return await drive(self._awaiting(timeout))
 
     async def count(self) -> int:
-        """Ask the cluster for the count."""
+        """Return the present count."""
         return await drive(self._counting())
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:

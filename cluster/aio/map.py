@@ -9,14 +9,14 @@ from fencelock.cluster.settings import Read
 
 
 class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
-    """The changes of a map, from `Map.watch`; see `fencelock.MapWatch`."""
+    """An iterator over the changes of a map, from `Map.watch`; see `fencelock.MapWatch`."""
 
 
 class Map(BaseMap):
     """One map of the cluster, from `fencelock.aio.Client.map`.
 
-    Arguments, values and errors are those of `fencelock.Map`. It is unknown whether a cancelled
-    change takes effect.
+    Arguments, return values and errors are those of `fencelock.Map`. It is unknown whether a
+    cancelled change takes effect.
     """
 
     async def get(
@@ -46,7 +46,7 @@ class Map(BaseMap):
         ephemeral: bool = False,
         fence: Fence | None = None,
     ) -> int | None:
-        """Put ``value`` under ``key`` if there is no entry; return its version, or None."""
+        """Put ``value`` if ``key`` has no entry; return the new version, or None if it has one."""
         return await drive(self._putting_if_absent(key, value, ttl, ephemeral, fence))
 
     async def replace(
@@ -77,7 +77,7 @@ class Map(BaseMap):
         read: Read = "linearizable",
         max_age: float = 1.0,
     ) -> list[tuple[str, Entry]]:
-        """Return the keys that begin with ``prefix``, with their entries, in order."""
+        """Return the keys that begin with ``prefix`` and their entries, in the order of UTF-8."""
         return await drive(self._listing(prefix, after, limit, read, max_age))
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:

@@ -1,4 +1,4 @@
-"""The part of a watch by which an asyncio task waits for each change."""
+"""The asyncio part of a watch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fencelock.cluster.watch import BaseWatch, T
 
 
 class Waiting(BaseWatch[T]):
-    """The part of a watch by which a task waits. A cancelled wait loses nothing."""
+    """The part of a watch with which a task waits for changes. Cancelling a wait loses nothing."""
 
     async def get(self) -> T:
-        """Return what comes next."""
+        """Wait for the next item and return it."""
         return await drive(self._next())
 
     def close(self) -> None:
-        """Stop waiting for changes; the watch may be used again."""
+        """Cancel the request for changes. The watch can still be used: it sends another one."""
         self._closing()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        """Return what comes next."""
+        """Return the next item; see `get`."""
         return await drive(self._next())

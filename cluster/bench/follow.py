@@ -1,4 +1,4 @@
-"""Watchers of one election, as asyncio tasks, and how many changes they receive."""
+"""Watchers of one election, as asyncio tasks, and the number of changes that they receive."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fencelock.cluster.bench.load import CONNECT_S
 from fencelock.cluster.bench.tasks import counted
 
 WATCHES = 1_000
-"""Watches of one client; a node allows no more."""
+"""Number of watches of one client, the most that a node allows."""
 
 FIRST_READS = 100
-"""Watches that begin at a time: a node lets a client ask some 250 questions at a time."""
+"""Number of watches that begin at a time. A node allows 256 unanswered queries of a client."""
 
 
 async def follow(job: Job, begin: Callable[[], None]) -> dict[str, float]:
@@ -35,7 +35,7 @@ async def follow(job: Job, begin: Callable[[], None]) -> dict[str, float]:
             election = client.election(job.lock)
             watches += [election.watch() for _ in range(min(WATCHES, job.at_once - first))]
         times = [0] * len(watches)
-        for first in range(0, len(watches), FIRST_READS):  # Each reads the present leader.
+        for first in range(0, len(watches), FIRST_READS):  # Each watch reads the present leader.
             some = watches[first : first + FIRST_READS]
             await asyncio.gather(*(watch.get() for watch in some))
         begin()

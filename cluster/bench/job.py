@@ -20,7 +20,7 @@ class JobKind(StrEnum):
     RATE = "rate"
     """Threads take and give back locks; counts pairs in a time."""
     TURNS = "turns"
-    """Threads use one kind of object after the other, in turns; counts the pairs of each turn."""
+    """Threads use one kind of object after the other; the pairs of each turn are counted."""
     TASKS = "tasks"
     """The same with asyncio tasks."""
     WATCH = "watch"
@@ -28,7 +28,7 @@ class JobKind(StrEnum):
     HOLD = "hold"
     """Tasks take locks and keep them, some more for each line that is read."""
     FOLLOW = "follow"
-    """Tasks watch one election; counts the changes that they receive."""
+    """Tasks watch one election; the changes that they receive are counted."""
     READ = "read"
     """Threads ask for the status of locks; counts answers in a time."""
     ECHO = "echo"
@@ -53,8 +53,8 @@ class Job:
         age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
         marks: the file for marks.
         locks: the number of locks to take for each line that is read.
-        uses: what threads do in turns, each for ``seconds``.
-        rounds: how often each of ``uses`` has its turn.
+        uses: the uses that threads make in turns, each for ``seconds``.
+        rounds: the number of turns of each use.
 
     """
 

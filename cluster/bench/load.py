@@ -45,12 +45,12 @@ def rate(client: Client, job: Job) -> dict[str, float]:
 
 
 def turns(client: Client, job: Job) -> dict[str, list[int]]:
-    """Use objects of one kind after the other from many threads.
+    """Make each of the job's uses in turns, from many threads.
 
-    The turns are those of the machine's clock, so several processes take the same turn at a time.
+    The machine's clock decides whose turn it is, so all processes make the same use at a time.
 
     Returns:
-        For each use the number of times in each of its turns.
+        For each use, the number of times that it was made in each of its turns.
 
     """
     first = 1 + int(time.monotonic() / job.seconds)

@@ -1,4 +1,4 @@
-"""The cost of one pair in a table with few entries or waiters, and in one with many."""
+"""The cost of one pair in a table with few other objects or waiters, and in one with many."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.bench.report import BarFigure, lower_is_better
 
 PAIRS = 4_000
-"""Pairs of a round."""
+"""Number of pairs in a round."""
 
 FEW = 100
 ENTRIES = 100_000
 WAITERS = 10_000
 MAP_ENTRIES = 99_000
-"""All maps together may have 100,000 entries."""
+"""Entries of the large map. All maps of a table may have 100,000 together."""
 
 SLOWER_MAX = 1.2
-"""Bar: the cost with many, as a multiple of that with few."""
+"""Bar: the maximum cost with many, as a multiple of the cost with few."""
 
 CLAIMS = 40_000
-"""Objects that one session holds to fill a table; it may have 100,000 claims."""
+"""Objects that each session holds to fill a table. A session may have 100,000 claims."""
 
 TTL_MS = 24 * 3_600_000
 
@@ -105,7 +105,7 @@ def _granted(outcomes: Sequence[Result]) -> Granted:
 
 
 def among_entries(request: Request, size: int) -> Callable[[], None]:
-    """Return a round of pairs of objects that nobody else wants, while ``size`` others are held."""
+    """Return a round of pairs of uncontended objects, while ``size`` other objects are held."""
     load = _Load(request, size // CLAIMS + 2)
     for number in range(size):
         load.acquire(f"held/{number}", who=1 + number // CLAIMS)
@@ -119,7 +119,10 @@ def among_entries(request: Request, size: int) -> Callable[[], None]:
 
 
 def among_waiters(request: Request, size: int) -> Callable[[], None]:
-    """Return a round of pairs of one object: who releases it queues again, behind ``size``."""
+    """Return a round of pairs of one object with ``size`` waiters.
+
+    Each owner that releases the object joins the end of the queue again.
+    """
     load = _Load(request, 1)
     holder = _granted(load.acquire("one", "owner-0"))
     for number in range(size):
@@ -151,7 +154,7 @@ def among_map_entries(size: int) -> Callable[[], None]:
 
 
 class Crowd(NamedTuple):
-    """Something of which a table may have few or many."""
+    """A measurement that is made with few and with many objects or waiters."""
 
     name: str
     size: int
@@ -169,9 +172,9 @@ CROWDS = (
 
 
 def costs(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
-    """Measure each kind of object with few and many others, in turns; the best rounds count.
+    """Measure each kind of object with few and with many others, in turns.
 
-    What disturbs a round is other programs, never the table.
+    The best rounds count, because other programs can only slow a round down.
     """
     figures: list[BarFigure] = []
     for crowd in CROWDS:
@@ -187,7 +190,7 @@ def _best_us(runs: Sequence[Callable[[], None]], rounds: int) -> list[float]:
     """Return the processor time of a pair in the best round of each of ``runs`` (us)."""
     best = [float("inf")] * len(runs)
     gc.collect()
-    gc.freeze()  # As nodes do.
+    gc.freeze()  # Nodes do the same.
     try:
         for _ in range(rounds):
             for place, run in enumerate(runs):

@@ -1,4 +1,4 @@
-"""Semaphores, read/write locks and other objects, each measured beside locks, in turns."""
+"""Measurements of semaphores, read/write locks and other objects, in turns with locks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from fencelock.cluster.client import connect
 
 PROCESSES = 2
 THREADS = 50
-"""Threads of each process, each with its own object; together 100 readers of one."""
+"""Number of threads of each process, each with an object of its own. The threads of both processes
+are also the 100 readers of one lock."""
 
 RATIO_MIN = 0.9
-"""Bar: pairs of an object, as a share of those of the lock beside it."""
+"""Bar: the minimum number of pairs, as a share of the pairs of the reference."""
 
 NODES = 3
 
 
 class ObjectPart(StrEnum):
-    """One of the measurements."""
+    """A group of measurements, which can be run alone."""
 
     PAIRS = "pairs"
     MAPS = "maps"
@@ -44,7 +45,7 @@ class ObjectPart(StrEnum):
 
 
 class Comparison(NamedTuple):
-    """Two uses that are measured in turns; the second is the reference, if there is one."""
+    """A use, and perhaps a reference, which are measured in turns."""
 
     name: str
     unit: str
@@ -69,17 +70,18 @@ MAPS = (
 )
 
 WATCHERS = ((1_000, 3.0), (10_000, 10.0))
-"""Numbers of watchers, and the time in which their changes are counted (s). Of many watchers, some
-receive a hundred changes at once, after seconds."""
+"""Numbers of watchers, and the times for which the changes that they receive are counted (s). Some
+of many watchers receive nothing for seconds, and then a hundred changes at once."""
 
 PARTIES = 64
-"""Parties of the measured barrier."""
+"""Number of parties of the measured barrier."""
 
 MEETINGS = 5
-"""Its rounds for each round of the run."""
+"""Number of generations of the barrier for each round of the run."""
 
 WATCHED_MIN = 0.83
-"""Bar: changes that many watchers receive in a time, as a share of those of fewer watchers."""
+"""Bar: the minimum number of changes per second that many watchers receive, as a share of the
+changes that fewer watchers receive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class ObjectBenchReport:
         return all(figure.met for figure in self.figures)
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return the report as JSON values."""
         figures = [asdict(figure) for figure in self.figures]
         return {"machine": asdict(self.machine), "figures": figures, "met": self.met}
 
@@ -106,13 +108,13 @@ def measure(
     """Start three nodes, make the measurements of ``parts``, and leave nothing running.
 
     Args:
-        parts: the measurements.
-        rounds: of each comparison, 1 or more; the medians count.
-        seconds: how long each measurement of a round takes, above 0.
-        say: called with the next step.
+        parts: the groups of measurements.
+        rounds: the number of rounds of each comparison, at least 1; their medians count.
+        seconds: the duration of each turn (s), above 0.
+        say: called with a text about each step.
 
     Raises:
-        BenchFailedError: a process failed, or was not served at all; the text explains it.
+        BenchFailedError: a process failed, or was not served at all; the text says which.
 
     """
     figures: list[BarFigure] = []
@@ -133,7 +135,7 @@ def measure(
 
 @contextmanager
 def _nodes(folder: Path, say: Callable[[str], None]) -> Generator[Job]:
-    """Run three fresh nodes; yield a job for them."""
+    """Run three new nodes, and yield a job for them."""
     say(f"starting {NODES} nodes")
     with (
         tempfile.TemporaryDirectory(dir=folder) as own,
@@ -152,7 +154,7 @@ def in_turns(
     seconds: float,
     say: Callable[[str], None],
 ) -> list[BarFigure]:
-    """Measure each use beside its reference, in turns of ``seconds``; see `measure`."""
+    """Measure each use and its reference, in turns of ``seconds``; see `measure`."""
     pairs = [(one.beside, one.use) for one in compared]
     uses = tuple(dict.fromkeys(use for pair in pairs for use in pair if use is not None))
     with _nodes(folder, say) as at:
@@ -169,7 +171,7 @@ def in_turns(
 
 
 def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
-    """Measure the changes of one election that few and many watchers receive."""
+    """Measure how many changes of one election few and many watchers receive."""
     rates: list[float] = []
     with _nodes(folder, say) as job:
         for watchers, seconds in WATCHERS:
@@ -190,7 +192,7 @@ def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
 
 
 def barrier_rounds(folder: Path, rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
-    """Measure how long it takes until all parties of a barrier have met."""
+    """Measure the time of one generation of a barrier."""
     with _nodes(folder, say) as job, ExitStack() as stack:
         clients = [
             stack.enter_context(connect(job.address, cluster=job.cluster)) for _ in range(PROCESSES)
@@ -215,10 +217,10 @@ def _turns(counted: Sequence[dict[str, Any]], use: Use) -> Iterable[tuple[int, .
     """Return the counts of all processes in each turn of ``use``.
 
     Raises:
-        BenchFailedError: nobody was served in a turn.
+        BenchFailedError: no process was served in one of the turns.
 
     """
     turns = list(zip(*(one[use] for one in counted), strict=True))
     if not all(map(any, turns)):
-        raise BenchFailedError(f"{use} was not served in a turn even once: measure longer")
+        raise BenchFailedError(f"{use} was not served even once in a turn: use longer --seconds")
     return turns

@@ -72,7 +72,7 @@ def below(name: str, unit: str, ours: float, limit: float) -> BarFigure:
 
 
 def alone(name: str, unit: str, ours: Sequence[float]) -> BarFigure:
-    """Return a figure that is compared with nothing: the median of its rounds."""
+    """Return a figure without a comparison: the median of its rounds."""
     return BarFigure(name, unit, statistics.median(ours), None, None, "", True)
 
 

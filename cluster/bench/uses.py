@@ -1,4 +1,4 @@
-"""What measured clients repeat: they acquire and release objects of one kind."""
+"""The uses of objects that measured clients repeat."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ ELECTION = "one"
 
 
 class Use(StrEnum):
-    """What a thread does again and again."""
+    """A use of an object, which a thread repeats."""
 
     LOCK = "lock"
     SEMAPHORE = "semaphore"
     READ = "read"
-    """It acquires a read/write lock to read, and releases it."""
+    """Acquire a read/write lock to read, and release it."""
     READ_ONE = "read_one"
-    """It reads as well, under the same lock as all others."""
+    """Acquire the read/write lock that all threads share to read, and release it."""
     WRITE = "write"
     LOCK_ALL = "lock_all"
-    """It acquires two locks in one step, and releases them."""
+    """Acquire two locks in one step, and release them."""
     TWO_LOCKS = "two_locks"
-    """It acquires two locks, one after the other, and releases them."""
+    """Acquire two locks, one after the other, and release them."""
     LEAD = "lead"
-    """It leads in the election that all have in common."""
+    """Lead in the election that all threads share, and step down."""
     PUT_100_B = "put_100_b"
-    """It puts a value of 100 bytes into a map."""
+    """Put a value of 100 bytes into a map."""
     GET_100_B = "get_100_b"
     PUT_10_KIB = "put_10_kib"
     GET_10_KIB = "get_10_kib"
 
 
 Once = Callable[[], object]
-"""Does it once."""
+"""A function that makes a use once."""
 
 
 class Acquirable(Protocol):
     """A lock, or another object that is acquired and released."""
 
     def acquire(self) -> Any:
-        """Wait for it, and hold it."""
+        """Wait for the object, and hold it."""
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the object."""
         ...
 
 
 def one_pair(*objects: Acquirable) -> None:
-    """Acquire each of ``objects``, then release them in the other order."""
+    """Acquire each of ``objects``, then release them in reverse order."""
     for one in objects:
         one.acquire()
     for one in reversed(objects):
@@ -61,7 +61,7 @@ def one_pair(*objects: Acquirable) -> None:
 
 
 def repeated(use: Use, client: Client, name: str) -> Once:
-    """Return a function that does it once, with objects called ``name``."""
+    """Return a function that makes ``use`` once, with objects called ``name``."""
     return _USES[use](client, name)
 
 
@@ -80,7 +80,7 @@ def _put(size: int) -> Callable[[Client, str], Once]:
 def _get(size: int) -> Callable[[Client, str], Once]:
     def once(client: Client, name: str) -> Once:
         entries = client.map(f"{size}")
-        entries.put(name, bytes(size))  # It is there from now on.
+        entries.put(name, bytes(size))  # The entry that all reads return.
         return partial(entries.get, name)
 
     return once

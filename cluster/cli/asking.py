@@ -291,7 +291,7 @@ def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of held objects of all kinds, for a shell."""
+    """Return the names of held locks and of other objects, for a shell."""
     kinds = [kind for kind in object_kinds() if incomplete and kind.startswith(incomplete)]
     prefixes = [incomplete, *(f"{kind}{MARK}" for kind in kinds)]
     return _completed(
@@ -301,7 +301,7 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
             object_shown(one.lock)
             for prefix in prefixes
             for one in listed(operator, object_named(prefix))
-            if plain_name(one.lock).isprintable()  # Else what is shown is not its name.
+            if plain_name(one.lock).isprintable()  # Other names are shown with escapes.
         ),
     )
 
@@ -329,7 +329,7 @@ def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
 ObjectArgument = Annotated[
     str,
     typer.Argument(
-        help="The lock's name; for another object its kind and its name, as in semaphore:printers.",
+        help="The name of a lock, or the kind and name of another object: semaphore:printers.",
         autocompletion=complete_object,
     ),
 ]
@@ -399,7 +399,10 @@ def in_full(contender: Contender) -> str:
 
 
 def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
-    """Return what a holder has of an object, or a waiter ``wants``; empty for a lock."""
+    """Return the share that a holder has of an object, or that a waiter ``wants``.
+
+    It is empty for a lock.
+    """
     match kind_of(lock.lock):
         case _ if not kind_of(lock.lock) or lock.left is not None:
             return ""
@@ -411,5 +414,5 @@ def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
 
 
 def progress_of(one: LockStatus | ListedObject) -> str:
-    """Return how far an object is that nobody can hold; empty for a lock."""
+    """Return the progress of an object that nobody can hold; empty for other objects."""
     return "" if one.left is None else f"{one.left} of {one.permits} left"

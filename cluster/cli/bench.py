@@ -197,26 +197,27 @@ def objects(
     rounds: RoundsOption = 10,
     seconds: SecondsOption = 1.0,
     only: Annotated[
-        list[ObjectPart] | None, typer.Option(help="Measure only this; may be given several times.")
+        list[ObjectPart] | None, typer.Option(help="Measure only this. Can be repeated.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare [bold]objects[/bold] of paxos with its locks; exit 1 if a bar is missed.
 
-    pairs: 100 threads acquire and release a semaphore or a read/write lock, beside
-    a lock; two locks by lock_all, beside the same two one by one; one read/write
-    lock that all read at once, beside one for each. Three nodes sync to disk. The
-    kinds take turns of --seconds, and the medians of the turns count.
+    pairs: 100 threads acquire and release a semaphore or a read/write lock,
+    compared with a lock; two locks by lock_all, compared with two locks one by
+    one; one read/write lock that all threads read, compared with one for each.
+    Three nodes sync to disk. The kinds take turns of --seconds, and the medians
+    of the turns count.
 
     maps: puts, and linearizable gets, of values of 100 bytes and of 10 KiB.
 
-    watches: changes of one election that 1,000 watchers receive in a second, and
-    10,000 of them beside these.
+    watches: changes of one election that 10,000 watchers receive per second,
+    compared with 1,000 watchers.
 
-    barrier: the time until 64 parties have met at a barrier, from round to round.
+    barrier: the time of one generation of a barrier of 64 parties.
 
     cost: processor time of a pair in a table with 100,000 other objects, or with
-    10,000 waiters, beside one with 100 of them.
+    10,000 waiters, compared with 100 of them.
 
     For example:
 

@@ -1,4 +1,4 @@
-"""``fencelock locks``, ``who`` and ``release``: held objects, their queues, taking one away."""
+"""``fencelock locks``, ``who`` and ``release``: held objects, their queues, forced releases."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def locks(
         str,
         typer.Option(
             "--prefix",
-            help="Only objects whose names begin with this; with a kind, as in semaphore:, "
-            "only those of that kind.",
+            help="List only objects whose names begin with this. With a kind, as in semaphore:, "
+            "list only objects of that kind.",
         ),
     ] = "",
     given: TargetOptions = NONE_GIVEN,
@@ -63,7 +63,7 @@ def locks(
 ) -> None:
     """List the [bold]locks that are held[/bold], by name. Free locks are not listed.
 
-    Semaphores and other objects are listed too, each with its kind before its name.
+    Semaphores and other objects are listed too, with their kinds before their names.
 
     For example:
 
@@ -91,7 +91,7 @@ def who(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: WatchOption = False,
 ) -> None:
-    """Show [bold]who holds one lock[/bold] or other object, and who waits for it, in order.
+    """Show [bold]who holds a lock[/bold] or another object, and who waits for it, in order.
 
     For example:
 
@@ -122,7 +122,7 @@ def listing(
 
 
 def described(status: LockStatus) -> list[RenderableType]:
-    """Return the holders and the queue of an object, and the nodes the next grant waits for."""
+    """Return the holders and the queue of an object, and the nodes that the next grant needs."""
     parts: list[RenderableType] = [*map(line, holder_lines(status))]
     if status.holders:
         parts.append(owners_table(status, status.holders))
@@ -162,7 +162,7 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
 
 
 def held_table(held: Iterable[ListedLock | ListedObject]) -> Rows:
-    """Return a row for each of the ``held`` locks, and of other objects."""
+    """Return a row for each of the ``held`` locks and other objects."""
     columns = [Column("lock"), Column("held by")]
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
     rows: list[tuple[str, ...]] = []
@@ -222,8 +222,8 @@ def release(
 ) -> None:
     """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
 
-    Of another object, it takes one hold with all its permits. A hold of several
-    locks (lock_all) is taken as a whole.
+    For another object, this ends one hold with all its permits. A hold of several
+    locks (lock_all) ends as a whole.
 
     Use it for a holder that is alive and does not release its lock. On paxos, the
     lock of a dead client is freed when the client's session ends, and the
@@ -279,7 +279,7 @@ def _confirm(operator: Operator, status: LockStatus, fence: int) -> None:
         held = " and ".join(f"by {in_full(one)} under fence {one.fence}" for one in holders)
         raise NotHeldError(
             f"{name} is held {held}, not {fence}: nothing was released. "
-            f"If you mean this holder, say --fence {holders[0].fence}"
+            f"If you mean this holder, use --fence {holders[0].fence}"
         )
     for text in holder_lines(status):
         say(text, err=True)

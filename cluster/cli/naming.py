@@ -1,6 +1,6 @@
 """Names of objects as people type and read them: ``orders/42``, ``semaphore:printers``.
 
-A name without a kind is that of a lock. The commands print these names, and accept what they print.
+A name without a kind is the name of a lock. The commands accept the names that they print.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fencelock.actors.api.object_request import ObjectRequest
 from fencelock.cluster.log import printable
 
 LOCK = "lock"
-"""The kind of a lock. It is written only where the name would be that of another object."""
+"""The kind of a lock. It is written only if the name alone would be that of another object."""
 
 MARK = ":"
 """Separates the kind from the name."""
 
 
 def object_kinds() -> tuple[str, ...]:
-    """Return the kinds of objects that are no locks: those of all requests there are."""
+    """Return the kinds of objects other than locks, found by the classes of their requests."""
     classes, kinds = [ObjectRequest], set[str]()
     while classes:
         below = classes.pop().__subclasses__()
@@ -35,7 +35,7 @@ def object_kinds() -> tuple[str, ...]:
 def object_named(text: str) -> str:
     """Return the name by which the cluster knows the object that a person calls ``text``.
 
-    Names as the cluster has them, which JSON shows, are also accepted.
+    It also accepts the names that the cluster uses, as in JSON output.
     """
     kind, mark, name = text.partition(MARK)
     if mark and kind == LOCK:
@@ -57,7 +57,7 @@ def typed(lock: str) -> str:
 
 
 def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str]:
-    """Yield texts about objects that a person may have meant by a free one.
+    """Yield texts about objects that a person may have meant instead of a free one.
 
     Args:
         lock: the name of the free object.
@@ -76,4 +76,4 @@ def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str
     kind, mark, _ = lock.partition(MARK)
     if mark and KIND_END not in lock:
         for near in get_close_matches(kind, (LOCK, *kinds), n=1):
-            yield f"{kind!r} is no kind of object: did you mean {near!r}?"
+            yield f"{kind!r} is not a kind of object: did you mean {near!r}?"

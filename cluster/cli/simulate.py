@@ -36,8 +36,8 @@ _Objects = Annotated[
     str,
     typer.Option(
         "--objects",
-        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, latches, "
-        "barriers, elections, deadlines, maps, or all.",
+        help="Objects that clients use instead of locks. paxos: semaphores, rwlocks, several, "
+        "latches, barriers, elections, deadlines, maps, or all; bakery: rwlocks.",
     ),
 ]
 

@@ -19,7 +19,7 @@ INVARIANTS = {
     "B2": "a majority knows a seating that serves",
     "B3": "who merged knows every lease that lives",
     "B4": "a leader heeds no epoch below its own",
-    "B5": "a leader votes for no two at a time that conflict",
+    "B5": "a leader has no votes for two tickets that conflict",
     "B6": "an answer counts once, for who gave it",
     "B7": "a quorum voted for what is granted, and trust has not run out",
     "B8": "fences of a lock rise",
@@ -27,16 +27,16 @@ INVARIANTS = {
     "B10": "what was dropped stays dropped",
     "B11": "a proxy answers a request once",
     "B12": "the members change one at a time, when majorities before and after know it",
-    "B13": "a request keeps its mode, and a shared one passes no exclusive one that waits",
+    "B13": "a request keeps its mode, and a shared ticket does not overtake an exclusive one",
 }
 """The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
 
 
 class BakeryJudge:
-    """Judges B1 to B13, each on its own: see ``actors/bakery/README.md``.
+    """Judges B1 to B13 one by one; see ``actors/bakery/README.md``.
 
-    It trusts no counter of a role: it counts deliveries and messages itself. It looks into tables
-    and epoch states only for the present state.
+    It does not trust the counters of roles: it counts deliveries and messages itself. From tables
+    and epoch states it reads only the present state.
 
     Args:
         world: where everything happens.

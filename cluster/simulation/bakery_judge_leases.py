@@ -35,8 +35,8 @@ class LeaseSpan:
     Attributes:
         until: true time before which no leader may treat it as over, counted from the first
             receipt of the request (ns).
-        epoch: of its first grant; its fence may be one that was voted for earlier.
-        shared: whether it was asked for beside others.
+        epoch: the epoch of its first grant. Its fence may be from an earlier epoch.
+        shared: whether its request was shared.
         client: the client that believes in it, empty while none is known to.
         believed: the end of that belief, on the client's clock.
 
@@ -70,7 +70,7 @@ class LeasesJudge:
         self.heard: dict[tuple[str, RequestKey], int] = {}
         """True time at which a leader first received a request (ns)."""
         self.shared: set[tuple[str, RequestKey]] = set()
-        """The shared requests."""
+        """The locks and keys of shared requests."""
         self.leases: dict[str, dict[int, LeaseSpan]] = {}
         """By lock and fence."""
         self.renewals: dict[tuple[Address, int], tuple[str, int]] = {}

@@ -88,11 +88,11 @@ class TicketJudge:
     )
     """By lock: the request to which each fence was granted."""
     highest: dict[str, int] = field(default_factory=dict[str, int])
-    """By lock: the highest fence that was granted."""
+    """The highest fence that was granted, by lock."""
     written: dict[str, int] = field(default_factory=dict[str, int])
-    """By lock: the highest fence that was granted to an exclusive request."""
+    """The highest fence that was granted to an exclusive request, by lock."""
     shared: set[tuple[str, RequestKey]] = field(default_factory=set[tuple[str, RequestKey]])
-    """The shared requests, as their proxies sent them."""
+    """The requests that their proxies sent as shared."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""
@@ -248,7 +248,7 @@ class TicketJudge:
         before = stands.get(key)
         shared = (lock, key) in self.shared
         if shared != add.ticket.shared:
-            self.violation_report("B13", f"{node} votes for {add}, and shared is {shared}")
+            self.violation_report("B13", f"{node} votes for {add}, which was sent with {shared=}")
         if shared and not add.taken and (before is None or before.fence != add.fence):
             self._passes_nobody(node, role, add, now)
         for other, vote in stands.items():
@@ -267,7 +267,7 @@ class TicketJudge:
             waits = entry.phase is TicketPhase.WAITING and not entry.is_over(now)
             ahead = entry.ticket.turn < add.ticket.turn
             if waits and ahead and (entry.ticket.lock, entry.key) not in self.shared:
-                self.violation_report("B13", f"{node} votes for {add}, and {entry.ticket} waits")
+                self.violation_report("B13", f"{node} votes for {add} while {entry.ticket} waits")
 
     def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
         """Record a renewal: if it arrives before the request for a vote, it is the vote."""

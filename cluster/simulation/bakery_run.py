@@ -82,7 +82,7 @@ def run_bakery_seed(
         change: changes the roles of members, for example to plant a bug.
         judged: the invariants of `bakery` to judge, by number, or None for all. Exclusion, fences
             and progress are judged always.
-        workload: the users and their judge.
+        workload: the kind of users, and their judge.
 
     """
     random = Random(f"{seed}/blows")

@@ -1,4 +1,4 @@
-"""A workload of cyclic barriers in place of locks, and its judge."""
+"""A workload with cyclic barriers instead of locks, and its judge."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ ALONE = object_name(BARRIER, "alone-0")
 """A barrier for one party."""
 
 LAST_TRIES = 5
-"""Waits after all faults ended before a contender takes itself for the only one."""
+"""Number of waits after all faults have ended, before a contender assumes that it is alone."""
 
 
 def parties_of(name: str) -> int:
-    """Return the number of parties of a barrier: 2 for the first, and one more for each other."""
+    """Return the number of parties of a barrier: 2 for the first, 3 for the second, and so on."""
     return 1 + int(plain_name(name).rpartition("-")[2])
 
 
 class BarrierUser(LockUser):
-    """Arrives at one barrier of a few, and again.
+    """Arrives at one of a few barriers, again and again.
 
-    In the end it arrives at the first one until it has passed; then it goes on, for the others. If
-    it often waits in vain, it is perhaps alone, and arrives at a barrier for one.
+    At the end of a run it arrives at the first barrier until it has passed, and then goes on so
+    that other users can pass too. After several waits without success, it may be the only user
+    left, and arrives at a barrier for one party.
     """
 
     _named = (*LockUser._named, BarrierPassed)
@@ -91,7 +92,7 @@ class BarrierUser(LockUser):
 
 @dataclass(slots=True)
 class JudgedBarrier:
-    """A barrier, as the outcomes in the log say.
+    """The state of a barrier, as derived from the outcomes in the log.
 
     Attributes:
         waits: the parties of the present generation, in the order of their arrival.
@@ -108,7 +109,7 @@ class JudgedBarrier:
 
 
 class BarrierLog(SlotSequence[SlotOutcomes]):
-    """Judges the barriers in the log; see `BarrierJudge`."""
+    """Judges the outcomes of barriers in the log; see `BarrierJudge`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class BarrierLog(SlotSequence[SlotOutcomes]):
                     pass
         for name, barrier in self.barriers.items():
             if barrier.broken:
-                raise ViolationError(f"broken: {titled(name)} is, {barrier.broken} still wait")
+                raise ViolationError(f"broken: {barrier.broken} still wait at {titled(name)}")
             if barrier.passing:
                 raise ViolationError(f"together: {titled(name)} let only {barrier.passing} pass")
 
@@ -148,7 +149,7 @@ class BarrierLog(SlotSequence[SlotOutcomes]):
     def _on_passed(self, passed: BarrierPassed) -> None:
         if passed.key in self.passed:
             if self.passed[passed.key] != passed:
-                raise ViolationError(f"once: {self.passed[passed.key]}, and now {passed}")
+                raise ViolationError(f"once: {passed} after {self.passed[passed.key]}")
             return
         self.passed[passed.key] = passed
         barrier = self._barrier(passed.lock)
@@ -161,7 +162,7 @@ class BarrierLog(SlotSequence[SlotOutcomes]):
         if [one.index for one in group] != list(range(parties)):
             raise ViolationError(f"index: {group}")
         if [one.key for one in group][:-1] != waits:
-            raise ViolationError(f"together: {group} passes, and {waits} waited")
+            raise ViolationError(f"together: {group} passes, but {waits} waited")
         numbers = {one.generation for one in group}
         if len(numbers) != 1 or min(numbers) <= barrier.last:
             raise ViolationError(f"generations: {group} after {barrier.last}")
@@ -171,10 +172,10 @@ class BarrierLog(SlotSequence[SlotOutcomes]):
 class BarrierJudge(PassJudge):
     """Judges one run of barriers.
 
-    - Together: all parties of a generation pass in one step, each by an arrival of its own.
+    - Together: all parties of a generation pass in one step, each for one arrival.
     - Broken: if a party stops waiting, all others of its generation are refused in that step.
-    - Index: the indices of a generation are 0 to the number of parties, in order of arrival.
-    - Generations: their numbers rise.
+    - Index: the indices of a generation are 0 to the number of parties - 1, in order of arrival.
+    - Generations: the numbers of generations rise.
     """
 
     passed = BarrierPassed

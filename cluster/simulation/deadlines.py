@@ -1,4 +1,4 @@
-"""A workload of locks whose holds have deadlines, beside holds without one, and its judge."""
+"""A workload with locks, some of whose holds have deadlines, and its judge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DURATIONS_MS = (0, 120, 300, 800)
 GRACES_MS = (100, 300)
 
 RENEW_SHARE = 0.5
-"""Share of the times at which a user that is done with its work renews its hold instead."""
+"""Share of the ends of work at which a user renews its hold instead of releasing it."""
 
 
 GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
@@ -33,14 +33,14 @@ GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
 
 
 class DeadlineUser(LockUser):
-    """Wants a lock for a duration, works for less or for longer, and sometimes renews."""
+    """Acquires a lock for a duration, works for less or for longer, and sometimes renews."""
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         super().__init__(address, host, **options)
-        self._named = (*self._named, Renewed)  # Besides the events of `LockUser`.
+        self._named = (*self._named, Renewed)
 
     def handle(self, sender: Address, event: Met | Renewed, now: Instant) -> Effects:
-        """Go on to the next action. The replies to renewals have the number of the turn."""
+        """Go on to the next action. Replies to renewals have the number of the turn."""
         if not isinstance(event, Renewed | Refused) or not event.request:
             assert not isinstance(event, Renewed)
             return super().handle(sender, event, now)
@@ -81,10 +81,10 @@ class DeadlineUser(LockUser):
 class DeadlineJudge(LockJudge):
     """Judges locks as `LockJudge` does, and the ends of holds with deadlines in the log.
 
-    - Early: a hold has its duration and its grace, by log time, from its grant or its renewal on;
-      the time between two leaderships does not count.
-    - Relied on: no hold is ended while its client may rely on it.
-    - Lost: a hold that was ended is not renewed.
+    - Early: a hold is not taken away before its duration and grace have passed in log time since
+      its grant or its renewal. The time between two leaderships does not count.
+    - Relied on: no hold is taken away while its client may rely on it.
+    - Lost: a hold that was taken away is not renewed.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -92,7 +92,7 @@ class DeadlineJudge(LockJudge):
         self.log = DeadlineLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch the log of each member, and contenders."""
+        """Observe the log of each member, and the contenders."""
         event = delivered.event
         match event:
             case Decided():
@@ -118,11 +118,11 @@ class DeadlineJudge(LockJudge):
         if hold is None or hold.fence != lost.fence or not self.clocks_true:
             return
         if self.may_be_inside(hold):
-            raise ViolationError(f"relied on: {lost} ends what {hold.contender} relies on")
+            raise ViolationError(f"relied on: {lost} while {hold.contender} may rely on the hold")
 
 
 class DeadlineLog:
-    """Follows the deadlines of holds by the log's batches and their outcomes."""
+    """Follows the deadlines of holds through the batches of the log and their outcomes."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
@@ -132,9 +132,9 @@ class DeadlineLog:
         self.counted_ms = 0
         """Log time without the times between leaderships."""
         self.ends: dict[int, int] = {}
-        """By fence: the end of the hold, in counted time."""
+        """The end of each hold in counted time, by fence."""
         self.renewed: set[tuple[int, int]] = set()
-        """Fences and numbers of renewals."""
+        """The renewals so far, by fence and request number."""
         self.lost: set[int] = set()
 
     def applied(self, slot: int, outcomes: tuple[Message, ...]) -> None:
@@ -143,7 +143,7 @@ class DeadlineLog:
             return
         for earlier in range(self.next or slot, slot + 1):
             batch = self.batches.pop(earlier, None)
-            if batch is None:  # Every member that learned of it has crashed, or took a snapshot.
+            if batch is None:  # All members that learned the slot crashed, or took a snapshot.
                 self.ends.clear()
             else:
                 self._pass(batch)
@@ -152,7 +152,7 @@ class DeadlineLog:
             self._judge(outcome)
 
     def _pass(self, batch: Batch) -> None:
-        """Let time pass."""
+        """Let the log time of ``batch`` pass."""
         passed_ms = max(0, batch.time_ms - self.time_ms)
         self.time_ms += passed_ms
         opens = any(isinstance(read_command(one), ExtendSessions) for one in batch.commands)
@@ -165,7 +165,7 @@ class DeadlineLog:
                     self.ends[fence] = self.counted_ms + outcome.hold_ms + outcome.grace_ms
             case Renewed(fence=fence):
                 if fence in self.lost:
-                    raise ViolationError(f"lost: {outcome} is of a hold that had ended")
+                    raise ViolationError(f"lost: {outcome} for a hold that was taken away")
                 if (fence, outcome.request) not in self.renewed and fence in self.ends:
                     self.renewed.add((fence, outcome.request))
                     end = self.counted_ms + outcome.hold_ms + outcome.grace_ms

@@ -1,4 +1,4 @@
-"""A workload of elections in place of locks, with watchers of all of them, and its judge."""
+"""A workload with elections instead of locks, watchers of all elections, and its judge."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fencelock.cluster.simulation.workload import Mood
 
 
 class Candidate(Watching):
-    """Wants to lead in one election of a few, and watches all of them.
+    """Leads in one of a few elections at a time, and watches all of them.
 
-    It is done only when its watch has shown the end of its own last term.
+    At the end of a run, it is done only when its watch has shown the end of its own last term.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Candidate(Watching):
         options["levels"] = 1
         super().__init__(address, host, locks=names, **options)
         self.ended: dict[str, int] = {}
-        """The fence of the last term of each election that was seen to end."""
+        """The highest fence whose term the watch has shown to have ended, by election."""
 
     def _see(self, read: ChangesRead) -> Effects:
         if read.resync and not read.changes:
-            self.ended[read.lock] = self.fence  # All terms before it have ended.
+            self.ended[read.lock] = self.fence  # Nobody leads: the last own term has ended too.
         for change in read.changes:
             ended = change.fence if change.value is None else change.fence - 1
             self.ended[read.lock] = max(ended, self.ended.get(read.lock, 0))
@@ -68,34 +68,33 @@ class Candidate(Watching):
 
 @dataclass(slots=True)
 class Terms:
-    """The terms of one election that one watcher has seen."""
+    """The terms that one watcher has seen of one election."""
 
     leads: int
     """The fence of the present leader, 0 if nobody leads."""
     last: int
-    """The highest fence that it has seen, 0 if it does not know of any."""
+    """The highest fence that the watcher has seen, 0 for none."""
 
 
 class ElectionJudge(LogJudge):
     """Judges one run of elections: the leaders as `LockJudge` does, and their watchers.
 
-    - Watches and gaps: as `WatchJudge`. The end of a term follows its beginning, before the next
-      one begins under a higher fence. No leader that the log shows is left out, but for those
-      before a resync.
-    - Values: the value of a leader is that of the candidate that was granted the fence.
-    - Order: in the log, no candidate leads before an earlier one that still waits.
+    - Watches and gaps: see `WatchJudge`. Each term ends before the next one begins, under a higher
+      fence. No leader in the log is left out, except before a resync.
+    - Values: a leader has the value of the candidate that was granted its fence.
+    - Order: in the log, no candidate leads before an earlier candidate that still waits.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.sequence = self.log = LogOrder()
         self.leaders: dict[str, dict[int, Address]] = {}
-        """The candidate of each fence in the log, by election."""
+        """The candidate that was granted each fence in the log, by election and fence."""
         self.watches = WatchJudge()
         self.terms: dict[tuple[Address, str], Terms] = {}
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch the log, candidates that enter, leave and want, and watchers."""
+        """Observe the log, the candidates and the watchers."""
         self.note_progress(delivered)
         event = delivered.event
         if isinstance(event, SlotOutcomes):

@@ -112,7 +112,7 @@ class LockJudge:
                 self._leave(delivered.to, effect.message.lock)
 
     def _extend(self, client: str, event: Trusted | Leased) -> None:
-        """Record until when a client may rely on its session, or on one of its holds."""
+        """Record the time until which a client may rely on its session, or on one of its holds."""
         if isinstance(event, Leased):
             self.leases[client, event.owner, event.lock, event.fence] = event.until
         else:

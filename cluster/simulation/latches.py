@@ -1,4 +1,4 @@
-"""A workload of count-down latches in place of locks, and its judge."""
+"""A workload with count-down latches instead of locks, and its judge."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import WAIT_MS_MAX, LockUser, Met, Mood
 
 COUNT = 4
-"""The count of each latch: some requests of several contenders reach 0."""
+"""The count of each latch. A few requests of different contenders reach 0."""
 
 AMOUNT_MAX = 2
-"""The most by which a contender lowers a count."""
+"""Maximum amount by which a contender lowers a count."""
 
 KEEP_MS = 300
-"""Time for which a latch is kept: in most runs, some latches are gone and begin anew (ms)."""
+"""Time for which a latch is kept (ms). In most runs, some latches are removed and created again."""
 
 WAIT_SHARE = 0.4
-"""Share of requests that await a latch."""
+"""Share of requests that wait for a latch."""
 
 LONG_WAIT_MS = 4 * WAIT_MS_MAX
-"""Timeout of the longest waits: perhaps all contenders await one latch (ms)."""
+"""Longest timeout of a wait (ms). It ends the wait if all contenders wait for the same latch."""
 
 LAST_WAIT_MS = 1_000
-"""Timeout of the waits after all faults ended: the latch may be a new one by then (ms)."""
+"""Timeout of waits after all faults have ended (ms). By then the name may stand for a new latch."""
 
 
 class LatchUser(LockUser):
-    """Counts one latch of a few down, or awaits it, and again.
+    """Counts one of a few latches down, or waits for it, again and again.
 
-    In the end it counts one down to 0 and awaits it, until it has passed once.
+    At the end of a run it counts one latch down to 0 and waits for it, until it has passed once.
     """
 
     _named = (*LockUser._named, CountedDown, LatchPassed)
@@ -98,12 +98,12 @@ class LatchUser(LockUser):
 
 @dataclass(slots=True)
 class JudgedLatch:
-    """A latch, as the outcomes in the log say.
+    """The state of a latch, as derived from the outcomes in the log.
 
     Attributes:
         left: its count.
-        gone_ms: log time at which it is gone, if its count is 0.
-        waits: requests that await it, in order.
+        gone_ms: the log time at which it is removed, if its count is 0.
+        waits: the requests that wait for it, in order.
 
     """
 
@@ -113,15 +113,15 @@ class JudgedLatch:
 
 
 class LatchLog(SlotSequence[SlotOutcomes]):
-    """Judges the latches in the log; see `LatchJudge`."""
+    """Judges the outcomes of latches in the log; see `LatchJudge`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.amounts: dict[Key, int] = {}
-        """The amounts of all requests to count down that a node has received."""
+        """The amount of each request to count down that a node has received."""
         self.latches: dict[str, JudgedLatch] = {}
         self.counted: dict[Key, int] = {}
-        """The outcome of each request to count down."""
+        """The count after each request to count down."""
         self.passed: set[Key] = set()
         self.now_ms = 0
 
@@ -142,7 +142,7 @@ class LatchLog(SlotSequence[SlotOutcomes]):
                     pass
         for name, latch in self.latches.items():
             if latch.waits and not latch.left:
-                raise ViolationError(f"release: {titled(name)} is at 0, {latch.waits} still wait")
+                raise ViolationError(f"release: {latch.waits} still wait for {titled(name)} at 0")
 
     def _latch(self, name: str) -> JudgedLatch:
         latch = self.latches.get(name)
@@ -153,7 +153,7 @@ class LatchLog(SlotSequence[SlotOutcomes]):
     def _on_counted(self, key: Key, latch: JudgedLatch, left: int) -> None:
         if key in self.counted:
             if self.counted[key] != left:
-                raise ViolationError(f"once: {key} left {self.counted[key]}, and now {left}")
+                raise ViolationError(f"once: {key} left {left}, and {self.counted[key]} before")
             return
         self.counted[key] = left
         before = latch.left
@@ -175,15 +175,15 @@ class LatchLog(SlotSequence[SlotOutcomes]):
 
     def _on_queued(self, key: Key, latch: JudgedLatch) -> None:
         if not latch.left:
-            raise ViolationError(f"release: {key} waits, and the count is 0")
+            raise ViolationError(f"release: {key} waits although the count is 0")
         if key not in latch.waits:
             latch.waits.append(key)
 
 
 class PassJudge(LogJudge):
-    """Judges one run of objects at which contenders pass; the log is judged apart.
+    """Judges one run of objects at which contenders pass. `sequence` judges the log.
 
-    - Wants: a contender passes as often as the log let it pass, at most.
+    - Wants: a contender passes at most as often as the log has let it pass.
     """
 
     passed: type[LatchPassed | BarrierPassed]
@@ -192,11 +192,11 @@ class PassJudge(LogJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.let_pass: Counter[tuple[Address, str]] = Counter()
-        """How often the log let each contender pass each object, and it was not told yet."""
+        """The passes of each contender and object that are in the log and not yet received."""
         self.known: set[Key] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch outcomes of the log, and contenders that pass."""
+        """Observe the outcomes in the log, and the contenders that pass."""
         del effects
         self.note_progress(delivered)
         event = delivered.event
@@ -225,8 +225,9 @@ class LatchJudge(PassJudge):
     """Judges one run of latches.
 
     - Count: each request to count down lowers the count by its amount, once.
-    - Early: nobody passes before the count is 0.
-    - Release: all who wait pass when it is 0, and all who come until the latch is gone.
+    - Early: no contender passes before the count is 0.
+    - Release: when the count is 0, all waiting contenders pass, and later ones do not wait until
+      the latch is removed.
     """
 
     passed = LatchPassed
@@ -236,7 +237,7 @@ class LatchJudge(PassJudge):
         self.sequence = self.log = LatchLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch requests at nodes too."""
+        """Observe the requests that nodes receive too."""
         event = delivered.event
         if isinstance(event, CountDown) and node_of(delivered.to) in self.members:
             self.log.amounts[event.key] = event.amount

@@ -1,4 +1,4 @@
-"""A workload of a map beside locks that guard it, and its judge."""
+"""A workload with a map and with locks that guard it, and its judge."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PAUSE_MS_MAX = 120
 
 READ_SHARE, DELETE_SHARE, EPHEMERAL_SHARE, TTL_SHARE = 0.4, 0.1, 0.25, 0.2
 GUARD_SHARE, STALE_SHARE = 0.7, 0.2
-"""Share of the changes that name a hold: while the user has one, and after it had one."""
+"""Shares of changes that name a hold: while the user has the hold, and after it lost it."""
 
 
 @timer
@@ -53,7 +53,7 @@ class MapRested(Timer):
 
 
 class MapUser(Watching):
-    """Uses locks as others do, and beside that a map, whose changes its holds may guard.
+    """Uses locks like a `LockUser`, and at the same time a map, with holds as guards of changes.
 
     One user of each client also watches the map.
     """
@@ -63,7 +63,7 @@ class MapUser(Watching):
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         super().__init__(address, host, **options)
         self.seen: dict[str, int] = {}
-        """The last version of each key that it saw."""
+        """The last version of each key that the user has seen."""
         self.puts = 0
         one_of_each_client = self.owner.startswith("owner-1")
         self.watched = (object_name(MAP, NAME),) if one_of_each_client else ()
@@ -119,33 +119,33 @@ class MapUser(Watching):
 
 
 class State(NamedTuple):
-    """An entry from some place in the log on."""
+    """The state of an entry from ``slot`` on."""
 
     slot: int
     version: int
-    """The version of the change; of a deletion too."""
+    """The version of the change, which may be a deletion."""
     put: PutEntry | None
-    """The put that made it; None if there is no entry."""
+    """The put that made the entry; None if there is no entry."""
     session: str = ""
-    """The session with which it ends, or empty."""
+    """The session with which the entry ends, or empty."""
 
 
 class MapLog(LogOrder):
     """Replays the changes of the map in the order of the log, from the outcomes of each slot.
 
-    Outcomes do not show when an entry expires: one with a TTL may be there or not.
+    Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.commands: dict[Key, EntryRequest] = {}
-        """The changes that were sent to nodes, by their keys."""
+        """The changes that nodes have received, by their keys."""
         self.outcomes: dict[Key, EntryChanged] = {}
         self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
         self.slots_of: dict[int, int] = {}
         """The slot of each version."""
         self.holders: dict[str, tuple[int, str, str] | None] = {}
-        """The fence, the session and the owner that hold each lock; None if that is not known."""
+        """The fence, session and owner of the holder of each lock; None if it is not known."""
         self.next = 1
 
     def _judge(self, outcomes: Iterable[Message]) -> None:
@@ -192,7 +192,7 @@ class MapLog(LogOrder):
         found = {0} if last.put is None else {last.version, *([0] if may_be_gone else ())}
         if not changed.changed:
             if changed.version not in found:
-                raise ViolationError(f"versions: {changed!r}, and the entry was {last!r}")
+                raise ViolationError(f"versions: {changed!r}, but the entry was {last!r}")
             return
         self._judge_change(command, changed, found)
         put = command if isinstance(command, PutEntry) else None
@@ -202,12 +202,12 @@ class MapLog(LogOrder):
 
     def _judge_change(self, command: EntryRequest, changed: EntryChanged, found: set[int]) -> None:
         if command.version is not None and command.version not in found:
-            raise ViolationError(f"versions: {command!r} was done, and the version was {found}")
+            raise ViolationError(f"versions: {command!r} was applied at version {found}")
         if changed.version <= max(self.slots_of, default=0):
             raise ViolationError(f"versions: {changed!r} after {max(self.slots_of)}")
         holder = self.holders.get(command.guard, (0, "", "")) if command.guard else None
         if holder is not None and holder[0] != command.fence:
-            raise ViolationError(f"guard: {command!r} was done, and the holder was {holder}")
+            raise ViolationError(f"guard: {command!r} was applied while the holder was {holder}")
 
     def at(self, key: str, slot: int) -> State:
         """Return the entry after all slots before ``slot``."""
@@ -216,7 +216,13 @@ class MapLog(LogOrder):
 
 @dataclass(slots=True)
 class Asked:
-    """A read, and the slot after all that was known to be done when it was requested."""
+    """A read in flight.
+
+    Attributes:
+        query: the request.
+        floor: the slot after all changes that any user knew when the read was requested.
+
+    """
 
     query: GetEntry | ListEntries
     floor: int
@@ -224,26 +230,26 @@ class Asked:
 
 @dataclass(slots=True)
 class Reads:
-    """The reads that are judged once the log is known up to their slots."""
+    """The reads of all users. A read is judged once the log is known up to its slot."""
 
     asked: dict[Address, Asked] = field(default_factory=dict[Address, Asked])
     waiting: list[tuple[Address, Asked, EntryList]] = field(
         default_factory=list[tuple[Address, Asked, EntryList]]
     )
     floor: int = 0
-    """The slot after all changes whose replies, and all reads, that a user has received."""
+    """The slot after all changes that any user knows by a reply or by a read."""
 
 
 class MapJudge(LogJudge):
     """Judges the locks of one run as `LockJudge` does, and the map that they guard.
 
     - Order: in the order of the log, versions rise, and each change found the version that it
-      demanded. No change is done twice.
-    - Guard: a change that names a hold is done only while that lock is held under that fence.
-    - Reads: a read has exactly the entries that the log has made before its slot, and none of an
-      ended session. Its slot is after all that any user knew to be done when it was requested.
-      Together with the order this makes the history of each key linearizable.
-    - Watches and gaps: as `WatchJudge`. The log has put each value that a watcher sees.
+      required. No change is applied twice.
+    - Guard: a change that names a hold is applied only while the lock is held under that fence.
+    - Reads: a read returns exactly the entries that exist before its slot, and none of an ended
+      session. Its slot comes after all changes that any user knew when the read was requested.
+      Together with the order, this makes the history of each key linearizable.
+    - Watches and gaps: see `WatchJudge`. Each value that a watcher sees was put in the log.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -254,7 +260,7 @@ class MapJudge(LogJudge):
         self.watches = WatchJudge()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch the log, changes on their way, and users that read."""
+        """Observe the log, the changes that nodes receive, and the users."""
         self.note_progress(delivered)
         event, user = delivered.event, delivered.to
         if user not in self.contenders:
@@ -299,7 +305,7 @@ class MapJudge(LogJudge):
                 pass
 
     def left(self, client: str) -> None:
-        """End all waits and holds of ``client``; its reads get no reply."""
+        """End all waits and holds of ``client``. Its reads get no reply any more."""
         super().left(client)
         self.watches.left(client)
         for user in [user for user in self.reads.asked if user.startswith(f"{client}/")]:
@@ -325,7 +331,7 @@ class MapJudge(LogJudge):
         self.judged += 1
         if read.slot < asked.floor:
             raise ViolationError(
-                f"reads: {user} read the state before slot {read.slot}, and {asked.floor} was known"
+                f"reads: {user} read the state before slot {read.slot}, but {asked.floor} was known"
             )
         query = asked.query
         keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
@@ -333,13 +339,13 @@ class MapJudge(LogJudge):
         for key in keys:
             state = self.log.at(key, read.slot)
             if not _agrees(state, seen.pop(key, None)):
-                raise ViolationError(f"reads: {user} read {read!r}, and {key} was {state!r}")
+                raise ViolationError(f"reads: {user} read {read!r}, but {key} was {state!r}")
         if seen:
             raise ViolationError(f"reads: {user} read {read!r} in reply to {query!r}")
 
 
 def _agrees(state: State, seen: EntrySeen | None) -> bool:
-    """Return whether a read of that state may have had that entry."""
+    """Return whether a read of ``state`` may have returned ``seen``."""
     put = state.put
     if put is None or seen is None:
         return seen is None and (put is None or put.ttl_ms is not None)

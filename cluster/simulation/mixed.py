@@ -1,4 +1,4 @@
-"""A workload of several kinds of objects in one run, and the judge of each kind."""
+"""A workload with several kinds of objects in one run, and the judges of these kinds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fencelock.cluster.simulation.trace import Delivery
 
 
 class MixedJudge(LockJudge):
-    """Lets the judge of each kind watch the contenders of its kind.
+    """Lets the judge of each kind observe the contenders of its kind.
 
     Args:
-        kinds: the workloads of the kinds, each with one role of users, whose place in their order
-            ends the names of its owners.
+        kinds: the workloads of the kinds. The place of a workload among them ends the names of its
+            owners.
         members: the nodes of the cluster.
         contenders: the contenders of all kinds.
         options: those of `LockJudge`.
@@ -45,13 +45,13 @@ class MixedJudge(LockJudge):
         self.inside = cast("Any", ChainMap(*(cast("Any", part.inside) for part in self.parts)))
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Let each judge see it."""
+        """Let each judge observe the delivery."""
         for part in self.parts:
             part.handled(delivered, effects)
         self.grants = sum(part.grants for part in self.parts)
 
     def crashed(self, node: str, boot: int) -> None:
-        """Let each judge know."""
+        """Let each judge observe the crash."""
         for part in self.parts:
             part.crashed(node, boot)
 

@@ -25,18 +25,18 @@ WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
     "latches": (Guarantee.LATCHES, LATCHES),
     "barriers": (Guarantee.BARRIERS, BARRIERS),
 }
-"""What a protocol must promise, and the workload."""
+"""The workloads by name, each with the guarantee that it needs from the protocol."""
 
 ALL = "all"
-"""The word for the workloads of all kinds in one run."""
+"""The name for the workloads of all kinds in one run."""
 
 
 def workload_of(word: str, protocol: str) -> Workload:
-    """Return the workload that ``word`` names: one of `WORKLOADS`, or `ALL` that ``protocol`` has.
+    """Return the workload that ``word`` names: one of `WORKLOADS`, or for `ALL` all of them.
 
     Raises:
         ConfigError: there is no such workload.
-        UnsupportedError: the protocol does not have the objects.
+        UnsupportedError: the protocol does not have the objects of the workload.
 
     """
     if word == ALL:

@@ -65,7 +65,7 @@ class LockRegister(Register):
         return super().read(question) if type(question) is ReadOrder else self.locks.read(question)
 
     def take_changed(self) -> Iterable[str] | None:
-        """Return the objects of the table that have changed since the last call."""
+        """Return the objects that have changed since the last call."""
         return self.locks.take_changed()
 
     def snapshot(self) -> Iterator[bytes | None]:

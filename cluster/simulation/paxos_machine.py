@@ -110,7 +110,7 @@ class Register:
         return command == OPENING or request_in(command) is not None
 
     def level_of(self, command: bytes) -> int:
-        """Return 0: all versions apply every command."""
+        """Return 0, because all members can apply every command."""
         del command
         return 0
 
@@ -175,7 +175,7 @@ class Register:
         return OrderRead(position=self.position, chain=self.chain)
 
     def take_changed(self) -> Iterable[str] | None:
-        """Return nothing: nobody waits for changes."""
+        """Return nothing, because no client watches this machine."""
         return ()
 
     def snapshot(self) -> Iterator[bytes | None]:

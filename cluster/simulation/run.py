@@ -35,7 +35,7 @@ class Workload(NamedTuple):
     user: type[LockUser]
     judge: Callable[..., LockJudge]
     others: tuple[type[LockUser], ...] = ()
-    """Further roles of users, in a workload of several kinds."""
+    """The users of the other kinds, in a workload of several kinds."""
 
 
 LOCKS = Workload(LockUser, LockJudge)

@@ -57,7 +57,7 @@ class ReadWriteUser(LockUser):
         return Send(self.session, acquire)
 
     def _leave(self) -> Effects:
-        may_downgrade = self.writes and self.most > 1  # Else its holds are not reentrant.
+        may_downgrade = self.writes and self.most > 1  # Only reentrant locks have it.
         if not may_downgrade or self.random.random() >= DOWNGRADE_SHARE:
             return super()._leave()
         self.mood, self.writes = Mood.LEAVES, False
@@ -69,9 +69,9 @@ class ReadWriteUser(LockUser):
 class ReadWriteJudge(PermitJudge):
     """Judges one run of read/write locks.
 
-    - Capacity, fences, wants and order, as for semaphores: a writer has all permits.
-    - Writers: the fence of a writer is above all fences that were granted before. The fence of a
-      reader is above those of all writers before.
+    - Capacity, fences, wants and order: see `PermitJudge`. A writer has all permits.
+    - Writers: the fence of a writer is above all fences granted before. The fence of a reader is
+      above the fences of all earlier writers.
     """
 
     capacity = RWLOCK_PERMITS
@@ -79,7 +79,7 @@ class ReadWriteJudge(PermitJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.written: dict[str, int] = {}
-        """The highest fence of a writer of each lock."""
+        """The highest fence of a writer, by lock."""
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         asked = self.asked.get(delivered.to)

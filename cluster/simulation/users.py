@@ -11,7 +11,7 @@ from fencelock.cluster.simulation.world import World
 
 
 def owner_name(number: int, place: int | None) -> str:
-    """Return the name of an owner, with the place of its role where there are several."""
+    """Return the name of an owner, with the place of its role if there are several roles."""
     return f"owner-{number}" if place is None else f"owner-{number}-{place}"
 
 
@@ -20,12 +20,12 @@ class Users:
 
     Args:
         world: the world of the clients.
-        plan: their numbers, and the times at which they die or close.
-        proxies: the proxies that they may use; each client begins with another one.
+        plan: the numbers of clients and owners, and the times at which clients die or close.
+        proxies: the proxies that clients may use; each client begins with another one.
         make_session: makes a client's role ``session``.
         ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
         levels: limit of an owner's holds of a lock at once.
-        users: the roles of owners; where there are several, each owner of the plan stands for one
+        users: the roles of owners. If there are several, each owner of the plan stands for one
             owner of each role.
         prefix: the beginning of the clients' names.
 

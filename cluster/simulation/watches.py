@@ -1,4 +1,4 @@
-"""Users that watch objects, beside what else they do, and the judge of what they see."""
+"""Users that also watch objects, and the judge of the changes that they see."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import LockUser
 
 PAUSE_MS = 200
-"""Time after which a refused watcher asks again (ms)."""
+"""Time after which a refused watcher sends its request again (ms)."""
 
 WATCH = 1 << 40
-"""The number of a watcher's requests, by which it knows their replies."""
+"""The number of all requests of watchers, which distinguishes their replies from others."""
 
 
 @timer
@@ -30,23 +30,23 @@ class WatchAgain(Timer):
 
 
 class Watching(LockUser):
-    """A user that also watches some objects, from its beginning on."""
+    """A user that also watches some objects, from its start on."""
 
     _named = (*LockUser._named, ChangesRead, WatchAgain)
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         super().__init__(address, host, **options)
         self.watched = self.locks
-        """The names of the objects."""
+        """The names of the watched objects."""
         self.versions: dict[str, int] = {}
-        """The version up to which each was watched."""
+        """The version up to which the user has seen the changes of each object."""
 
     def begin(self, now: Instant) -> Effects:
         """Watch, and pause before the first request."""
         return [*super().begin(now), *map(self._watch, self.watched)]
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Go on to the next action, or watch on."""
+        """Go on to the next action, or send the next request for changes."""
         match event:
             case ChangesRead():
                 resynced = event.resync and event.lock in self.versions
@@ -63,7 +63,7 @@ class Watching(LockUser):
                 return super().handle(sender, event, now)
 
     def _see(self, read: ChangesRead) -> Effects:
-        """Act upon what was seen."""
+        """Act upon the changes in ``read``."""
         del read
         return ()
 
@@ -73,12 +73,12 @@ class Watching(LockUser):
 
 
 def is_of_watch(refused: Refused) -> bool:
-    """Return whether that is the refusal of a watcher's request."""
+    """Return whether ``refused`` is the refusal of a watcher's request."""
     return refused.request == WATCH
 
 
 class Span(NamedTuple):
-    """The changes that one watcher saw at a time: all after one version up to another."""
+    """The changes in one reply to a watcher: all after one version and up to another."""
 
     contender: Address
     after: int
@@ -86,7 +86,7 @@ class Span(NamedTuple):
     seen: frozenset[int]
 
     def missed(self, known: Iterable[int]) -> list[int]:
-        """Return the versions among ``known`` that it should have seen and did not."""
+        """Return the versions among ``known`` that the reply should have and does not have."""
         return [v for v in known if self.after < v <= self.until and v not in self.seen]
 
 
@@ -96,7 +96,7 @@ Present = tuple[tuple[str, bytes | None, int], ...]
 
 @dataclass(slots=True)
 class Watcher:
-    """What one watcher knows of one object."""
+    """The state of one object as one watcher has seen it."""
 
     version: int
     present: dict[str, tuple[bytes | None, int]]
@@ -104,18 +104,18 @@ class Watcher:
 
 @dataclass
 class WatchJudge:
-    """Judges what watchers see of objects.
+    """Judges the changes of objects that watchers see.
 
-    - Watches: each watcher sees the changes of an object in the order of their versions, and each
-      once. All see the same change under one version, and at one version the same object.
-    - Gaps: what one watcher sees between two versions, all that pass them see.
+    - Watches: each watcher sees the changes of an object once, in the order of their versions. All
+      watchers see the same change under a version, and the same state of the object at a version.
+    - Gaps: a change that one watcher sees is seen by all watchers that pass its version.
     """
 
     changes: dict[str, dict[int, Change]] = field(default_factory=dict[str, dict[int, Change]])
     """All changes that any watcher has seen, by object and version."""
     spans: dict[str, list[Span]] = field(default_factory=dict[str, list[Span]])
     states: dict[tuple[str, int], Present] = field(default_factory=dict[tuple[str, int], Present])
-    """The object at each version at which a watcher was."""
+    """The state of each object at each version that a watcher has reached."""
     watchers: dict[tuple[Address, str], Watcher] = field(
         default_factory=dict[tuple[Address, str], Watcher]
     )
@@ -126,7 +126,7 @@ class WatchJudge:
             del self.watchers[key]
 
     def see(self, contender: Address, read: ChangesRead) -> None:
-        """Judge what a watcher sees next."""
+        """Judge the next reply that a watcher receives."""
         name, watcher = titled(read.lock), self.watchers.get((contender, read.lock))
         before = -1 if watcher is None else watcher.version
         if (watcher is None and not read.resync) or read.version < before:

@@ -232,7 +232,7 @@ MakeSession = Callable[[NodeContext, tuple[Address, ...]], Spawn]
 
 
 class ClientPlan(NamedTuple):
-    """A node of users: their common options, and the role of each by its name."""
+    """One client: the common options of its users, and the role of each user by its name."""
 
     proxies: tuple[Address, ...]
     owners: Mapping[str, type[LockUser]]

@@ -1,4 +1,4 @@
-"""Shared tickets of `bakery`, step by step: who is granted beside whom, in which order."""
+"""Shared tickets of `bakery`, step by step: grants at the same time, and their order."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_a_leader_names_all_holders_with_their_modes() -> None:
 
 
 def hand_over(trio: LeaderTrio, *, lost: str) -> None:
-    """Let n1 and n2 lead in epoch 2 with the tables of epoch 1, without ``lost``."""
+    """Let n1 and n2 take over from epoch 1 as leaders of epoch 2, without the leader ``lost``."""
     former = Seating(1, LIVES, 10_000)
     leaders = tuple(one for one in LIVES if one.node != lost)
     trio.lost |= {

@@ -1,4 +1,4 @@
-"""A proxy of `bakery` and read/write locks: older leaders, and reads of several holders."""
+"""Read/write locks at a proxy of `bakery`: older leaders, and reads of several holders."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(
 def test_a_report_of_many_readers_ends_where_a_leader_has_no_room() -> None:
     many = [holder(f"r{fence}", fence) for fence in range(1, HOLDERS_SHOWN_MAX + 2)]
     found = decide(answer(*many[:-1]), answer(*many[1:]))
-    assert found is None  # The first may be held: one leader more has to answer.
+    assert found is None  # The first may still hold it: another leader has to answer.
     assert decide(answer(*many[:-1]), answer(*many[1:]), answer()) == tuple(many[1:-1])

@@ -1,4 +1,4 @@
-"""A leader that takes a hold over gives its own vote for another ticket back before."""
+"""A leader that takes a hold over first gives back its own vote for another ticket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lock(owner: str, *, shared: bool) -> Lock:
 def test_a_hold_that_is_taken_over_and_renewed_stands_beside_no_vote_of_the_same_leader(
     *, shared: bool
 ) -> None:
-    """n3 votes for bob, whom no other leader knows, when ann, granted by n1 and n2, asks it too."""
+    """n3 votes for bob, whom no other leader knows; then it receives ann's grant by n1 and n2."""
     trio = LeaderTrio()
     trio.lose_between("n1", "n3", Entering, AddTicket)
     trio.ask("n1", lock("ann", shared=shared))

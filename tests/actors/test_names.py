@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.latch import CountDown
+from fencelock.actors.api.map import GetEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.name import (
     check_lock_name,
@@ -67,6 +70,22 @@ def test_all_other_characters_are_accepted_whether_unicode_has_them_yet_or_not(n
     check_new_lock_name(text)
     check_owner(text)
     Acquire(session="s.1", owner=text, request=1, lock=text, label=text, limit=0).check()
+
+
+def test_the_refusal_of_a_name_names_the_kind_of_the_object() -> None:
+    too_long = "x" * 257
+    about: dict[str, Any] = {"session": "s.1", "owner": "o", "request": 1}
+    for request, kind in (
+        (Acquire(**about, lock=too_long), "lock"),
+        (PutEntry(**about, map=too_long, entry_key="k", value=b""), "map"),
+        (GetEntry(map=too_long, entry_key="k", session="s.1", request=1), "map"),
+        (Lead(**about, election=too_long), "election"),
+        (CountDown(**about, latch=too_long, count=1), "latch"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"^{kind} name of 257 bytes"):
+            request.check()
+    with pytest.raises(InvalidRequestError, match=r"^latch name .* has no visible character"):
+        CountDown(**about, latch=" ", count=1).check_new()
 
 
 def test_what_is_refused_does_not_depend_on_how_a_text_is_stored() -> None:

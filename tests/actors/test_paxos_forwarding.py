@@ -58,7 +58,7 @@ def test_commands_that_wait_for_a_master_are_bounded_in_bytes(replica: Replica) 
         assert replica.handle(LISTENER, propose(number, command=large), T0) == ()
     full = Declined(number=0, why=Decline.OVERLOADED, master="")
     assert replica.handle(LISTENER, propose(0, command=b"x"), T0) == (Send(LISTENER, full),)
-    assert replica.handle(LISTENER, propose(1, command=large), T0) == ()  # Again.
+    assert replica.handle(LISTENER, propose(1, command=large), T0) == ()  # This is a repetition.
 
     followed = replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
 

@@ -287,7 +287,7 @@ def test_a_join_says_how_much_a_learner_lacks() -> None:
 
 
 def test_a_learner_is_added_while_the_log_grows_by_2000_slots_a_second() -> None:
-    """It asks every 50 ms. With a limit of 16 slots, no node could join a busy group."""
+    """A learner requests slots every 50 ms. With a limit of 16, no node could join a busy group."""
     follows = NodeFacts("d", 5, 0, 0, learner(), lag=2 * LEADER_MS + 20)
 
     answer, proposed = step(MemberAction.JOIN, "d", (*heard("b", "c"), follows))

@@ -107,7 +107,7 @@ def put(request: int, session: str = ME) -> PutEntry:
 def test_what_is_in_flight_is_bounded_in_bytes_too(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client may have 16 MiB under way, a node 64 MiB; what eases the load has twice as much."""
+    """A client may have 16 MiB in flight, a node 64 MiB; releases may have twice as much."""
     in_flight = in_flight_at(proxy)
     fitting = 1 + CLIENT_BYTES_MAX // VALUE_BYTES_MAX
     taken = sum(bool(proposed(proxy.handle(ANN, put(n), T0))) for n in range(1, 2 * fitting))
@@ -278,7 +278,7 @@ def test_a_client_is_refused_reads_beyond_its_quota(proxy: Proxy) -> None:
     (refused,) = told(
         proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0), api.Refused
     )
-    assert "2 questions of client 'ann'" in refused.detail
+    assert "2 queries of client 'ann'" in refused.detail
     assert "quota queries is 2" in refused.detail
 
 
@@ -333,7 +333,7 @@ def test_a_key_has_one_quota_of_reads_however_many_clients_use_it(proxy: Proxy) 
         sender = Address(f"{client}/session")
         effects = keyed.handle(sender, api.Inspect(lock="a", session=client, request=1), T0)
         found = told(effects, api.Refused, sender)
-        assert ["1 questions of key 'ann'" in one.detail for one in found] == [True] * refusals
+        assert ["1 queries of key 'ann'" in one.detail for one in found] == [True] * refusals
 
 
 def test_without_keys_each_client_has_its_own_quota_whatever_its_id(proxy: Proxy) -> None:

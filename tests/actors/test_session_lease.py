@@ -141,14 +141,14 @@ def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant(
     said = harness.hear(A, renewed(renew))
     assert of(Granted, said, ANN) == []
     assert "client.wait_renewed" in harness.counted
-    cancel = of(Cancel, said, A)[-1]  # Or the cluster may have the hold for a moment more.
+    cancel = of(Cancel, said, A)[-1]  # The cluster may still have the hold for a moment.
     assert cancel.request == renew.request
     said = harness.hear(A, Cancelled(**cancel.fields()))
     assert one(Acquire, said, A).request > renew.request
 
 
 def entered_again(harness: SessionHarness) -> Acquire:
-    """Let ann acquire again what she holds; return the request."""
+    """Let ann acquire the lock that she holds again; return the request."""
     first = one(Acquire, harness.open(harness.acquire(limit=0)), A)
     harness.hear(A, grant(first))
     harness.run_kept(3_000, A)
@@ -157,7 +157,7 @@ def entered_again(harness: SessionHarness) -> Acquire:
 
 def test_acquiring_again_leaves_the_deadline_as_it_is(harness: SessionHarness) -> None:
     again = entered_again(harness)
-    harness.run_kept(HOLD_MS, A)  # However late its grant comes.
+    harness.run_kept(HOLD_MS, A)  # The grant comes late.
     said = harness.hear(A, replace(grant(again, hold_ms=60_000), count=2))
     assert one(Granted, said, ANN).count == 2
     assert (of(Leased, said), of(Renew, said)) == ([], [])
@@ -172,7 +172,7 @@ def test_all_acquires_of_a_lost_hold_are_released_one_after_the_other(
     said = harness.run_kept(HOLD_MS + GRACE_MS, A)
     assert of(HoldsLost, said, WATCHER)
     release = of(Release, said, A)[0]
-    assert of(Acquire, harness.acquire(limit=0, token=6), A) == []  # It waits for them.
+    assert of(Acquire, harness.acquire(limit=0, token=6), A) == []  # It waits for the releases.
     for left in (1, 0):
         done = Released(
             lock="x",
@@ -300,14 +300,14 @@ def test_a_hold_without_a_deadline_is_not_renewed(harness: SessionHarness) -> No
     harness.hear(A, grant(wanted(harness), hold_ms=0))
     refused = one(Refused, user_renews(harness), ANN)
     assert refused.reason is Reason.UNSUPPORTED
-    assert "bakery gives one to each hold, and paxos to those with a duration" in refused.detail
+    assert "every hold on bakery has one, and on paxos every hold with a duration" in refused.detail
 
 
 @pytest.mark.parametrize("decided", [True, False])
 def test_a_loss_before_the_deadline_is_believed_if_the_cluster_has_decided_it(
     harness: SessionHarness, decided: bool
 ) -> None:
-    """On `bakery` one leader may be early; on `paxos` an operator may have taken the lock."""
+    """On `bakery`, a leader's clock may be fast; on `paxos`, the cluster has decided the loss."""
     held(harness)
     lost = HoldLost(
         lock="x",
@@ -341,7 +341,7 @@ def test_what_is_held_is_not_given_back_for_being_granted_again(harness: Session
 def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant_and_is_given_back(
     harness: SessionHarness,
 ) -> None:
-    """The cluster may still have it: an acquire would enter again, which restarts no duration."""
+    """The cluster may still have the hold: acquiring again would not restart its duration."""
     renew = one(Renew, held(harness, 9_000), A)
     harness.run_kept(HOLD_MS + GRACE_MS, A)
     said = harness.hear(A, renewed(renew))
@@ -353,7 +353,7 @@ def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant_and_is_give
 
 
 def held_twice(harness: SessionHarness) -> None:
-    """Let ann hold the lock, and acquire it again; only the first grant begins a duration."""
+    """Let ann hold the lock and acquire it again. Only the first grant begins a duration."""
     asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
     harness.hear(A, grant(asked))
     again = one(Acquire, harness.acquire(limit=0), A)
@@ -363,7 +363,7 @@ def held_twice(harness: SessionHarness) -> None:
 def test_a_hold_that_was_acquired_twice_is_given_back_twice_after_its_deadline(
     harness: SessionHarness,
 ) -> None:
-    """Else the next acquire would enter what is left of it."""
+    """Otherwise the next acquire would join what is left of the lost hold."""
     held_twice(harness)
     said = harness.run_kept(HOLD_MS + GRACE_MS, A)
     assert of(HoldsLost, said, WATCHER)
@@ -386,14 +386,14 @@ def test_an_acquire_that_entered_a_hold_which_is_lost_by_now_has_its_deadline(
     assert of(HoldsLost, said, WATCHER)
     assert one(Refused, harness.release(), ANN).reason is Reason.OWNERSHIP_LOST
     left = Granted(**again.fields(), fence=FENCE, count=2, hold_ms=HOLD_MS, grace_ms=GRACE_MS)
-    renew = one(Renew, harness.hear(A, left), A)  # It came too late to be relied on.
+    renew = one(Renew, harness.hear(A, left), A)  # The grant came too late to be relied on.
     assert of(Granted, harness.hear(A, refused(renew, Reason.NOT_HELD, "over")), ANN) == []
     assert harness.role.session_state.holds == {}
     assert harness.now_ms >= at_ms + HOLD_MS + GRACE_MS
 
 
 def test_a_grant_of_a_lost_hold_that_is_being_released_is_a_loss(harness: SessionHarness) -> None:
-    """That release would release the acquire."""
+    """The release in flight would also release the new acquire."""
     asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
     harness.hear(A, grant(asked))
     again = one(Acquire, harness.acquire(limit=0), A)
@@ -410,7 +410,7 @@ def test_a_grant_of_a_lost_hold_that_is_being_released_is_a_loss(harness: Sessio
 def test_a_release_is_not_sent_under_the_number_of_a_release_of_another_hold(
     harness: SessionHarness,
 ) -> None:
-    """The release of a lost hold may still be under way when its owner holds the lock again."""
+    """The release of a lost hold may still be in flight when its owner holds the lock again."""
     asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
     harness.hear(A, grant(asked))
     again = one(Acquire, harness.acquire(limit=0), A)

@@ -1,4 +1,4 @@
-"""A client's session and requests that change or await an object, and hold nothing."""
+"""A client's session with requests that change or await an object, and hold nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_session_that_ends_leaves_the_outcome_of_a_sent_update_unknown(
 
 def test_an_update_that_was_not_sent_goes_on_in_the_next_session(harness: SessionHarness) -> None:
     first = harness.open(count_down(harness))
-    harness.hear(ANN, Abandon())  # Its cancel keeps the next one from being sent.
+    harness.hear(ANN, Abandon())  # While its cancel is unanswered, no other request is sent.
     blocked = count_down(harness)
     assert of(CountDown, blocked) == []
     sent = one(CountDown, first)
@@ -159,7 +159,7 @@ def test_a_client_that_closes_leaves_the_outcome_unknown(harness: SessionHarness
     assert "unknown" in refused.detail
 
 
-# With a proxy and the table.
+# The tests below use a real proxy and table.
 
 C = CountDown(latch="L", count=2)
 W = AwaitLatch(latch="L", count=2)
@@ -174,7 +174,7 @@ def left(callers: LocalCallers) -> int:
 def test_a_lost_reply_and_a_repetition_count_once() -> None:
     callers = LocalCallers()
     callers.do(ONE, Acquire(lock="a"))
-    callers.silent = True  # The log applies the command, and its outcome is lost.
+    callers.silent = True  # The log applies the command, but its outcome is lost.
     callers.do(TWO, C)
     callers.table.apply(callers.ms, callers.commands[-1])
     assert left(callers) == 1

@@ -29,7 +29,7 @@ def arrive(session: str = A, request: int = 1, **fields: Any) -> AwaitBarrier:
 
 
 def passed(table: LockTable, command: AwaitBarrier) -> list[tuple[str, int, int]]:
-    """Return who passes, with index and generation."""
+    """Return the owners that pass, each with its index and generation."""
     told = table.apply(table.time_ms, command)
     return [
         (one.session, one.index, one.generation) for one in told if isinstance(one, BarrierPassed)

@@ -1,4 +1,4 @@
-"""Deadlines of holds in the replicated table, and bugs planted in them that the model finds."""
+"""Deadlines of holds in the replicated table, and planted bugs that the model finds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def left_ms(table: LockTable) -> int | None:
 
 
 def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:
-    """Return the log times at which holds end, tried millisecond by millisecond."""
+    """Return the log times at which holds end, found by advancing millisecond by millisecond."""
     return [
         at
         for at in range(table.time_ms + 1, before_ms)
@@ -125,12 +125,12 @@ def test_a_renewal_may_change_the_duration_and_never_shortens_a_hold(table: Lock
     table.apply(0, acquire())
     assert outcome(table, renew(2, hold_ms=100)).hold_ms == 100
     table.advance(450)
-    assert outcome(table, renew(3)).hold_ms == 100  # As before.
+    assert outcome(table, renew(3)).hold_ms == 100  # The last duration stays.
     assert ended_at(table) == [450 + 100 + 100 + ROUNDING_MS]
 
 
 def test_a_grant_may_be_renewed_under_the_number_of_its_acquire(table: LockTable) -> None:
-    """A client does so if the grant comes late, before its user has it."""
+    """A client does so if the grant comes late, before its user receives it."""
     table.apply(0, acquire())
     table.advance(200)
     assert applied(table, renew(1)) == ["Renewed"]
@@ -190,7 +190,7 @@ def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTa
     table.apply(0, acquire(limit=0))
     table.advance(300)
     again = outcome(table, acquire(request=2, limit=0))
-    assert (again.count, again.hold_ms, again.grace_ms) == (2, 100, 100)  # What is left.
+    assert (again.count, again.hold_ms, again.grace_ms) == (2, 100, 100)  # The time left.
     table.advance(450)
     assert outcome(table, acquire(request=2, limit=0)) == again
     again = outcome(table, acquire(request=3, limit=0))
@@ -200,7 +200,7 @@ def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTa
 
 
 def test_who_acquires_again_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
-    """Log time is rounded down, so nothing of that millisecond is certain."""
+    """Log time is rounded down, so the client can rely on nothing of that millisecond."""
     table.apply(0, acquire(limit=0))
     table.advance(LEASE_MS - 1)
     again = outcome(table, acquire(request=2, limit=0))
@@ -263,13 +263,13 @@ def test_no_deadline_is_left_of_a_hold_that_ended_otherwise(
 
 
 def test_after_a_change_of_the_master_each_hold_has_the_rest_of_its_time(table: LockTable) -> None:
-    """The time between two leaderships counts for no deadline, however often that happens."""
+    """The time between two leaderships never counts for a deadline, however often they change."""
     table.apply(0, acquire())
     table.advance(300)
-    table.apply(5_000, ExtendSessions(master="b"))  # 201 ms are left.
+    table.apply(5_000, ExtendSessions(master="b"))  # The hold has 201 ms left.
     table.apply(5_100, plain(B))
     assert left_ms(table) == 101
-    table.apply(9_000, ExtendSessions(master="c"))  # 101 ms are left.
+    table.apply(9_000, ExtendSessions(master="c"))  # The hold has 101 ms left.
     assert ended_at(table, 9_500) == [9_101]
 
 
@@ -282,7 +282,7 @@ def test_a_new_master_does_not_lengthen_a_hold_that_it_grants(table: LockTable) 
 def test_ends_come_in_the_order_of_their_times_even_after_a_change_of_the_master(
     table: LockTable,
 ) -> None:
-    """A wait with its timeout in log time may end before a deadline that was moved."""
+    """A wait, whose timeout does not move, may end before a deadline that has moved."""
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=600))
     table.apply(200, ExtendSessions(master="b"))

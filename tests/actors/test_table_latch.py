@@ -181,7 +181,7 @@ def test_a_snapshot_can_keep_every_reply_to_an_update() -> None:
 
 
 class Ephemeral:
-    """Something that ends with a session."""
+    """An item that ends with a session."""
 
     def __init__(self, name: str, ended: list[str]) -> None:
         self.name, self.ended = name, ended
@@ -201,7 +201,7 @@ def test_what_is_attached_to_a_session_ends_after_it_by_ticket(table: LockTable)
 
 
 class Item:
-    """Something that falls due, once more each time."""
+    """An item that falls due again and again."""
 
     ticket = 1
 

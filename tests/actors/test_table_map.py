@@ -41,7 +41,7 @@ from fencelock.transport.codec import decode, encode
 
 A, B = "s.1", "t.2"
 LOGS = int(os.environ.get("FENCELOCK_LOGS", "30"))
-"""Random logs of each kind. ``FENCELOCK_LOGS=2000`` takes four minutes."""
+"""Number of random logs of each kind. ``FENCELOCK_LOGS=2000`` takes four minutes."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def table() -> LockTable:
 
 
 class Writer:
-    """Sends requests of one owner, each under a new number."""
+    """An owner that sends requests, each under a new number."""
 
     def __init__(self, table: LockTable, session: str = A) -> None:
         self.table, self.session, self.request = table, session, 0
@@ -225,7 +225,7 @@ def test_a_key_of_a_client_must_allow_the_map_and_the_guard() -> None:
 
 
 def test_a_hold_that_falls_due_with_the_batch_guards_nothing(table: LockTable) -> None:
-    """The position of the log decides: the session ends before the write is applied."""
+    """The order of the log decides: the session ends before the write is applied."""
     ann, ben = Writer(table), Writer(table, B)
     fence = held(table, Acquire(lock="L", session=A, owner="x", request=1))
     table.apply(9_999, replace(Acquire(lock="other", session=B), owner="x", request=1))
@@ -294,7 +294,7 @@ def test_entries_and_their_bytes_are_counted_and_bounded(
     assert changed(ann.put("a", b"123456789"))[1]
     more = ann.put("a", b"1234567890")
     assert (more.reason, "20 bytes" in more.detail) == (Reason.OVERLOADED, True)
-    monkeypatch.setattr(table_map, "BYTES_MAX", 4)  # What is there may shrink.
+    monkeypatch.setattr(table_map, "BYTES_MAX", 4)  # An existing entry may still shrink.
     assert changed(ann.put("a", b"12345678"))[1]
     ann.delete("a")
     ann.delete("b", map="N")
@@ -486,7 +486,7 @@ def test_different_entries_have_different_numbers(table: LockTable) -> None:
 
 @pytest.mark.parametrize("seed", range(LOGS))
 def test_maps_do_what_the_model_does(seed: int) -> None:
-    """Also M1 to M3: versions rise, counts are right, timeouts and sessions know their entries."""
+    """Check M1 to M3 too: versions, counts, and the entries of timeouts and sessions."""
     compare(steps_of(seed), MapComposer)
 
 

@@ -69,7 +69,7 @@ def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogCompose
 
 
 def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let histories be dropped in short logs."""
+    """Lower the limits of histories, so that short logs reach them."""
     limits = {
         "CHANGES_MAX": 6,
         "HISTORIES_MAX": 2,
@@ -88,7 +88,7 @@ def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_logs_about_elections_and_maps_with_their_watchers(
     monkeypatch: pytest.MonkeyPatch, seed: int, little: bool, composer: type[LogComposer]
 ) -> None:
-    """Also W1 and W2: versions rise, and what is not kept any more is known to be missing."""
+    """Check W1 and W2 too: versions rise, and no reply hides a change that is no longer kept."""
     if little:
         keep_little(monkeypatch)
     compare(steps_of(seed), composer)

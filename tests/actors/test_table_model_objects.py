@@ -1,4 +1,4 @@
-"""Latches and barriers in the table against the dumb model, and bugs that this must find."""
+"""Latches and barriers in the table compared with the dumb model, and planted bugs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fencelock.actors.table.table_state import TableState
 @pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
 @pytest.mark.parametrize("seed", range(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
-    """Also L11 and L12: nobody waits for a latch at 0, or for a barrier that is complete."""
+    """Check L11 and L12 too: no waits for a latch at 0, or for a complete barrier."""
     compare(steps_of(seed), composer)
 
 
@@ -38,7 +38,7 @@ def only_a_lone_waiter_passes(sound: Any) -> Any:
 
 
 def a_latch_is_kept(change: int) -> Plant:
-    """A latch is gone that much later (ms)."""
+    """Return a bug that removes latches ``change`` later (ms)."""
 
     def plant(sound: Any) -> Any:
         def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:

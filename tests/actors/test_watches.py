@@ -1,4 +1,4 @@
-"""Reads of changes: where they wait, what ends their wait, and where a client sends them next."""
+"""Reads of changes: how they wait at a node, and how a client sends them again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ A, B, ME, USER = Address("a/proxy"), Address("b/proxy"), Address("c/session"), A
 
 
 class ReadsHarness:
-    """The reads of a node whose table is changed by hand; its state is 0 ms old at 0 ms."""
+    """The reads of a node whose table the test changes. At 0 ms its state is 0 ms old."""
 
     def __init__(self) -> None:
         self.machine = LockMachine()
@@ -79,7 +79,7 @@ def reads() -> ReadsHarness:
 
 
 def answers(effects: Effects) -> list[tuple[int, list[int] | None]]:
-    """Return the number of each answer, and its changes; None for a refusal."""
+    """Return the number of each answer, and the versions of its changes; None for a refusal."""
     found: list[tuple[int, list[int] | None]] = []
     for one in sent(effects, events.Consulted, ASKER):
         changes = one.answer.changes if isinstance(one.answer, Changed) else None
@@ -145,7 +145,7 @@ def test_after_a_snapshot_every_waiting_read_is_looked_at_again(reads: ReadsHarn
 def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
     reads: ReadsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The changes of other keys may be forgotten meanwhile."""
+    """Meanwhile the changes of other keys may be dropped."""
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
     question = ReadHistory(lock=M, after=1, prefix="a")
     consult = events.Consult(number=1, question=question, age_ms=None, watched=M)
@@ -206,7 +206,7 @@ def consult(effects: Effects) -> events.Consult:
 def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
     asked = consult(watch(proxy))
     assert (asked.question, asked.watched) == (ReadHistory(lock=S, after=4), S)
-    assert sends(watch(proxy)) == []  # It was sent again.
+    assert sends(watch(proxy)) == []  # This is a repetition.
     changes = (Change(5, "", None, 2),)
     changed = Changed(version=6, changes=changes, resync=False)
     consulted = events.Consulted(number=asked.number, answer=changed, slot=9, age_ms=3)
@@ -233,22 +233,22 @@ def test_a_client_may_wait_for_so_many_changes(
         assert not told(watch(proxy, request), api.Refused)
     (refused,) = told(watch(proxy, 3), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
-    assert "2 questions of client 'ann' wait for a change" in refused.detail
+    assert "2 queries of client 'ann' wait for a change" in refused.detail
     assert "quota watches is 2" in refused.detail
     assert not told(watch(proxy, 4, after=None), api.Refused)
     monkeypatch.setattr("fencelock.actors.proxy.queries.WATCHES_MAX", 2)
     proxy.clients.quotas = Quotas()
     (refused,) = told(watch(proxy, 5), api.Refused)
-    assert "2 unanswered questions, its limit" in refused.detail
+    assert "2 unanswered queries, its limit" in refused.detail
 
 
 @pytest.mark.parametrize(
     ("question", "text"),
     [
-        (ReadChanges(watched="s", session="ann"), "lock 's' has no changes to watch"),
+        (ReadChanges(watched="s", session="ann"), "lock 's' cannot be watched"),
         (ReadChanges(watched=S, after=-1, session="ann"), "after is -1"),
         (ReadChanges(watched=S, age_ms=-1, session="ann"), "age_ms is -1"),
-        (ReadChanges(watched="election\x1f", session="ann"), "lock name of 0 bytes"),
+        (ReadChanges(watched="election\x1f", session="ann"), "election name of 0 bytes"),
     ],
 )
 def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, question: ReadChanges, text: str) -> None:
@@ -299,7 +299,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
         one.apply(1, ExtendSessions(master="a", fence_floor=floor))
     seen = lead(lost)
 
-    before = table.changes(S, seen)  # Nobody leads: the old term has ended without a change.
+    before = table.changes(S, seen)  # Nobody leads: the old term ended without a change.
     assert (before.resync, before.changes) == (True, ())
     table.apply(1, Open(session="ann", ttl_ms=9_000))
     for number in range(1, 5):
@@ -318,7 +318,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
 
 
 def lead(table: LockTable) -> int:
-    """Let a client lead, and return the version up to which a watcher has all changes."""
+    """Let a client lead; return the version up to which a watcher then has all changes."""
     table.apply(1, Open(session="ann", ttl_ms=9_000))
     table.apply(1, Lead(election="s", value="v", session="ann.1", request=1))
     read = table.changes(S, None)

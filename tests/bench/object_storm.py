@@ -3,11 +3,10 @@
     python tests/bench/object_storm.py --seconds 60     # a verdict for each kind
     python tests/bench/object_storm.py --seed 7 --json  # the same choices again, as one JSON object
 
-Three nodes with journals, and client processes that take part in the contests of
-`examples/contests.py`. Again and again a client or a node is killed. The client is replaced by
-another one, the node is started again. Clients write what they do to files, which show whether an
-object was ever used beyond its capacity, or an update was lost. Exits with 1 if a promise is
-broken.
+The program runs three nodes with journals, and clients that take part in the contests of
+`examples/contests.py`. It kills clients and nodes at random. It replaces a client by another one,
+and starts a node again. The files that clients write show whether an object was ever used beyond
+its capacity, or an update was lost. The program exits with 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ DOWN_S = (0.0, 1.5)
 NODE_SHARE = 0.4
 """Share of kills that hit a node."""
 END_S = 30.0
-"""Time limit for the clients' last turns, and for what dead clients held to become free."""
+"""Timeout for the last turns of clients, and for the end of the holds of dead clients (s)."""
 LOG_CHARACTERS = 500
 
 
 @dataclass
 class StormVerdict:
-    """The result of a storm; ``ok`` only if every kind kept its promise, and nobody failed."""
+    """The result of a storm; ``ok`` only if all kinds kept their promises and no client failed."""
 
     seed: int
     seconds: float
@@ -64,13 +63,13 @@ class StormVerdict:
 
 @dataclass
 class ObjectStorm:
-    """Nodes, clients, and what is due to start again.
+    """The nodes and clients of a storm.
 
     Args:
-        folder: for configurations, journals, logs and evidence.
+        folder: the folder for configurations, journals, logs and evidence.
         chance: chooses victims and times.
-        clients: how many run at a time.
-        ttl_s: how long the cluster keeps what a dead client holds (s).
+        clients: the number of clients at a time.
+        ttl_s: the TTL of the clients' sessions (s).
 
     """
 
@@ -88,9 +87,9 @@ class ObjectStorm:
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.started = 0
         self.down = ""
-        """The node that is down; a majority must live."""
+        """The node that is down, or empty. Only one may be down, so that a majority lives."""
         self.due: list[tuple[float, str]] = []
-        """When what starts again: a node, or with an empty name another client."""
+        """The times at which nodes start again; an empty name stands for a new client."""
 
     def start_client(self) -> None:
         """Start a client process under a new name."""
@@ -113,7 +112,7 @@ class ObjectStorm:
         self.running[name] = process
 
     def rage(self, watcher: fencelock.Client, seconds: float) -> None:
-        """Kill and restart for ``seconds``, then let everything come up again."""
+        """Kill and restart for ``seconds``, then wait until everything runs again."""
         for _ in range(self.clients):
             self.start_client()
         ends = time.monotonic() + seconds
@@ -129,7 +128,7 @@ class ObjectStorm:
         self.members.wait_until_ready(watcher)
 
     def _restart(self, now: float) -> None:
-        """Start what is due."""
+        """Start the nodes and clients that are due."""
         for at, node in [one for one in self.due if one[0] <= now]:
             self.due.remove((at, node))
             if node:
@@ -148,7 +147,7 @@ class ObjectStorm:
         self.due.append((time.monotonic() + self.chance.uniform(*DOWN_S), ""))
 
     def _kill_node(self, watcher: fencelock.Client) -> None:
-        """Kill a node, unless another one is down or not ready yet."""
+        """Kill a node, unless another node is down or not ready yet."""
         node = self.chance.choice(self.members.names)
         ready = {status.node for status in described(watcher) if status.ready}
         if ready == set(self.members.names):
@@ -157,7 +156,7 @@ class ObjectStorm:
             self.due.append((time.monotonic() + self.chance.uniform(*DOWN_S), node))
 
     def _check_running(self) -> None:
-        """Note clients that ended by themselves: no call may fail while a majority lives."""
+        """Note the clients that ended by themselves. No call may fail while a majority lives."""
         for name, process in list(self.running.items()):
             if process.poll() is not None:
                 del self.running[name]
@@ -166,7 +165,7 @@ class ObjectStorm:
                 self.due.append((0, ""))
 
     def end(self, watcher: fencelock.Client) -> None:
-        """Let the clients end by themselves; nothing may be held after that."""
+        """Let the clients end by themselves. After that, no object may be held."""
         (self.folder / OVER).touch()
         ends = time.monotonic() + END_S
         for name, process in self.running.items():
@@ -226,7 +225,7 @@ def main() -> int:
         __doc__,
         seconds=(60.0, "duration of the storm (s; default: 60)"),
         clients=(6, "client processes at a time (default: 6)"),
-        ttl=(3.0, "time for which a dead client's objects stay taken (s; default: 3)"),
+        ttl=(3.0, "time for which the holds of a dead client remain (s; default: 3)"),
         seed=(0, "chooses victims and times (default: 0, which draws one)"),
     )
     seed = options.seed or time.time_ns() % 1_000_000

@@ -1,10 +1,10 @@
-"""The cost of a change for those who watch it: python tests/bench/watch_fanout.py [--watchers 1000]
+"""The cost of a change for its watchers: python tests/bench/watch_fanout.py [--watchers 1000]
 
-Three nodes in memory; processes of clients with watches of one election; and a client that leads in
-it, again and again. An event is one change that one watcher has received. Leaders go on as fast as
-all watchers follow.
+The program runs three nodes in memory, client processes that watch one election, and a client that
+leads in this election again and again. An event is one change that one watcher has received. The
+next term begins when all watchers have received the last change.
 
-With ``--others`` so many further watches wait for elections that do not change: they must cost
+With ``--others`` as many further watches wait for elections that do not change. They must cost
 nothing.
 """
 
@@ -25,12 +25,12 @@ from fencelock.cluster.bench.members import NodeProcesses
 CLIENTS = 4
 WATCHES_OF_CLIENT = 900
 AT_ONCE = 100
-"""First reads under way at a time: a client may have 256 queries without a reply."""
+"""Number of first reads in flight. A client may have 256 queries without a reply."""
 LONG_S = 120.0
 
 
 async def watch(addresses: str, count: int, others: int) -> None:
-    """Be one process of clients: print a line whenever all its watches have seen a change."""
+    """Run one client process, which prints a line whenever all its watches have seen a change."""
     clients: list[fencelock.aio.Client] = []
     for _ in range(-(-(count + others) // WATCHES_OF_CLIENT)):
         clients.append(await fencelock.aio.connect(addresses, cluster="bench"))
@@ -73,7 +73,7 @@ def measure(watchers: int, others: int, changes: int) -> float:
 
             follow()
             began = 0.0
-            for turn in range(-1, changes // 2):  # The first one warms up.
+            for turn in range(-1, changes // 2):  # The first turn warms up.
                 began = began if turn else time.perf_counter()
                 term = election.lead("me").acquire()
                 assert term
@@ -87,7 +87,7 @@ def measure(watchers: int, others: int, changes: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The cost of a change for those who watch it")
+    parser = argparse.ArgumentParser(description="Measure the cost of a change for its watchers.")
     parser.add_argument("--watchers", type=int, default=1_000)
     parser.add_argument("--others", type=int, default=0)
     parser.add_argument("--changes", type=int, default=20)

@@ -1,4 +1,4 @@
-"""Deadlines as users meet them: threads and tasks on real clusters of `bakery` and `paxos`."""
+"""Deadlines with threads and tasks, on real clusters of `bakery` and `paxos`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cyclic barriers as users meet them: threads, tasks and asks, on a `paxos` cluster."""
+"""Cyclic barriers with threads, tasks and asks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_parties_must_agree_and_arguments_have_limits(
         with pytest.raises(ValueError, match=r"must be|allowed|bytes"):
             made()
     wrong: Any = "3"
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="parties is '3', and must be an int from 1 to 10000"):
         client.barrier(name, wrong)
     assert repr(client.barrier(name, 2)) == f"<Barrier '{name}' of 2 parties>"
 

@@ -1,4 +1,4 @@
-"""Leader elections and their watches as users meet them, on a `paxos` cluster."""
+"""Leader elections and their watches with threads, tasks and asks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
     terms(paxos_nodes[0], name, 5)
     assert [watch.get(PATIENCE_S) for _ in range(10)][-1] is None
     assert watch.resyncs == 0
-    fences = terms(paxos_nodes[0], name, 5)  # These are kept for it.
+    fences = terms(paxos_nodes[0], name, 5)  # The cluster keeps these changes for the watch.
     assert watch.get(PATIENCE_S) == fencelock.Leader("term 0", fences[0])
     behind = connect().election(name).watch()
     assert next(behind) is None
@@ -245,7 +245,7 @@ def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> N
         Change(end.version, "", None, fence),
     )
     assert empty.version < begin.version < end.version == version
-    with pytest.raises(fencelock.InvalidRequestError, match="lock 'x' has no changes to watch"):
+    with pytest.raises(fencelock.InvalidRequestError, match="lock 'x' cannot be watched"):
         ask(node, ReadChanges(watched="x"))
 
 

@@ -1,4 +1,4 @@
-"""Count-down latches as users meet them: threads, tasks and asks, on a `paxos` cluster."""
+"""Count-down latches with threads, tasks and asks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_callers_pass_once_the_count_is_0(
     assert not any(wait.done() for wait in waits)
     assert two.latch(name, 3).count_down(2) == 0
     assert [wait.result(PATIENCE_S) for wait in waits] == [True] * 3
-    assert latch.wait(0)  # It is kept.
+    assert latch.wait(0)  # The latch is kept.
     assert latch.count_down() == latch.count() == 0
 
 
@@ -87,9 +87,11 @@ def test_another_count_and_what_is_out_of_its_limits_are_refused(
         with pytest.raises(ValueError, match=r"must be|allowed|bytes"):
             made()
     wrong: Any = "3"
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="count is '3', and must be an int from 1 to 2147483647"):
         client.latch(name, wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="keep_s is '3', and must be a number of seconds"):
+        client.latch(name, 1, keep_s=wrong)
+    with pytest.raises(TypeError, match="n is '3', and must be an int from 1 to 2147483647"):
         latch.count_down(wrong)
     assert latch.count() == 2
     assert repr(latch) == f"<Latch '{name}' of 3>"
@@ -109,7 +111,7 @@ def test_status_and_lists_show_latches(
     assert listed == (object_name(LATCH, name), 1, 2, 3)
     assert client.locks() == ()
     seen = set[int | None]()
-    while 2 not in seen:  # Nodes describe what they know, which may be a little older.
+    while 2 not in seen:  # The state of a node may be a little older.
         statuses = (lock for node in client.describe() for lock in node.locks)
         seen |= {one.left for one in statuses if one.lock == status.lock}
     latch.count_down(2)

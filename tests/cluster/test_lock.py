@@ -393,7 +393,7 @@ def test_the_text_of_a_lock_tells_its_name_and_state(lock: Lock) -> None:
 
 
 def test_an_acquire_that_was_cancelled_shares_its_owner_with_no_later_one(scene: Scene) -> None:
-    """It may have been granted meanwhile, and is then released in the background."""
+    """The cancelled acquire may still be granted. Then it is released in the background."""
     scene.session.mute = True
     cancelled = scene.lock(owner=None)._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
     next(cancelled)

@@ -16,7 +16,7 @@ from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.error import ConfigError, InvalidRequestError, UnavailableError
 from fencelock.cluster.aio.lock import owner_of_task
 from fencelock.cluster.config import loopback, starting_config
-from fencelock.cluster.lock_options import check_text_type, wait_ms_of
+from fencelock.cluster.lock_options import check_text_type, term_ms_of, wait_ms_of
 from fencelock.cluster.owner import owner_of_thread, process_label, process_user
 from fencelock.cluster.settings import Settings, Target, age_ms_of, check_text
 
@@ -160,6 +160,16 @@ def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
 def test_a_timeout_out_of_range_is_a_value_error(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout is"):
         wait_ms_of(timeout)
+
+
+def test_a_timeout_or_a_duration_of_another_type_is_a_type_error() -> None:
+    wrong: Any = "5"
+    with pytest.raises(TypeError, match="timeout is '5', and must be a number of seconds from 0"):
+        wait_ms_of(wrong)
+    with pytest.raises(TypeError, match="grace is '5', and must be a number of seconds above 0"):
+        term_ms_of("grace", wrong)
+    with pytest.raises(TypeError, match="max_age is '5', and must be a number of seconds from 0"):
+        age_ms_of("local", wrong)
 
 
 @pytest.mark.parametrize("connect", [fencelock.connect, fencelock.aio.connect])

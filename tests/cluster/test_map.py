@@ -1,4 +1,4 @@
-"""Maps as users meet them: threads, tasks and asks, on a `paxos` cluster."""
+"""Maps with threads, tasks and asks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_change_by_version_fails_if_somebody_was_faster(kv: fencelock.Map) -> 
     assert first is not None
     assert kv.put_if_absent("k", b"2") is None
     second = kv.replace("k", b"2", version=first)
-    with pytest.raises(VersionMismatchError, match=f"has version {second}, and version") as failed:
+    with pytest.raises(VersionMismatchError, match=f"has version {second}, but version") as failed:
         kv.replace("k", b"3", version=first)
     assert failed.value.version == second
     with pytest.raises(VersionMismatchError, match="nothing was changed"):
@@ -126,7 +126,7 @@ def test_an_ephemeral_entry_lives_as_long_as_its_client(
 def test_a_client_keeps_the_session_of_an_ephemeral_entry_alive(
     paxos_addresses: str, kv: fencelock.Map, name: str
 ) -> None:
-    """Its TTL is 1 s, and it does nothing else for three times as long."""
+    """The TTL is 1 s, and the client does nothing else for three times as long."""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, ttl=1) as worker:
         worker.map(name).put("worker", b"", ephemeral=True)
         kv.put("clock", b"", ttl=3)
@@ -197,7 +197,7 @@ def test_entries_are_listed_in_pages(kv: fencelock.Map, pool: ThreadPoolExecutor
 
 
 def test_large_values_of_many_threads_pass(kv: fencelock.Map) -> None:
-    """No honest client is taken for a flooder: 200 values of 64 KiB, 40 at a time."""
+    """The flood protection accepts 200 values of 64 KiB, 40 at a time, from an honest client."""
 
     def put(number: int) -> int:
         return kv.put(f"{number % 50}", LARGE)
@@ -226,15 +226,45 @@ def test_a_local_read_needs_no_other_node(kv: fencelock.Map) -> None:
 WRONG: dict[str, tuple[Callable[[fencelock.Map], object], type[Exception], str]] = {
     "text": (lambda kv: kv.put("k", "text"), TypeError, "value is str, and must be bytes"),  # type: ignore[arg-type]
     "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "bytearray"),  # type: ignore[arg-type]
-    "key": (lambda kv: kv.put(5, b""), TypeError, "entry_key"),  # type: ignore[arg-type]
+    "key": (lambda kv: kv.put(5, b""), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
+    "get": (lambda kv: kv.get(5), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
+    "delete": (lambda kv: kv.delete(5), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
     "no key": (lambda kv: kv.get(""), InvalidRequestError, "key is empty"),
     "long key": (lambda kv: kv.put("ä" * 129, b""), InvalidRequestError, "258 bytes"),
     "large": (lambda kv: kv.put("k", LARGE + b"x"), InvalidRequestError, "65537 bytes"),
     "ttl": (lambda kv: kv.put("k", b"", ttl=0), ValueError, "above 0"),
-    "long ttl": (lambda kv: kv.put("k", b"", ttl=4e7), InvalidRequestError, "ttl_ms"),
+    "long ttl": (lambda kv: kv.put("k", b"", ttl=4e7), InvalidRequestError, "at most 31622400"),
+    "text ttl": (
+        lambda kv: kv.put("k", b"", ttl="x"),  # type: ignore[arg-type]
+        TypeError,
+        "ttl is 'x', and must be a number of seconds above 0 and at most 31622400, or None for no",
+    ),
+    "ephemeral": (
+        lambda kv: kv.put("k", b"", ephemeral=1),  # type: ignore[arg-type]
+        TypeError,
+        "ephemeral is 1, and must be True or False",
+    ),
     "version": (lambda kv: kv.replace("k", b"", version=0), ValueError, "put_if_absent"),
+    "no version": (
+        lambda kv: kv.replace("k", b"", version=None),  # type: ignore[arg-type]
+        TypeError,
+        "version is None, and must be an int of at least 1; use put for any version",
+    ),
+    "delete by text": (
+        lambda kv: kv.delete("k", version="1"),  # type: ignore[arg-type]
+        TypeError,
+        "version is '1', and must be an int of at least 1; leave it out",
+    ),
     "fence": (lambda kv: kv.put("k", b"", fence=3), TypeError, "a lock or a hold"),  # type: ignore[arg-type]
     "limit": (lambda kv: kv.items(limit=-1), ValueError, "limit is -1"),
+    "part of an entry": (
+        lambda kv: kv.items(limit=1.5),  # type: ignore[arg-type]
+        TypeError,
+        "limit is 1.5, and must be an int of at least 0, or None for no limit",
+    ),
+    "prefix": (lambda kv: kv.items(b"k"), TypeError, "prefix is b'k', and must be str"),  # type: ignore[arg-type]
+    "after": (lambda kv: kv.items(after=1), TypeError, "after is 1, and must be str"),  # type: ignore[arg-type]
+    "watch": (lambda kv: kv.watch(after="k"), TypeError, "after is 'k', and must be an int"),  # type: ignore[arg-type]
     "age": (lambda kv: kv.get("k", read="local", max_age=-1), ValueError, "max_age"),
 }
 

@@ -1,4 +1,4 @@
-"""Watches of maps as users meet them, on a `paxos` cluster."""
+"""Watches of maps with threads and tasks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Connect = Callable[[], fencelock.Client]
 
 
 def listing(watch: fencelock.MapWatch) -> dict[str, bytes | None]:
-    """Return the listing that comes next, by key."""
+    """Return the entries of the next listing, by key."""
     seen = watch.get(PATIENCE_S)
     assert isinstance(seen, MapListing)
     return {entry.key: entry.value for entry in seen.entries}
@@ -119,7 +119,7 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
     puts: list[int] = []
 
     def changed_meanwhile(message: Any) -> Any:
-        """The last entry is changed after the first part of the listing was read."""
+        """Change the last entry after the first part of the listing was read, then ask."""
         if not puts:
             puts.append(kv.put("k8", b"new"))
         return ask_page(message)
@@ -135,7 +135,7 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
 
 
 class Channel:
-    """A channel with another way to ask."""
+    """A channel with another `ask`."""
 
     def __init__(self, channel: Any, ask: Callable[[Any], Any]) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""Read/write locks as users meet them on a `bakery` cluster: shared holds with deadlines."""
+"""Read/write locks with threads and tasks, on a `bakery` cluster: shared holds with deadlines."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_wait_that_times_out_names_a_holder(
     one, two, three = (connect().rwlock(name, timeout=0.3) for _ in range(3))
     with one.read(), two.read():
         writer = pool.submit(hold_to_write, three)
-        with pytest.raises(fencelock.LockTimeoutError, match=r"held by .*, and by 1 others"):
+        with pytest.raises(fencelock.LockTimeoutError, match=r"held by .*, and by 1 other"):
             writer.result(PATIENCE_S)
 
 

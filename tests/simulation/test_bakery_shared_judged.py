@@ -1,4 +1,4 @@
-"""Shared locks of `bakery` under every fault, and bugs planted in them that judges catch."""
+"""Shared locks of `bakery` under all faults, and planted bugs that judges find."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fencelock.cluster.simulation.rwlocks import RWLOCKS
 SEEDS = 6
 
 SEEDS_MOST = 40
-"""In so many runs a bug is seen at least once; the first of them take fewer than five."""
+"""Number of runs in which each bug must be found. Most bugs are found in fewer than five."""
 
 MET = (
     "bakery.granted",
@@ -34,7 +34,7 @@ MET = (
     "client.wait_renewed",
     "contender.bereft",
 )
-"""Counters that the seeds must reach, or their faults were too few."""
+"""Counters that must rise in the seeds; otherwise these had too few faults."""
 
 Ahead = Callable[[TicketTable, TicketEntry, Instant], Turn | None]
 
@@ -60,7 +60,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
 
 
 def past_a_waiting_writer(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
-    """Let a shared ticket pass exclusive ones that wait."""
+    """Let a shared ticket overtake exclusive tickets that wait."""
     found = AHEAD(table, entry, now)
     if not entry.ticket.shared or table.queues[entry.ticket.lock].exclusive.holding:
         return found
@@ -68,7 +68,7 @@ def past_a_waiting_writer(table: TicketTable, entry: TicketEntry, now: Instant) 
 
 
 def exclusive_ones(queue: TicketQueue, *, shared: bool) -> tuple[ModeQueue, ...]:
-    """Take shared tickets for none that conflict with an exclusive one."""
+    """Assume that shared tickets do not conflict with exclusive ones."""
     del shared
     return (queue.exclusive,)
 
@@ -83,7 +83,7 @@ def record_without_mode(entry: TicketEntry, now: Instant) -> Record:
 
 
 def highest_alone(tickets: TicketTable, now: Instant, held: object) -> list[TicketEntry]:
-    """Let only the highest fence hold after a hand-over, as if there were no shared tickets."""
+    """Keep only the hold with the highest fence after a hand-over, also of shared tickets."""
     del held
     for queue in list(tickets.queues.values()):
         for entry in queue.holders()[:-1]:
@@ -92,7 +92,7 @@ def highest_alone(tickets: TicketTable, now: Instant, held: object) -> list[Tick
 
 
 def fence_without_rank(attempts: TicketAttempts, entry: TicketEntry) -> int:
-    """Draw the next fence of a shared ticket as for an exclusive one."""
+    """Draw the next fence of a shared ticket as that of an exclusive one."""
     mine = pack_fence(attempts.epoch_state.epoch, entry.ticket.turn.number)
     return max(mine, attempts.table.counters_of(entry.ticket.lock).fence + 1)
 

@@ -1,4 +1,4 @@
-"""Locks with deadlines under every fault, and bugs planted in them that judges catch."""
+"""Locks with deadlines under all faults, and planted bugs that judges find."""
 
 from __future__ import annotations
 

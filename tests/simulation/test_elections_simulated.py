@@ -1,4 +1,4 @@
-"""Elections and their watchers under every fault, and bugs planted in them that judges catch."""
+"""Elections and their watchers under all faults, and planted bugs that judges find."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def what_is_dropped_was_never_there(histories: Histories, lock: str, kept: Histo
 def a_node_that_is_behind_begins_anew(
     histories: Histories, lock: str, after: int, prefix: str = ""
 ) -> Any:
-    """A client moves to a node that has not applied all that it has seen."""
+    """Resync a watch at a node that has not yet applied all changes that the watch has seen."""
     return READ(histories, lock, after, prefix) if after <= histories.version else None
 
 

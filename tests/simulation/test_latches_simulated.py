@@ -1,4 +1,4 @@
-"""Count-down latches end to end under every fault, and bugs planted in them that judges catch."""
+"""Count-down latches end to end under all faults, and planted bugs that judges find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches of a map under every fault, and bugs planted in them that judges catch."""
+"""Watches of a map under all faults, and planted bugs that judges find."""
 
 from __future__ import annotations
 

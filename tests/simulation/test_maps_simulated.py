@@ -1,4 +1,4 @@
-"""Maps under every fault, and bugs planted in them that judges catch."""
+"""Maps under all faults, and planted bugs that judges find."""
 
 from __future__ import annotations
 

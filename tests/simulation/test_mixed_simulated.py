@@ -1,4 +1,4 @@
-"""All kinds of objects in one run under every fault; the judge of each kind watches."""
+"""All kinds of objects in one run under all faults, with the judge of each kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fencelock.cluster.simulation.mixed import MixedJudge
 from fencelock.cluster.simulation.objects import ALL, WORKLOADS, workload_of
 
 SEEDS = 3
-"""Runs of all kinds are long."""
+"""Number of runs. It is small because a run with all kinds takes long."""
 
 GRANT = TableState.grant_permits
 
@@ -50,7 +50,7 @@ def of_kind(kind: str, bug: Any) -> Any:
 
 
 def forgets_its_permits(table: TableState, owner_state: OwnerState) -> None:
-    """Others are granted what this owner holds."""
+    """Let other owners be granted the permits of this owner."""
     pool = table.pools[owner_state.lock]
     pool.free = pool.capacity
 

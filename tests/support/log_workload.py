@@ -108,7 +108,7 @@ class LogCounter:
         return SoMany(count=self.count)
 
     def take_changed(self) -> tuple[str, ...]:
-        """Return nothing: nobody waits for changes."""
+        """Return nothing, because no client watches this machine."""
         return ()
 
     def snapshot(self) -> Iterator[bytes | None]:

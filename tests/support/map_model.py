@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from support.table_model import Model
 
 Seen = tuple[str, str, bytes, int, str, float]
-"""An entry: its map, its key, its value, its version, its session, and when it is due."""
+"""An entry: its map, key, value, version and session, and the time at which it expires."""
 
 
 @dataclass(eq=False)
 class ModelEntry:
-    """An entry, and its place among all that falls due."""
+    """An entry, and its place among all items that fall due."""
 
     map: str
     key: str
@@ -31,7 +31,7 @@ class ModelEntry:
 
     @property
     def seen(self) -> Seen:
-        """All of it that can be seen."""
+        """The part of the entry that can be compared."""
         return self.map, self.key, self.value, self.version, self.session, self.due
 
 
@@ -71,14 +71,14 @@ def change(model: Model, command: EntryRequest) -> None:
 
 
 def end(model: Model, entries: list[ModelEntry]) -> None:
-    """End entries, one after the other."""
+    """Remove entries, one after the other."""
     model.entries = [e for e in model.entries if e not in entries]
     for e in entries:
         model.history.add(object_name(MAP, e.map), e.key, None, 0, model.now)
 
 
 def entries_in(table: LockTable) -> list[Seen]:
-    """Return the entries of a table, in order, and check what the table counts."""
+    """Return the entries of a table, in order, and check M1 to M3."""
     maps = table.maps
     entries = maps.in_order()
     assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # M2

@@ -1,4 +1,4 @@
-"""The changes that can be watched as a dumb model: one list of all that there ever were."""
+"""The changes of watched objects in the dumb model: one list of all changes ever made."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ModelChange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """What it counts as (bytes)."""
+        """Its size, as the limits count it (bytes)."""
         return 64 + len(self.key) + len(self.value or b"")
 
 
 class ModelHistory:
-    """All changes, and up to which version those of each object are dropped."""
+    """All changes, and the version up to which those of each object are dropped."""
 
     def __init__(self) -> None:
         self.all: list[ModelChange] = []
@@ -44,7 +44,7 @@ class ModelHistory:
     def add(
         self, lock: str, key: str, value: bytes | None, fence: int, now: int, above: int = 0
     ) -> None:
-        """Add a change, and drop what is too much."""
+        """Add a change, and drop the changes beyond the limits."""
         if lock not in self.dropped:
             self.dropped[lock] = self.gone
         if not self.version:

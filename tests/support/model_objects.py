@@ -1,4 +1,4 @@
-"""The rules of objects that are changed and awaited, and that nobody holds, as a dumb model."""
+"""Latches and barriers in the dumb model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ModelLatch:
-    """A count-down latch that its first request made; ``gone`` is the time of its end."""
+    """A count-down latch; ``gone`` is the time at which it is removed."""
 
     count: int
     left: int
@@ -31,10 +31,10 @@ class ModelObjects:
         self.model = model
         self.latches: dict[str, ModelLatch] = {}
         self.parties: dict[str, int] = {}
-        """The number of parties that the last arrival at each barrier named."""
+        """The number of parties of each barrier, from its last arrival."""
 
     def update(self, c: UpdateRequest) -> None:
-        """Do what a new request says."""
+        """Apply a new request."""
         if isinstance(c, AwaitBarrier):
             self._on_barrier(c)
         else:
@@ -42,12 +42,12 @@ class ModelObjects:
             self._on_latch(c)
 
     def note_end(self, claim: ModelClaim) -> None:
-        """Note that a wait ended in vain."""
+        """Act upon the end of a wait that did not pass."""
         self._tidy(claim.lock)
         self._break(claim.lock)
 
     def _tidy(self, lock: str) -> None:
-        """Forget a latch that is as a new one would be."""
+        """Remove a latch if a new one would be in the same state."""
         latch = self.latches.get(lock)
         if latch is not None and latch.left == latch.count and not self.model.find(lock=lock):
             del self.latches[lock]

@@ -1,4 +1,4 @@
-"""Three members of `paxos` in processes of their own, which a test may kill and start again."""
+"""Three members of `paxos` in separate processes, which a test can kill and start again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def wait_until_ready(client: fencelock.Client, node: str) -> None:
 
 @contextmanager
 def running_members(folder: Path) -> Generator[PaxosProcesses]:
-    """Run three members; check afterwards that all run, and kill them."""
+    """Run three members; afterwards check that all of them still run, and kill them."""
     members = PaxosProcesses(folder)
     for node in NODES:
         members.start(node)

@@ -193,7 +193,7 @@ class SeveralComposer(ObjectComposer):
 
 
 class DeadlineComposer(ObjectComposer):
-    """Also writes acquires with a duration, some of them invalid, and renewals."""
+    """Writes acquires with a duration too, some of them invalid, and renewals."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
@@ -258,7 +258,7 @@ class MixedComposer(ObjectComposer):
 
 
 class ElectionComposer(ObjectComposer):
-    """Also writes about elections, of few candidates."""
+    """Writes requests of a few candidates to lead in elections too."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
@@ -286,7 +286,7 @@ class ElectionComposer(ObjectComposer):
 
 
 class MapComposer(ObjectComposer):
-    """Also changes entries of maps, with and without versions, ends and guards."""
+    """Writes changes of maps too, with and without versions, ends and guards."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
@@ -322,7 +322,7 @@ class MapComposer(ObjectComposer):
 
 
 class LatchComposer(ObjectComposer):
-    """Also writes about count-down latches, some of which are gone meanwhile."""
+    """Writes requests about count-down latches too, some of which are removed meanwhile."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
@@ -346,7 +346,7 @@ class LatchComposer(ObjectComposer):
 
 
 class BarrierComposer(ObjectComposer):
-    """Also writes about barriers of two or three parties, some of which stop waiting."""
+    """Writes arrivals at barriers of two or three parties too, some of which stop waiting."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
@@ -421,9 +421,9 @@ class TableJudge:
     def judge(
         self, table: LockTable, before: dict[str, Queue], out: list[Result], *, renews: bool
     ) -> None:
-        """Judge the outcomes of one command, and ``table`` after it.
+        """Judge the outcomes of one command, and the state of ``table`` after it.
 
-        A command that ``renews`` may have the number of an acquire; its outcome is the last.
+        A command that ``renews`` may have the number of an acquire; then its outcome is the last.
         """
         lasting = (
             api.Reason.TIMED_OUT,
@@ -475,7 +475,7 @@ class TableJudge:
 
 
 def judge_objects(table: LockTable) -> int:
-    """Judge the objects that nobody holds; return the number of their waits."""
+    """Judge the latches and barriers; return the number of their waits."""
     waits = 0
     for one in table.objects.values():
         members = [wait.owner_state for wait in one.waits]

@@ -77,14 +77,14 @@ class ModelClaim:
     locks: tuple[str, ...] = ()
     """The locks of a claim for several."""
     value: bytes | None = None
-    """The value of a claim to lead."""
+    """The value of a candidate of an election."""
     hold_ms: int = 0
-    """The duration that it asked for, 0 for none."""
+    """The requested duration, 0 for none."""
     grace_ms: int = 0
     ends: float = float("inf")
     """The log time at which the hold ends."""
     first: int = 0
-    """The acquire that was granted first."""
+    """The number of the acquire that was granted first."""
     renewals: dict[int, int] = field(default_factory=dict[int, int])
     """The duration of each renewal, by number."""
 
@@ -166,7 +166,7 @@ class Model:
         return True
 
     def wait(self, c: UpdateRequest) -> None:
-        """Let the owner of a request wait, if it waits at all; it is granted no permits."""
+        """Let the owner of a request wait, unless it does not wait. It is granted no permits."""
         if c.wait_ms == 0:
             self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
             return
@@ -177,7 +177,7 @@ class Model:
         self.out.append(("Queued", c.session, c.owner, c.request, c.lock))
 
     def end_wait(self, wait: ModelClaim) -> None:
-        """Serve those who waited behind a wait that ended in vain."""
+        """Serve the waits behind a wait that ended without a grant."""
         self.serve(wait)
         self.objects.note_end(wait)
 

@@ -32,7 +32,7 @@ SEEDS_FOR_A_MUTANT = 20
 
 
 def demand_clean(workload: Workload, met: Iterable[str], seeds: int = SEEDS) -> None:
-    """Run seeds; each must be clean. All of ``met`` must occur, if need be in some seeds more."""
+    """Run seeds, which must be clean. All of ``met`` must occur; a few more seeds may be run."""
     marks: Counter[str] = Counter()
     missing = list(met)
     for seed in range(SEEDS_MAX):

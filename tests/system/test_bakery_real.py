@@ -172,7 +172,7 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
 
 
 class Copies:
-    """Two copies of a number, which readers see equal, and writers change one after the other."""
+    """Two copies of a number. Readers must see them equal; writers change one after the other."""
 
     def __init__(self, client: fencelock.Client) -> None:
         self.client = client
@@ -180,14 +180,14 @@ class Copies:
         self.done = threading.Event()
         self.reading: set[int] = set()
         self.most = 0
-        """The most readers that were in together."""
+        """The highest number of readers that held the lock together."""
         self.fences: list[int] = []
 
     def side(self, owner: str) -> fencelock.RWLock:
         return self.client.rwlock("copies", owner=owner, duration=PATIENCE_S)
 
     def read(self, number: int) -> int:
-        """Read until it is done; return how often."""
+        """Read until the test is over; return the number of reads."""
         times, rw = 0, self.side(f"reader {number}")
         while not self.done.is_set():
             with rw.read() as hold:
@@ -202,7 +202,7 @@ class Copies:
         return times
 
     def write(self, number: int) -> int:
-        """Write until it is done; return how often."""
+        """Write until the test is over; return the number of writes."""
         times, rw = 0, self.side(f"writer {number}")
         while not self.done.is_set():
             with rw.write() as hold:

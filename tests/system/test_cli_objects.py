@@ -1,4 +1,4 @@
-"""`fencelock locks`, `who` and `release` for objects that are no locks, with real nodes."""
+"""`fencelock locks`, `who` and `release` for objects other than locks, with real nodes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_free_name_that_exists_as_another_kind_is_told(client: fencelock.Clien
 def test_a_kind_that_is_misspelt_is_told(client: fencelock.Client) -> None:
     del client
     said = " ".join(run("who", "semafore:printers").output.split())
-    assert "'semafore' is no kind of object: did you mean 'semaphore'?" in said
+    assert "'semafore' is not a kind of object: did you mean 'semaphore'?" in said
     assert "kind" not in run("who", "orders:42").output
 
 
@@ -131,7 +131,7 @@ def test_a_prefix_with_a_kind_lists_that_kind(client: fencelock.Client) -> None:
 
 
 class MadeContext:
-    """What the completion needs of typer's context."""
+    """The part of typer's context that the completion uses."""
 
     params: dict[str, Any] = {}  # noqa: RUF012
 

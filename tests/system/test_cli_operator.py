@@ -287,7 +287,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeHold) -> 
 
 
 @pytest.mark.parametrize(
-    ("state", "advice"), [(HELD, f"say --fence {FENCE}"), (FREE, "nothing to release")]
+    ("state", "advice"), [(HELD, f"use --fence {FENCE}"), (FREE, "nothing to release")]
 )
 def test_a_hold_that_is_not_there_is_told_with_what_is(
     client: MadeHold, terminal: None, state: LockStatus, advice: str

@@ -1,4 +1,4 @@
-"""The judges of `examples/cluster.py --objects` see each broken promise in the evidence."""
+"""The judges of `examples/cluster.py --objects` find each broken promise in the evidence."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
 BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
     "two holders": (LockContest, [begins("c1", 7), begins("c2", 8)], "a: c2 under 8 beside c1"),
     "an old fence": (LockContest, [*counts("c1", 8, 1), *counts("c2", 7, 2)], "fence 7 after 8"),
-    "the same fence": (LockContest, [*counts("c1", 7, 1), *counts("c2", 7, 2)], "as c1 had"),
+    "the same fence": (LockContest, [*counts("c1", 7, 1), *counts("c2", 7, 2)], "which c1 had"),
     "a lost update": (LockContest, [*counts("c1", 7, 1), *counts("c2", 8, 1)], "wrote update 1"),
     "too many permits": (
         SemaphoreContest,
         [begins("c1", 7, 2), begins("c2", 8, 2)],
         "c2 under 8 beside c1 under 7",
     ),
-    "permits of one fence": (SemaphoreContest, [begins("c1", 7), begins("c2", 7)], "as c1 had"),
+    "permits of one fence": (SemaphoreContest, [begins("c1", 7), begins("c2", 7)], "which c1 had"),
     "a reader beside a writer": (
         ReadWriteContest,
         [begins("c1", 7, WHOLE), begins("c2", 8)],
@@ -183,19 +183,19 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
     "a half-written state": (
         ReadWriteContest,
         [*writes("c1", 7, 1), *reads("c2", 8, 1, 0)],
-        "saw [1, 0], and 1 was written",
+        "saw [1, 0], but 1 was written",
     ),
     "a state of the past": (
         ReadWriteContest,
         [*writes("c1", 7, 1), *writes("c1", 8, 2), *reads("c2", 9, 1, 1)],
-        "saw [1, 1], and 2 was written",
+        "saw [1, 1], but 2 was written",
     ),
     "a writer with an old fence": (
         ReadWriteContest,
         [*reads("c1", 8, 0, 0), *writes("c2", 7, 1)],
         "fence 7 after 8",
     ),
-    "lost money": (LockAllContest, pays("c1", 7, ann=99, ben=100), "300 were there"),
+    "lost money": (LockAllContest, pays("c1", 7, ann=99, ben=100), "their sum was 300"),
     "one lock of two": (
         LockAllContest,
         [begins("c2", 6, name="ben"), *pays("c1", 7, ann=99, ben=101)],
@@ -209,72 +209,72 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
     "a leader that is told of another": (
         ElectionContest,
         [*sees("w", ("c1", 7)), *leads("c1", 7, known="c2")],
-        "told was ['c2', 7]",
+        "but read ['c2', 7]",
     ),
     "a term that a watch missed": (
         ElectionContest,
         [*leads("c1", 7), *leads("c2", 8), *leads("c1", 9), *sees("w", ("c1", 7), ("c1", 9))],
-        "w saw other terms than there were: [8]",
+        "w missed, repeated or reordered terms: [8]",
     ),
     "a watch out of order": (
         ElectionContest,
         [*leads("c1", 7), *leads("c2", 8), *sees("w", ("c1", 7), ("c2", 8), ("c1", 7))],
-        "w saw other terms",
+        "w missed, repeated or reordered terms",
     ),
     "a watch too far behind": (
         ElectionContest,
         [*leads("c1", 7), *sees("w", ("c1", 7), resyncs=1)],
         "w was too far behind",
     ),
-    "an election that nobody watched": (ElectionContest, leads("c1", 7), "nobody watched"),
+    "an election that nobody watched": (ElectionContest, leads("c1", 7), "no player watched"),
     "two changes of one version": (
         MapContest,
         [*changes("c1", 0, 1, 5), *changes("c1", 5, 2, 6), *changes("c2", 5, 2, 7)],
-        "c2 changed version 5 to value 2, and it was version 6, value 2",
+        "c2 changed version 5 to value 2, but it was version 6, value 2",
     ),
     "a change done twice": (
         MapContest,
         [*changes("c1", 0, 1, 5), *changes("c1", 6, 2, 7)],
-        "c1 changed version 6 to value 2, and it was version 5, value 1",
+        "c1 changed version 6 to value 2, but it was version 5, value 1",
     ),
     "a change that was lost": (
         MapContest,
         [*changes("c1", 0, 1, 5), *changes("c2", 0, 1, 6)],
-        "c2 changed version 0 to value 1, and it was version 5",
+        "c2 changed version 0 to value 1, but it was version 5",
     ),
     "a change that a watch missed": (MapContest, seen("w", 3, 4, 6), "red become 6 after 4"),
     "a change that a watch saw twice": (MapContest, seen("w", 3, 4, 4), "red become 4 after 4"),
     "another listing": (MapContest, [*seen("w", 3), *seen("w", 5)], "w was too far behind"),
-    "a map that nobody watched": (MapContest, changes("c1", 0, 1, 5), "nobody watched"),
+    "a map that nobody watched": (MapContest, changes("c1", 0, 1, 5), "no player watched"),
     "a barrier that lets one pass": (
         BarrierContest,
         [*comes("c1"), place("c1", 0), *comes("c2"), place("c2", 1)],
-        "c1 passed as number 1, after 1 had come",
+        "c1 passed as number 1 after 1 arrivals",
     ),
     "a barrier that lets one pass with one who left": (
         BarrierContest,
         [*comes("c1", "c2"), place("c1", None), place("c2", 1)],
-        "c2 passed as number 1, after 1 had come",
+        "c2 passed as number 1 after 1 arrivals",
     ),
     "a place that is given twice": (
         BarrierContest,
         [*comes("c1", "c2"), place("c1", 0), place("c2", 0)],
-        "given so often: {0: 2, 1: 0}",
+        "given unevenly: {0: 2, 1: 0}",
     ),
     "a latch that opens early": (
         LatchContest,
         [*counts_down("c1", 1), passes("c1")],
-        "c1 passed after 1 had counted",
+        "c1 passed after 1 count-downs",
     ),
     "a latch that stays shut": (
         LatchContest,
         [*counts_down("c1", 1), *counts_down("c2", 0), passes("c2", passed=False)],
-        f"c2 waited in vain after {COUNT} had counted",
+        f"c2 timed out after {COUNT} count-downs",
     ),
     "a count that is counted twice": (
         LatchContest,
         counts_down("c1", 0),
-        "0 were left of 2 for c1 after 1 had counted",
+        "c1 got count 0 of 2 after 1 count-downs",
     ),
     "a read of the past": (
         MapContest,
@@ -315,4 +315,4 @@ def test_a_contest_that_nobody_played_proves_nothing(
     tmp_path: Path, of_kind: type[Contest]
 ) -> None:
     verdict = judged(of_kind(tmp_path))
-    assert (verdict.ok, verdict.problems) == (False, ["nobody played a round to its end"])
+    assert (verdict.ok, verdict.problems) == (False, ["no player completed a round"])

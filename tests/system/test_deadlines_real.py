@@ -35,7 +35,7 @@ lock = client.lock("report", duration=float(sys.argv[2]), grace=float(sys.argv[2
 hold = lock.acquire()
 print(hold.fence, flush=True)
 for _ in sys.stdin:
-    # This is the first that it does when it runs again.
+    # These are its first actions when it runs again.
     state = f"{lock.held} {lock.lost} {lock.remaining}"
     try:
         hold.raise_if_lost()
@@ -50,7 +50,7 @@ for _ in sys.stdin:
 
 
 def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_path: Path) -> None:
-    """The session lives: only the deadline ends the hold."""
+    """The session is still alive, so only the deadline can end the hold."""
     report = tmp_path / "report"
     with running_nodes(tmp_path) as nodes:
         addresses = ",".join(node.address for node in nodes.values())
@@ -70,7 +70,7 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
             took_s = time.monotonic() - began
             assert hold is not None
             assert hold.fence > fence
-            assert took_s < 2 * TERM_S + 5  # Its session lasts for 15 s.
+            assert took_s < 2 * TERM_S + 5  # The session lasts for 15 s.
             FileGuard(report).write(b"mine", hold.fence)
             holder.send_signal(signal.SIGCONT)
             print("what about it?", file=holder.stdin, flush=True)

@@ -1,4 +1,4 @@
-"""Every example runs as its docstring says, in processes of its own."""
+"""Every example runs as its docstring says, and so does the Python of the pages for users."""
 
 from __future__ import annotations
 
@@ -23,8 +23,20 @@ import fencelock
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
+from fencelock.testing import local
 
 LONG_S = 120.0
+
+PAGES = (
+    "barrier.md",
+    "deadlines.md",
+    "election.md",
+    "latch.md",
+    "lock-all.md",
+    "map.md",
+    "rwlock.md",
+)
+"""Pages of `docs/` whose code runs against any cluster."""
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -169,11 +181,14 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
     [
         ("semaphore.py", ("page 5 under fence", "all 3 printers are mine under fence")),
         ("rwlock.py", ("reader 4 sees red under fence", "changed to blue under fence")),
-        ("leader_election.py", ("worker 3 leads under fence", "everybody saw 10.0.0.")),
+        ("leader_election.py", ("worker 3 leads under fence", "all followers saw 10.0.0.")),
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
-        ("deadline.py", ("the duration is over", "was lost, fence 3 holds the lock")),
+        ("deadline.py", ("the duration is over", "was lost; the next has fence 3")),
         ("fenced_map.py", ("was refused: map 'counters': nothing was changed", "orders is 100")),
-        ("barrier.py", ("round 3: worker", "nobody else comes: barrier 'rounds': waited 200 ms")),
+        (
+            "barrier.py",
+            ("round 3: worker", "no other worker came: barrier 'rounds': waited"),
+        ),
         (
             "latch.py",
             ("machine 3 switches over", "a machine that comes late switches over at once"),
@@ -187,6 +202,20 @@ def test_a_program_of_objects_runs_to_its_end(
         ended = run(program, ",".join(node.address for node in nodes.values()))
     assert ended.returncode == 0, ended.stderr
     assert [line for line in lines if line not in ended.stdout] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs_as_it_is_shown(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    with local() as cluster:
+        for name, value in cluster.environment.items():
+            monkeypatch.setenv(name, value)
+        for block in blocks:
+            exec(compile(block, page, "exec"), {})
 
 
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:

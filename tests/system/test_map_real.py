@@ -17,7 +17,7 @@ PATIENCE_S = 60
 WRITERS = 3
 FILLER = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
 MANY = 160
-"""Values of 64 KiB: more than the journal has before it is cut."""
+"""Number of values of 64 KiB. Together they exceed the size at which a journal is trimmed."""
 
 WORKER = """
 import sys
@@ -33,7 +33,7 @@ def connected(addresses: str) -> fencelock.Client:
 
 
 def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None:
-    """The versions of a writer rise, no two changes have the same, and the last value is there."""
+    """The versions of a writer rise, all changes have different ones, and the last value stays."""
     versions: dict[int, list[int]] = {writer: [] for writer in range(WRITERS)}
     killed = threading.Event()
 

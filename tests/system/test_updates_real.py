@@ -1,4 +1,4 @@
-"""Requests that change an object, on three nodes: counted once, also while nodes stop."""
+"""Requests that change an object, on three nodes: each takes effect once, even if nodes stop."""
 
 from __future__ import annotations
 

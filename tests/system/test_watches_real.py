@@ -61,7 +61,7 @@ def process(code: str, members: NodeProcesses) -> subprocess.Popen[str]:
 
 
 def lead_until(client: fencelock.Client, name: str, over: Event, led: list[int]) -> None:
-    """Lead again and again; each term is added to ``led``."""
+    """Lead again and again, and add the fence of each term to ``led``."""
     election = client.election("s")
     while not over.is_set():
         with election.lead(f"{name}/{len(led)}") as term:
@@ -69,7 +69,7 @@ def lead_until(client: fencelock.Client, name: str, over: Event, led: list[int])
 
 
 def watch_until_end(client: fencelock.Client, began: Event) -> tuple[list[Any], int]:
-    """Return what a watch yields, up to the leader whose value is `END`."""
+    """Return the items of a watch up to the leader with the value `END`, and its resyncs."""
     watch, seen = client.election("s").watch(), list[Any]()
     for leader in watch:
         began.set()
@@ -187,7 +187,7 @@ def test_a_watcher_that_was_paused_for_long_begins_anew_with_the_present_leader(
             assert json.loads(watcher.stdout.readline()) == [0, None]
             watcher.send_signal(signal.SIGSTOP)
             election = client.election("s")
-            for _ in range(CHANGES_MAX // 2 + 100):  # It gets the first few changes.
+            for _ in range(CHANGES_MAX // 2 + 100):  # The paused watcher misses most.
                 with election.lead("meanwhile"):
                     pass
             with election.lead("present") as term:
