@@ -182,6 +182,7 @@ def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     assert "measuring pair" in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [("--protocol", "central"), ("--durability", "memory")])
 def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
     parts = ("--only", "pair", "--only", "failover")

@@ -9,7 +9,7 @@ import pytest
 from fencelock.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed
 
-SEEDS = {Focus.SWARM: 10, Focus.DUELS: 4, Focus.LEASES: 4, Focus.MIXED_LEASES: 2}
+SEEDS = {Focus.SWARM: 7, Focus.DUELS: 4, Focus.LEASES: 4, Focus.MIXED_LEASES: 2}
 MARKS = {
     "paxos.leadership_begun": 40,
     "paxos.preempted": 20,

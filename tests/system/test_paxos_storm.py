@@ -53,9 +53,9 @@ def test_members_killed_at_random_cost_no_lock_no_update_and_no_error(storm: Sto
             storm.wait_for(storm.chance.randrange(1, 100))
         storm.members.start(node)
 
-    kills = rage(storm, kill, times=12)
-    assert kills >= 12
-    assert min(storm.granted.values()) >= 100
+    kills = rage(storm, kill, times=5)
+    assert kills >= 5
+    assert min(storm.granted.values()) >= 50
 
 
 def test_members_paused_at_random_cost_no_lock_no_update_and_no_error(storm: Storm) -> None:
@@ -69,6 +69,6 @@ def test_members_paused_at_random_cost_no_lock_no_update_and_no_error(storm: Sto
         finally:
             process.send_signal(signal.SIGCONT)
 
-    pauses = rage(storm, pause, times=5)
-    assert pauses >= 5
+    pauses = rage(storm, pause, times=3)
+    assert pauses >= 3
     assert min(storm.granted.values()) >= 50
