@@ -83,7 +83,7 @@ def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -
 
 
 @pytest.mark.parametrize("bug", BUGS)
-@pytest.mark.parametrize("nodes", [3, 5])
+@pytest.mark.parametrize("nodes", [3, pytest.param(5, marks=pytest.mark.long)])
 def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes: int) -> None:
     """P20 is judged, and after it P1 to P12 and that the others answer everybody (P19)."""
     marks: Counter[str] = Counter()

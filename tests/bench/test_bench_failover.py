@@ -112,7 +112,18 @@ def test_a_dropped_link_is_closed(relays: Relays) -> None:
         assert client.recv(1) == b""
 
 
-@pytest.mark.parametrize("death", LeaderDeath)
+@pytest.mark.parametrize(
+    "death",
+    [
+        LeaderDeath.KILL,
+        LeaderDeath.CUT_OFF,
+        *(
+            pytest.param(death, marks=pytest.mark.long)
+            for death in LeaderDeath
+            if death not in (LeaderDeath.KILL, LeaderDeath.CUT_OFF)
+        ),
+    ],
+)
 def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(
     death: LeaderDeath, tmp_path: Path
 ) -> None:

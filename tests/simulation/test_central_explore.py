@@ -168,6 +168,7 @@ def search(
 Record = Callable[[str, object], None]
 
 
+@pytest.mark.long
 def test_two_clients_and_a_server_are_safe_and_live_in_every_situation(
     record_property: Record,
 ) -> None:

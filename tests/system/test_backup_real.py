@@ -91,6 +91,7 @@ def holders(client: fencelock.Client) -> dict[str, tuple[str, str, int | None]]:
     }
 
 
+@pytest.mark.long
 def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
     old: NodeProcesses, tmp_path: Path
 ) -> None:

@@ -230,6 +230,7 @@ def kill_and_restart_a_leader(five: Processes, client: fencelock.Client) -> None
     wait_for(lambda: len(ready(client)) == len(five.addresses))
 
 
+@pytest.mark.long
 def test_readers_and_writers_exclude_each_other_while_leaders_are_killed(
     five: Processes, client: fencelock.Client
 ) -> None:

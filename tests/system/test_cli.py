@@ -190,7 +190,14 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
     assert 'set listen = "tcp://0.0.0.0:PORT" beside it' in done.stderr
 
 
-@pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport", "central"])
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        "paxos",
+        "lamport",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "central")),
+    ],
+)
 def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protocol: str) -> None:
     addresses = write_config(tmp_path, protocol)
     with serving(tmp_path, "n1") as (first, greeting), serving(tmp_path, "n2") as (second, _):

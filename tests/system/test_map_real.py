@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
 from support.paxos_processes import running_members, wait_until_ready
 from support.real_nodes import NODES
 
@@ -32,6 +33,7 @@ def connected(addresses: str) -> fencelock.Client:
     return fencelock.connect(addresses, connect_timeout=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None:
     """The versions of a writer rise, all changes have different ones, and the last value stays."""
     versions: dict[int, list[int]] = {writer: [] for writer in range(WRITERS)}

@@ -189,6 +189,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
         assert [node.node for node in other.members().nodes] == ["n4", "n5"]
 
 
+@pytest.mark.long
 def test_a_member_whose_disk_was_lost_is_replaced_under_load(
     loaded: Storm, watcher: fencelock.Client
 ) -> None:
