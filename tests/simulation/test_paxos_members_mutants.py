@@ -142,7 +142,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     assert_seen(judge, range(first, first + seeds), run)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_members_change_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_members_plan(seed))
 
@@ -192,7 +192,7 @@ def test_a_leader_that_replaces_members_wrongly_is_seen(
     pytest.fail("not seen by P22 in 60 seeds")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_target_plan(seed))
 

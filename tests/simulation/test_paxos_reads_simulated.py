@@ -21,7 +21,7 @@ from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, Stalenes
 from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_faults
 from fencelock.cluster.simulation.world import World
 
-SEEDS = 8
+SEEDS = 4
 SEEDS_FOR_A_MUTANT = 25
 
 

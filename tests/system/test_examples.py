@@ -76,7 +76,11 @@ while between two kills, also if a node takes seconds to start."""
 
 @pytest.mark.parametrize(
     "options",
-    [(), ("--protocol", "bakery", "--nodes", "5"), ("--protocol", "central", "--journal", *RARER)],
+    [
+        (),
+        ("--protocol", "bakery", "--nodes", "5"),
+        pytest.param(("--protocol", "central", "--journal", *RARER), marks=pytest.mark.long),
+    ],
 )
 def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     options: tuple[str, ...],

@@ -58,6 +58,7 @@ def test_members_killed_at_random_cost_no_lock_no_update_and_no_error(storm: Sto
     assert min(storm.granted.values()) >= 50
 
 
+@pytest.mark.long
 def test_members_paused_at_random_cost_no_lock_no_update_and_no_error(storm: Storm) -> None:
     def pause(node: str) -> None:
         seconds = storm.chance.uniform(1, 3)

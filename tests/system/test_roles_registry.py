@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,7 +82,11 @@ def dispatcher() -> Iterator[Dispatcher]:
 
 def registered() -> list[Address]:
     """Return the addresses of all registered roles, oldest first."""
-    return [ref.proxy().address.get(timeout=LONG_S) for ref in pykka.ActorRegistry.get_all()]
+    addresses: list[Address] = []
+    for ref in pykka.ActorRegistry.get_all():
+        with contextlib.suppress(pykka.ActorDeadError):  # A scout ends with its ballot.
+            addresses.append(ref.proxy().address.get(timeout=LONG_S))
+    return addresses
 
 
 def config_of(folder: Path, protocol: str, nodes: int = 1) -> Config:

@@ -121,7 +121,7 @@ def longest_gap_ms(world: World, ms: int) -> int:
 
 
 @pytest.mark.parametrize("death", SilentDeath)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_locks_are_granted_again_within_an_election_of_a_silent_death(
     seed: int, death: SilentDeath
 ) -> None:
@@ -139,7 +139,7 @@ def test_locks_are_granted_again_within_an_election_of_a_silent_death(
         assert world.marks["paxos.ballot_begun"] == begun + 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed: int) -> None:
     world = world_of_three(seed, nodes=5)
     for _ in range(2):
@@ -149,7 +149,7 @@ def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed
         assert longest_gap_ms(world, DEAD_MS) <= WITHIN_MS
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_who_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
     """Links of this simulation sometimes break unnoticed, so it may be the second follower."""
     world = world_of_three(seed)
@@ -163,7 +163,7 @@ def test_who_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -
     assert world.marks["paxos.leadership_begun"] == reigns + 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None:
     world = world_of_three(seed)
     reigns = world.marks["paxos.leadership_begun"]
@@ -178,7 +178,7 @@ def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None
     assert world.marks["paxos.leadership_begun"] == reigns
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_a_client_that_stands_still_stays_where_it_is(seed: int) -> None:
     world = world_of_three(seed)
     left = world.marks["client.endpoint_silent"]

@@ -79,6 +79,7 @@ def watch_until_end(client: fencelock.Client, began: Event) -> tuple[list[Any], 
     return seen, watch.resyncs
 
 
+@pytest.mark.long
 def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProcesses) -> None:
     chance = Random(7)
     over, led = Event(), (list[int](), list[int]())
@@ -177,6 +178,7 @@ def test_watchers_of_a_map_see_every_change_once_while_nodes_are_killed(
             ]
 
 
+@pytest.mark.long
 def test_a_watcher_that_was_paused_for_long_begins_anew_with_the_present_leader(
     members: NodeProcesses,
 ) -> None:
