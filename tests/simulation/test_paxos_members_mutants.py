@@ -179,6 +179,7 @@ TARGET_MUTANTS: dict[str, tuple[Patch, ...]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", TARGET_MUTANTS)
 def test_a_leader_that_replaces_members_wrongly_is_seen(
     monkeypatch: pytest.MonkeyPatch, bug: str

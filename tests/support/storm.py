@@ -33,7 +33,7 @@ LOG_LINES = 15
 FOUNDERS = 3
 SERVED_AFTER_S = 20.0
 """Maximum time without a grant, on a machine that is busy with other work."""
-STORM_S = float(os.environ.get("FENCELOCK_STORM_S", "10"))
+STORM_S = float(os.environ.get("FENCELOCK_STORM_S", "20"))
 """How long a storm lasts at least."""
 
 

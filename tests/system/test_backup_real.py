@@ -145,6 +145,7 @@ def _wait_for(client: fencelock.Client, name: str) -> None:
         client.lock(name).acquire()
 
 
+@pytest.mark.long
 def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
     old: NodeProcesses, tmp_path: Path
 ) -> None:

@@ -264,6 +264,7 @@ def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencel
     assert all(process.poll() is None for process in five.running.values())
 
 
+@pytest.mark.long
 def test_status_shows_members_leaders_epoch_and_the_missing_condition(
     five: Processes, client: fencelock.Client
 ) -> None:

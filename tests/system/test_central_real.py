@@ -51,7 +51,7 @@ def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CentralP
 RESTARTS = [
     pytest.param(False, (PROXY,), id="the node it came through"),
     pytest.param(True, (SERVER,), id="the server, with a journal"),
-    pytest.param(True, NODES, id="all nodes, with a journal"),
+    pytest.param(True, NODES, id="all nodes, with a journal", marks=pytest.mark.long),
 ]
 
 

@@ -194,8 +194,7 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
     "protocol",
     [
         "paxos",
-        "lamport",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "central")),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "lamport", "central")),
     ],
 )
 def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protocol: str) -> None:

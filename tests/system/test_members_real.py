@@ -161,6 +161,7 @@ def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_ki
     storm.judge(watcher)
 
 
+@pytest.mark.long
 def test_all_members_restart_at_once_with_the_members_in_their_journals(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
@@ -314,6 +315,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
     assert role_of(watcher, "n4") is NodeRole.OBSERVER  # It never becomes a member by itself.
 
 
+@pytest.mark.long
 def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path) -> None:
     with raging(tmp_path, "[paxos]\ntarget_members = 3\nreplace_after_s = 2\n") as storm:
         members = storm.members

@@ -36,6 +36,7 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.long
 def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses) -> None:
     with (
         fencelock.connect(members.connect, connect_timeout=LONG_S) as client,
