@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, cast
 from fencelock.actors import error
 from fencelock.actors.api.name import (
     INT_MAX,
+    KIND_END,
     LABEL_BYTES_MAX,
     PLAIN_BYTES_MAX,
     REQUEST_MAX,
     WAIT_MS_MAX,
     check_age,
-    check_claim,
     check_lock_name,
     check_new_lock_name,
     check_number,
@@ -29,6 +29,7 @@ from fencelock.actors.api.name import (
     check_request,
     check_text,
     check_wait,
+    is_kind,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
@@ -168,7 +169,19 @@ class LockRequest(OwnerMessage, Request):
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
+        kind, end, name = self.lock.rpartition(KIND_END)
+        texts = name + self.owner
+        if not (
+            len(texts) <= PLAIN_BYTES_MAX
+            and texts.isascii()
+            and texts.isprintable()
+            and name
+            and 1 <= self.request <= INT_MAX
+            and (not end or is_kind(kind))
+        ):
+            check_object_name(self.lock)
+            check_owner(self.owner)
+            check_number("request", self.request, 1, INT_MAX)
 
 
 class CancellableRequest(LockRequest, Command):
@@ -291,19 +304,7 @@ class Release(ReleaseRequest):
     owner: str = ""
     request: int = 0
 
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        texts = self.lock + self.owner
-        if not (
-            len(texts) <= PLAIN_BYTES_MAX
-            and texts.isascii()
-            and texts.isprintable()
-            and self.lock
-            and 1 <= self.request <= INT_MAX
-        ):
-            check_claim(self.lock, self.owner, self.request)
-
-    check_new = check
+    check_new = ReleaseRequest.check  # Without the call of `check` in between.
 
 
 @message(0x12)

@@ -308,31 +308,9 @@ def check_number(field: str, value: int, least: int, most: int) -> None:
         raise InvalidRequestError(f"{field} is {value}, {least} to {most} are allowed")
 
 
-def check_claim(lock: str, owner: str, request: int) -> None:
-    """Refuse the object, the owner or the number of a request about a lock or another object.
-
-    Raises:
-        InvalidRequestError: naming the field, the value and the limit.
-
-    """
-    kind, end, name = lock.rpartition(KIND_END)
-    texts = name + owner
-    if (
-        len(texts) <= PLAIN_BYTES_MAX
-        and texts.isascii()
-        and texts.isprintable()
-        and name
-        and 1 <= request <= INT_MAX
-        and (not end or _is_kind(kind))
-    ):
-        return
-    check_object_name(lock)
-    check_owner(owner)
-    check_number("request", request, 1, INT_MAX)
-
-
 @lru_cache(maxsize=KINDS_CACHED)
-def _is_kind(kind: str) -> bool:
+def is_kind(kind: str) -> bool:
+    """Return whether the name of an object may begin with ``kind``."""
     lower = kind.isascii() and kind.isalpha() and kind.islower()
     return lower and len(kind) <= KIND_CHARS_MAX
 

@@ -351,13 +351,20 @@ class TableState:
         if isinstance(hold, LeasedHold):
             hold.end(self)
         if name not in self.locks:
+            shared = False
             for one in owner_state.locks or (name,):
-                self.pools[one].remove(hold, fence)
+                pool = self.pools[one]
+                if pool.queue or len(pool.holds) > 1:
+                    pool.remove(hold, fence)
+                    shared = True
+                else:
+                    del self.pools[one]  # L7
                 fence += 1
             if owner_state.value is not None:
                 self._note_leader(hold, None)
                 owner_state.value = None
-            self.serve(owner_state, out)
+            if shared:
+                self.serve(owner_state, out)
             return
         assert self.locks[name] is hold  # L1
         if not queue:
