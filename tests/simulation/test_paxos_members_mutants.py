@@ -120,9 +120,10 @@ MUTANTS = {
 
 
 RARE = {
+    "the view of a slot is not checked": 9,
     "a node joins before it caught up": 16,
     "a learner votes": 14,
-    "a replaced journal keeps its vote": 14,
+    "a replaced journal keeps its vote": 19,
 }
 """The first seed of the search, which keeps the search short."""
 
