@@ -15,7 +15,7 @@ class Quotas:
 
     connections: int = 3_000
     """Connections from one address; silent ones, else the newest, are closed."""
-    requests_per_s: int = 20_000
+    requests_per_s: int = 50_000
     """Requests; more are refused for the rest of the second."""
     requests: int = 10_000
     """Commands in flight; more are refused. Releases and keep-alives have twice as much room."""

@@ -467,7 +467,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 
 # [limits]  # of one client at one node; see docs/operations.md
 # connections = 3000  # from one address; more are closed
-# requests_per_s = 20000  # more are refused for the rest of the second
+# requests_per_s = 50000  # more are refused for the rest of the second
 # requests = 10000  # commands in flight
 # queries = 256  # reads without a reply
 # sessions = 10000  # open sessions of all clients with one key
