@@ -40,6 +40,24 @@ class Guarantee(Enum):
         """The name as people write it: ``survives holder crash``."""
         return self.name.lower().replace("_", " ")
 
+    @property
+    def word(self) -> str:
+        """The name as an argument of a command: ``lock-all``."""
+        return self.name.lower().replace("_", "-")
+
+
+OBJECTS = (
+    Guarantee.SEMAPHORES,
+    Guarantee.RWLOCKS,
+    Guarantee.LOCK_ALL,
+    Guarantee.ELECTIONS,
+    Guarantee.DEADLINES,
+    Guarantee.MAPS,
+    Guarantee.LATCHES,
+    Guarantee.BARRIERS,
+)
+"""Those about objects beside a plain lock."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProtocolGuarantees:

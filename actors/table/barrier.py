@@ -7,6 +7,7 @@ from zlib import crc32
 
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import titled
 from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import BarrierRecord, Result
 from fencelock.actors.table.operation import begin_wait, conclude, deny, deny_size, has_room
@@ -47,6 +48,17 @@ class Barrier(TableObject):
     def record(self) -> BarrierRecord:
         """Return the record of the generation, without its waits, for a snapshot."""
         return BarrierRecord(self.name, self.parties, self.generation)
+
+    @classmethod
+    def restore(cls, table: TableState, record: BarrierRecord) -> None:
+        """Put the generation of ``record`` into ``table``."""
+        table.put(cls(*record))
+
+    def check_restored(self) -> None:
+        """Raise ValueError if it has no waits, or as many as parties."""
+        if not 0 < self.waiting < self.parties:
+            arrived = f"{self.waiting} of {self.parties} parties"
+            raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Break the generation, since a party has left it."""

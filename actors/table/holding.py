@@ -16,7 +16,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
-    from fencelock.actors.table.message import Result
+    from fencelock.actors.table.message import ObjectRecord, Result
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.table_state import TableState
 
@@ -233,6 +233,28 @@ class TableObject(Awaited, ABC):
     @abstractmethod
     def wording(self) -> str:
         """Describe why a request for it has to wait."""
+
+    @abstractmethod
+    def record(self) -> ObjectRecord:
+        """Return its record for a snapshot, without the waits."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, table: Any, record: Any) -> None:
+        """Put the object of ``record`` into the `TableState`, which has none of that name.
+
+        Raises:
+            ValueError: the record contradicts itself.
+
+        """
+
+    def check_restored(self) -> None:
+        """Check it after all waits of a snapshot are in the table.
+
+        Raises:
+            ValueError: it cannot have these waits.
+
+        """
 
     def note_end(self, table: Any, wait: Wait, out: list[Result]) -> None:
         """Act upon the end of ``wait``, which left the queue without passing."""

@@ -7,6 +7,7 @@ from zlib import crc32
 
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
 from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import titled
 from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import LatchRecord, Result
 from fencelock.actors.table.operation import begin_wait, conclude, deny, deny_size, has_room
@@ -56,6 +57,15 @@ class Latch(TableObject):
     def record(self) -> LatchRecord:
         """Return the record of the latch, without its waits, for a snapshot."""
         return LatchRecord(self.name, self.count, self.left, self.keep_ms, self.ticket, self.due_ms)
+
+    @classmethod
+    def restore(cls, table: TableState, record: LatchRecord) -> None:
+        """Put the latch of ``record`` into ``table``; raise ValueError if it contradicts itself."""
+        latch = cls(*record)
+        if not 0 <= latch.left <= latch.count or (latch.due_ms is None) != (latch.left > 0):
+            raise ValueError(f"the snapshot has a wrong {titled(latch.name)}")
+        table.put(latch)
+        table.timeouts.add(latch)
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Drop the latch if a new one would be in the same state."""

@@ -186,6 +186,10 @@ class BarrierRecord(NamedTuple):
     generation: int
 
 
+ObjectRecord = LatchRecord | BarrierRecord
+"""The records of objects that nobody can hold."""
+
+
 class LocksRecord(NamedTuple):
     """The locks of a claim for several, which is held or waits."""
 
@@ -295,8 +299,7 @@ Record = (
     | CountRecord
     | LocksRecord
     | KeptReply
-    | LatchRecord
-    | BarrierRecord
+    | ObjectRecord
     | ValueRecord
     | HistoryRecord
     | CounterRecord

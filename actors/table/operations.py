@@ -1,4 +1,7 @@
-"""The effects of all commands on the table, by their types."""
+"""What the table does with each command, each query, and the records of each kind of object.
+
+A new command, query or kind is added here.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
-from fencelock.actors.table.barrier import await_barrier
-from fencelock.actors.table.latch import await_latch, count_down
+from fencelock.actors.table.barrier import Barrier, await_barrier
+from fencelock.actors.table.holding import TableObject
+from fencelock.actors.table.latch import Latch, await_latch, count_down
 from fencelock.actors.table.map_operation import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.message import ExtendSessions, LogCommand
 from fencelock.actors.table.operation import (
@@ -61,13 +65,16 @@ OPERATIONS: dict[type[Command], Operation] = {
     DeleteEntry: updating(delete_entry),
     AwaitBarrier: updating(await_barrier),
 }
-"""The effect of each request on the table. A new command is added here."""
+"""The effect of each request on the table."""
 
 QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
     GetEntry: read_entry,
     ListEntries: read_entries,
 }
 """The reply to each query that a member answers from its table."""
+
+OBJECTS: dict[str, type[TableObject]] = {"latches": Latch, "barriers": Barrier}
+"""The objects that nobody can hold, by the field of `TablePart` that has their records."""
 
 COMMANDS: tuple[type[LogCommand], ...] = (*OPERATIONS, ExtendSessions)
 """All commands of the log."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import chain
 from json import JSONEncoder
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from fencelock.actors.api.message import Refused, Released
 from fencelock.actors.api.name import (
@@ -24,17 +24,13 @@ from fencelock.actors.api.name import (
     titled,
     utf8_size,
 )
-from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
-from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
-    BarrierRecord,
     ClaimantRecord,
     CounterRecord,
     CountRecord,
@@ -42,8 +38,6 @@ from fencelock.actors.table.message import (
     HistoryRecord,
     HoldRecord,
     KeptReply,
-    LatchRecord,
-    LeaseRecord,
     LocksRecord,
     PoolRecord,
     Record,
@@ -55,6 +49,7 @@ from fencelock.actors.table.message import (
     ValueRecord,
     WaitRecord,
 )
+from fencelock.actors.table.operations import OBJECTS
 from fencelock.actors.table.session import Kept, OwnerState, Session
 
 if TYPE_CHECKING:
@@ -78,6 +73,13 @@ ENTRY_RECORD_BYTES = 64
 
 HISTORY_BYTES = 64
 """The same for a `HistoryRecord` without its name and its changes (bytes)."""
+
+RECORDS: dict[str, Any] = {
+    field: get_args(kind)[0]
+    for field, kind in get_type_hints(TablePart).items()
+    if get_origin(kind) is tuple
+}
+"""The types of the records in a `TablePart`, by field."""
 
 Note = tuple[
     OwnerState,
@@ -203,7 +205,8 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
         for reply in part.replies:
             _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
-    _check_barriers(table)
+    for one in table.objects.values():
+        one.check_restored()
     _fill_pools(table, dict(one for part in parts for one in part.counts))
     _fill_histories(table, parts)
     fill_maps(table, parts, numbered)
@@ -269,28 +272,11 @@ def _fill_reply(table: TableState, reply: KeptReply) -> None:
 
 
 def _fill_objects(table: TableState, part: TablePart) -> None:
-    for latch in part.latches:
-        _fill_latch(table, latch)
-    for barrier in part.barriers:
-        if barrier.lock in table.objects:
-            raise ValueError(f"the snapshot has a second {titled(barrier.lock)}")
-        table.put(Barrier(*barrier))
-
-
-def _check_barriers(table: TableState) -> None:
-    for one in table.objects.values():
-        if isinstance(one, Barrier) and not 0 < one.waiting < one.parties:
-            arrived = f"{one.waiting} of {one.parties} parties"
-            raise ValueError(f"the snapshot has a wrong {titled(one.name)} of {arrived}")
-
-
-def _fill_latch(table: TableState, record: LatchRecord) -> None:
-    lock, count, left, keep_ms, ticket, due_ms = record
-    if lock in table.objects or not 0 <= left <= count or (due_ms is None) != (left > 0):
-        raise ValueError(f"the snapshot has a wrong {titled(lock)}")
-    latch = Latch(lock, count, left, keep_ms, ticket, due_ms)
-    table.put(latch)
-    table.timeouts.add(latch)
+    for field, kind in OBJECTS.items():
+        for record in getattr(part, field):
+            if record.lock in table.objects:
+                raise ValueError(f"the snapshot has a second {titled(record.lock)}")
+            kind.restore(table, record)
 
 
 def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
@@ -371,27 +357,11 @@ def _head(table: TableState) -> TableHead:
 
 
 def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) -> TablePart:
-    return TablePart(
-        index=index,
-        count=count,
-        head=head,
-        sessions=tuple(r for r in records if isinstance(r, SessionRecord)),
-        owner_states=tuple(r for r in records if isinstance(r, ClaimantRecord)),
-        audit=tuple(r for r in records if isinstance(r, Evicted)),
-        pools=tuple(r for r in records if isinstance(r, PoolRecord)),
-        amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
-        counts=tuple(r for r in records if isinstance(r, CountRecord)),
-        locks=tuple(r for r in records if isinstance(r, LocksRecord)),
-        replies=tuple(r for r in records if isinstance(r, KeptReply)),
-        latches=tuple(r for r in records if isinstance(r, LatchRecord)),
-        barriers=tuple(r for r in records if isinstance(r, BarrierRecord)),
-        values=tuple(r for r in records if isinstance(r, ValueRecord)),
-        histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
-        counters=tuple(r for r in records if isinstance(r, CounterRecord)),
-        terms=tuple(r for r in records if isinstance(r, TermsRecord)),
-        leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
-        entries=tuple(r for r in records if isinstance(r, EntryRecord)),
-    )
+    fields: dict[str, Any] = {
+        field: tuple(one for one in records if isinstance(one, kind))
+        for field, kind in RECORDS.items()
+    }
+    return TablePart(index=index, count=count, head=head, **fields)
 
 
 def _note(table: TableState) -> list[Notes]:
@@ -447,11 +417,7 @@ def _rest(table: TableState) -> list[Record]:
         *(AmountRecord(ticket, amount) for ticket, amount in amounts),
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
-        *(
-            one.record()
-            for _, one in sorted(table.objects.items())
-            if isinstance(one, Latch | Barrier)
-        ),
+        *(table.objects[name].record() for name in sorted(table.objects)),
         *(ValueRecord(*one) for one in values),
         *(CounterRecord(*one) for one in counters if one[1]),
         *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),

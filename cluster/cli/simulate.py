@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.init import PROTOCOLS
+from fencelock.cluster.guarantee import OBJECTS
 from fencelock.cluster.topology import ProtocolSettings
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ _Objects = Annotated[
     str,
     typer.Option(
         "--objects",
-        help="Objects that clients use instead of locks. paxos: semaphores, rwlocks, several, "
-        "latches, barriers, elections, deadlines, maps, or all; bakery: rwlocks.",
+        help="Objects that clients use instead of locks. paxos: "
+        f"{', '.join(one.word for one in OBJECTS)}, or all; bakery: rwlocks.",
     ),
 ]
 

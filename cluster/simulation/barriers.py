@@ -14,8 +14,8 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.table.message import Queued
-from fencelock.cluster.simulation.latches import PassJudge
 from fencelock.cluster.simulation.log_judge import SlotSequence
+from fencelock.cluster.simulation.pass_judge import PassJudge
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import (

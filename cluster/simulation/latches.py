@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.message import Refused
-from fencelock.actors.api.name import client_of, kind_of, object_name, plain_name, titled
+from fencelock.actors.api.name import kind_of, object_name, plain_name, titled
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.message import Queued
-from fencelock.cluster.simulation.log_judge import LogJudge, SlotSequence
+from fencelock.cluster.simulation.log_judge import SlotSequence
+from fencelock.cluster.simulation.pass_judge import PassJudge
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
@@ -178,47 +176,6 @@ class LatchLog(SlotSequence[SlotOutcomes]):
             raise ViolationError(f"release: {key} waits although the count is 0")
         if key not in latch.waits:
             latch.waits.append(key)
-
-
-class PassJudge(LogJudge):
-    """Judges one run of objects at which contenders pass. `sequence` judges the log.
-
-    - Wants: a contender passes at most as often as the log has let it pass.
-    """
-
-    passed: type[LatchPassed | BarrierPassed]
-    """The reply that lets a contender pass."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.let_pass: Counter[tuple[Address, str]] = Counter()
-        """The passes of each contender and object that are in the log and not yet received."""
-        self.known: set[Key] = set()
-
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the outcomes in the log, and the contenders that pass."""
-        del effects
-        self.note_progress(delivered)
-        event = delivered.event
-        match event:
-            case SlotOutcomes():
-                for outcome in event.outcomes:
-                    if isinstance(outcome, self.passed) and outcome.key not in self.known:
-                        self.known.add(outcome.key)
-                        contender = address_of(client_of(outcome.session), outcome.owner)
-                        self.let_pass[contender, outcome.lock] += 1
-                self.sequence.applied(event.slot, event)
-            case HoldsLost():
-                self.losses += len(event.losses)
-            case LatchPassed() | BarrierPassed() if (
-                isinstance(event, self.passed) and delivered.to in self.contenders
-            ):
-                self.grants += 1
-                self.let_pass[delivered.to, event.lock] -= 1
-                if self.let_pass[delivered.to, event.lock] < 0:
-                    raise ViolationError(f"wants: {delivered.to} passes {titled(event.lock)}")
-            case _:
-                pass
 
 
 class LatchJudge(PassJudge):

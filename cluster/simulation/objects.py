@@ -15,37 +15,36 @@ from fencelock.cluster.simulation.rwlocks import RWLOCKS
 from fencelock.cluster.simulation.semaphores import SEMAPHORES
 from fencelock.cluster.simulation.several import LOCK_ALL
 
-WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
-    "semaphores": (Guarantee.SEMAPHORES, SEMAPHORES),
-    "rwlocks": (Guarantee.RWLOCKS, RWLOCKS),
-    "several": (Guarantee.LOCK_ALL, LOCK_ALL),
-    "elections": (Guarantee.ELECTIONS, ELECTIONS),
-    "deadlines": (Guarantee.DEADLINES, DEADLINES),
-    "maps": (Guarantee.MAPS, MAPS),
-    "latches": (Guarantee.LATCHES, LATCHES),
-    "barriers": (Guarantee.BARRIERS, BARRIERS),
+WORKLOADS: dict[Guarantee, Workload] = {
+    Guarantee.SEMAPHORES: SEMAPHORES,
+    Guarantee.RWLOCKS: RWLOCKS,
+    Guarantee.LOCK_ALL: LOCK_ALL,
+    Guarantee.ELECTIONS: ELECTIONS,
+    Guarantee.DEADLINES: DEADLINES,
+    Guarantee.MAPS: MAPS,
+    Guarantee.LATCHES: LATCHES,
+    Guarantee.BARRIERS: BARRIERS,
 }
-"""The workloads by name, each with the guarantee that it needs from the protocol."""
+"""The workloads, each by the guarantee that it needs from the protocol."""
 
 ALL = "all"
 """The name for the workloads of all kinds in one run."""
 
 
 def workload_of(word: str, protocol: str) -> Workload:
-    """Return the workload that ``word`` names: one of `WORKLOADS`, or for `ALL` all of them.
+    """Return the workload that ``word`` names: the word of a guarantee, or `ALL` for all of them.
 
     Raises:
         ConfigError: there is no such workload.
         UnsupportedError: the protocol does not have the objects of the workload.
 
     """
+    words = {guarantee.word: guarantee for guarantee in WORKLOADS}
     if word == ALL:
-        for guarantee, _ in WORKLOADS.values():
+        for guarantee in WORKLOADS:
             demand(protocol, guarantee)
-        return mixed([workload for _, workload in WORKLOADS.values()])
-    if word not in WORKLOADS:
-        words = ", ".join((*WORKLOADS, ALL))
-        raise ConfigError(f"--objects is {word!r}, and must be one of {words}")
-    guarantee, workload = WORKLOADS[word]
-    demand(protocol, guarantee)
-    return workload
+        return mixed([*WORKLOADS.values()])
+    if word not in words:
+        raise ConfigError(f"--objects is {word!r}, and must be one of {', '.join((*words, ALL))}")
+    demand(protocol, words[word])
+    return WORKLOADS[words[word]]

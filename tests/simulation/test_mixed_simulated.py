@@ -74,7 +74,7 @@ def test_a_bug_of_one_kind_is_caught_among_the_others(
     demand_caught(monkeypatch, workload_of(ALL, "paxos"), plants, judge)
 
 
-@pytest.mark.parametrize("word", [*WORKLOADS, ALL])
+@pytest.mark.parametrize("word", [*(guarantee.word for guarantee in WORKLOADS), ALL])
 def test_a_protocol_without_the_objects_is_refused(word: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
         workload_of(word, "central")
