@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from fencelock.actors.api.message import CancellableRequest, ReleaseRequest
@@ -25,11 +26,17 @@ from fencelock.actors.session.pending import (
     RandomSource,
     as_sent,
     cancel_of,
+    is_read,
     is_watch,
     later,
     paused,
 )
 from fencelock.actors.session.session_lease import SessionLease
+
+READS_MAX = 128
+"""Maximum reads that were sent and have no reply; the others wait for their turn. An endpoint
+refuses reads beyond its quota `queries`, by default twice as many, which clients with one key
+share."""
 
 
 @dataclass(slots=True)
@@ -53,6 +60,10 @@ class InFlight:
     withdrawals: dict[CancelKey, PendingCancel] = field(
         default_factory=dict[CancelKey, PendingCancel]
     )
+    reads: int = 0
+    """The number of reads that were sent."""
+    held_back: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+    """The numbers of the reads that were not sent yet because of `READS_MAX`, in order."""
 
     def ask(
         self,
@@ -86,6 +97,10 @@ class InFlight:
         del self.pending[pending.number]
         claim = pending.claim
         if claim is None:
+            if pending.number in self.held_back:
+                del self.held_back[pending.number]
+            elif is_read(pending.asked):
+                self.reads -= 1
             return
         if isinstance(pending.asked, CancellableRequest):
             del self.waits[claim]
@@ -124,6 +139,14 @@ class InFlight:
             pending = self.pending[number]
             if pending.sent_at is None and endpoint in (ANY_ENDPOINT, pending.endpoint):
                 effects += self._send(pending, now)
+        return effects
+
+    def send_held_back(self, now: Instant) -> list[Effect]:
+        """Send the reads whose turn has come, since earlier ones have ended."""
+        effects: list[Effect] = []
+        while self.held_back and self.reads < READS_MAX:
+            number, _ = self.held_back.popitem(last=False)
+            effects += self._send(self.pending[number], now)
         return effects
 
     def leave(self, endpoint: Address, now: Instant) -> list[Effect]:
@@ -288,6 +311,11 @@ class InFlight:
             ):
                 return [self.cancel(debt, self.withdrawals[debt], now)]
             session = session_lease.assigned
+        elif pending.sent_at is None and is_read(pending.asked):
+            if self.reads >= READS_MAX:
+                self.held_back[pending.number] = None
+                return []
+            self.reads += 1
         pending.said += 1
         if pending.sent_at is None:
             pending.sent_at = now

@@ -117,6 +117,9 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
+Read = Inspect | ListLocks | ListRecords | ReadBackup | TableQuery
+"""Requests that an endpoint answers from the state of the protocol."""
+
 Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
 """All requests of users. A `CancellableRequest` is an acquire or an update."""
 
@@ -171,6 +174,11 @@ class PendingCancel:
 def is_watch(question: Question) -> bool:
     """Return whether ``question`` waits for a change, so that its reply may come much later."""
     return isinstance(question, ReadChanges) and question.waits
+
+
+def is_read(question: Question) -> bool:
+    """Return whether ``question`` is a read that does not wait for a change."""
+    return isinstance(question, Read) and not is_watch(question)
 
 
 @lru_cache(maxsize=CLAIMS_MAX)

@@ -190,6 +190,8 @@ class ClientSession(Role[Said | SessionTick]):
             effects = self._decide(sender, event, now)
             if self.closing.due_at is not None:
                 effects += self.closing.finish(state, now)
+        if state.in_flight.held_back:
+            effects = [*effects, *state.in_flight.send_held_back(now)]
         if lost:
             effects = [*lost, *effects]
         if (self.wake_at is None or self.wake_at > now + _TICK_NS) and state.busy():
@@ -273,7 +275,9 @@ class ClientSession(Role[Said | SessionTick]):
         only = event.node if isinstance(event, ReadBackup) else ""
         endpoint = state.endpoints.choose_on(only)
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)
-        return effects or open_session(state, now)  # Without a session nothing was sent yet.
+        if effects or claim is None:
+            return effects
+        return open_session(state, now)  # Without a session nothing was sent yet.
 
     def _on_release(
         self, user: Address, release: ReleaseRequest, claim: Claim, now: Instant
@@ -324,6 +328,7 @@ class ClientSession(Role[Said | SessionTick]):
         self.wake_at = None
         effects = [
             *maintenance.keep_up(self.session_state, now),
+            *self.session_state.in_flight.send_held_back(now),
             *self._endpoint_news(),
             *self.closing.finish(self.session_state, now),
         ]

@@ -292,6 +292,8 @@ def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
                 await kv.put("guarded", b"4", fence=hold)
             await asyncio.gather(*(kv.put(f"n/{number}", b"") for number in range(50)))
             assert len(await kv.items("n/")) == 50
+            entries = await asyncio.gather(*(kv.get(f"n/{number % 50}") for number in range(1_000)))
+            assert all(entry is not None for entry in entries)
             entry = await kv.get("guarded")
             assert entry is not None
             assert entry.value == b"3"
