@@ -56,7 +56,7 @@ OBJECTS = (
     Guarantee.LATCHES,
     Guarantee.BARRIERS,
 )
-"""Those about objects beside a plain lock."""
+"""The guarantees about objects other than a plain lock, in the order of ``--objects``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.changes import WATCH_AGE_MS, ChangesRead, ReadChanges
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of, without_secret
+from fencelock.actors.api.query import LockQuery, is_watch
 from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import (
     ListedEviction,
@@ -27,7 +28,7 @@ from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import RemoteClients
-from fencelock.actors.proxy.queries import LockQuery, PendingQueries, PendingQuery
+from fencelock.actors.proxy.queries import PendingQueries, PendingQuery
 from fencelock.actors.table.report import (
     Browse,
     Browsed,
@@ -109,7 +110,7 @@ class Queries:
         """
         if isinstance(request, ReadBackup) and request.node not in ("", self.node):
             raise UnavailableError(f"node {self.node} has no snapshots of {request.node}")
-        if isinstance(request, ReadChanges) and request.waits:
+        if is_watch(request):
             number = self.watches.add(sender, request, now, self.pending.next_number())
         else:
             number = self.pending.add(sender, request, now)
@@ -347,9 +348,7 @@ def _age_of(
     request: Inspect | ListLocks | ListRecords | TableQuery,
 ) -> int | None:
     """Return the maximum age of the state for a reply (ms), None for a linearizable read."""
-    if isinstance(request, ReadChanges) and request.waits:
-        return WATCH_AGE_MS
-    return request.age_ms
+    return WATCH_AGE_MS if is_watch(request) else request.age_ms
 
 
 def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> ChangesRead:

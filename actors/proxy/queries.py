@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
-from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import WATCH_MS
-from fencelock.actors.api.message import Inspect
-from fencelock.actors.api.request import TableQuery
-from fencelock.actors.api.session_message import ListLocks, ListRecords
+from fencelock.actors.api.query import LockQuery
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
@@ -23,8 +20,6 @@ has sent it again meanwhile, or has given up by its own timeout."""
 
 WATCHES_MAX = 100_000
 """Maximum number of reads that wait for a change at one node."""
-
-LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | TableQuery
 
 
 @dataclass(slots=True, eq=False)

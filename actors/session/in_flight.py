@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import CancellableRequest, ReleaseRequest
+from fencelock.actors.api.query import LockQuery, is_watch
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -26,17 +27,11 @@ from fencelock.actors.session.pending import (
     RandomSource,
     as_sent,
     cancel_of,
-    is_read,
-    is_watch,
     later,
     paused,
 )
+from fencelock.actors.session.read_window import ReadWindow
 from fencelock.actors.session.session_lease import SessionLease
-
-READS_MAX = 128
-"""Maximum reads that were sent and have no reply; the others wait for their turn. An endpoint
-refuses reads beyond its quota `queries`, by default twice as many, which clients with one key
-share."""
 
 
 @dataclass(slots=True)
@@ -53,6 +48,8 @@ class InFlight:
     random: RandomSource
     endpoints: Endpoints
     session_lease: SessionLease
+    windows: tuple[ReadWindow, ReadWindow]
+    """For linearizable reads, and for reads with a maximum age."""
     number: int = 0
     pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
     waits: dict[Claim, int] = field(default_factory=dict[Claim, int])
@@ -60,10 +57,6 @@ class InFlight:
     withdrawals: dict[CancelKey, PendingCancel] = field(
         default_factory=dict[CancelKey, PendingCancel]
     )
-    reads: int = 0
-    """The number of reads that were sent."""
-    held_back: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
-    """The numbers of the reads that were not sent yet because of `READS_MAX`, in order."""
 
     def ask(
         self,
@@ -97,10 +90,8 @@ class InFlight:
         del self.pending[pending.number]
         claim = pending.claim
         if claim is None:
-            if pending.number in self.held_back:
-                del self.held_back[pending.number]
-            elif is_read(pending.asked):
-                self.reads -= 1
+            if (window := self._window(pending)) is not None:
+                window.drop(pending.number)
             return
         if isinstance(pending.asked, CancellableRequest):
             del self.waits[claim]
@@ -144,9 +135,11 @@ class InFlight:
     def send_held_back(self, now: Instant) -> list[Effect]:
         """Send the reads whose turn has come, since earlier ones have ended."""
         effects: list[Effect] = []
-        while self.held_back and self.reads < READS_MAX:
-            number, _ = self.held_back.popitem(last=False)
-            effects += self._send(self.pending[number], now)
+        for window in self.windows:
+            while (number := window.next()) is not None:
+                pending = self.pending[number]
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._send(pending, now)
         return effects
 
     def leave(self, endpoint: Address, now: Instant) -> list[Effect]:
@@ -311,11 +304,8 @@ class InFlight:
             ):
                 return [self.cancel(debt, self.withdrawals[debt], now)]
             session = session_lease.assigned
-        elif pending.sent_at is None and is_read(pending.asked):
-            if self.reads >= READS_MAX:
-                self.held_back[pending.number] = None
-                return []
-            self.reads += 1
+        elif (window := self._window(pending)) is not None and not window.admit(pending.number):
+            return []
         pending.said += 1
         if pending.sent_at is None:
             pending.sent_at = now
@@ -324,6 +314,13 @@ class InFlight:
         if session_lease.kept and isinstance(said, CancellableRequest) and said.WAITS:
             return [Send(pending.endpoint, said)]
         return [self.send(pending.endpoint, said, now, owes=not is_watch(said))]
+
+    def _window(self, pending: Pending) -> ReadWindow | None:
+        asked = pending.asked
+        if pending.claim is not None or not isinstance(asked, LockQuery) or is_watch(asked):
+            return None
+        bounded = not isinstance(asked, ReadBackup) and asked.age_ms is not None
+        return self.windows[bounded]
 
     def _waits_its_turn(self, claim: Claim, number: int) -> bool:
         """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""

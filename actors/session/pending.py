@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Cancel,
@@ -117,9 +116,6 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Read = Inspect | ListLocks | ListRecords | ReadBackup | TableQuery
-"""Requests that an endpoint answers from the state of the protocol."""
-
 Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
 """All requests of users. A `CancellableRequest` is an acquire or an update."""
 
@@ -169,16 +165,6 @@ class PendingCancel:
     step_ms: int = RETRY_MS
     last_sent_at: Instant | None = None
     """Time of the last repetition; None before the first."""
-
-
-def is_watch(question: Question) -> bool:
-    """Return whether ``question`` waits for a change, so that its reply may come much later."""
-    return isinstance(question, ReadChanges) and question.waits
-
-
-def is_read(question: Question) -> bool:
-    """Return whether ``question`` is a read that does not wait for a change."""
-    return isinstance(question, Read) and not is_watch(question)
 
 
 @lru_cache(maxsize=CLAIMS_MAX)

@@ -29,6 +29,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.query import LockQuery
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import (
     CloseSession,
@@ -129,6 +130,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
     asked = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
     match pending.asked:
+        case question if isinstance(question, LockQuery) and pending.sent_at is None:
+            text = f"not sent within {asked}, since earlier reads of this client had no reply"
         case CancellableRequest(lock=lock) if pending.sent_at is None:
             text = f"{titled(lock)}: no node could be asked for it within {asked}"
         case UpdateRequest(lock=lock):

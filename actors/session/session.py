@@ -17,6 +17,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.probe_message import ProbeReply
+from fencelock.actors.api.query import is_watch
 from fencelock.actors.api.session_message import ConfirmHold, Ended, HoldLost, Opened, Unlocking
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
@@ -44,14 +45,8 @@ from fencelock.actors.session.message import (
     Undecided,
     WatchCluster,
 )
-from fencelock.actors.session.pending import (
-    ANSWER_MS,
-    Claim,
-    Question,
-    RandomSource,
-    is_watch,
-    later,
-)
+from fencelock.actors.session.pending import ANSWER_MS, Claim, Question, RandomSource, later
+from fencelock.actors.session.read_window import windows
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
 from fencelock.actors.session.session_loss import judge_belief
@@ -144,7 +139,9 @@ class ClientSession(Role[Said | SessionTick]):
         }
         known = Endpoints(table, endpoints[random.randrange(len(endpoints))])
         session_lease = SessionLease(session, ttl_ms, label, secret)
-        in_flight, home = InFlight(random, known, session_lease), f"{node_of(address)}/"
+        home = f"{node_of(address)}/"
+        reads = windows(local=all(endpoint.startswith(home) for endpoint in endpoints))
+        in_flight = InFlight(random, known, session_lease, reads)
         self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
         if holds is not None:
             self.session_state.holds = holds
@@ -188,10 +185,9 @@ class ClientSession(Role[Said | SessionTick]):
             if isinstance(event, SessionTick):
                 return [*lost, *self._on_tick(event, now)]
             effects = self._decide(sender, event, now)
+            effects += state.in_flight.send_held_back(now)
             if self.closing.due_at is not None:
                 effects += self.closing.finish(state, now)
-        if state.in_flight.held_back:
-            effects = [*effects, *state.in_flight.send_held_back(now)]
         if lost:
             effects = [*lost, *effects]
         if (self.wake_at is None or self.wake_at > now + _TICK_NS) and state.busy():
@@ -275,9 +271,7 @@ class ClientSession(Role[Said | SessionTick]):
         only = event.node if isinstance(event, ReadBackup) else ""
         endpoint = state.endpoints.choose_on(only)
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)
-        if effects or claim is None:
-            return effects
-        return open_session(state, now)  # Without a session nothing was sent yet.
+        return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
     def _on_release(
         self, user: Address, release: ReleaseRequest, claim: Claim, now: Instant

@@ -55,7 +55,7 @@ class Barrier(TableObject):
         table.put(cls(*record))
 
     def check_restored(self) -> None:
-        """Raise ValueError if it has no waits, or as many as parties."""
+        """Raise ValueError if it has no wait, or at least as many waits as parties."""
         if not 0 < self.waiting < self.parties:
             arrived = f"{self.waiting} of {self.parties} parties"
             raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")

@@ -1,4 +1,4 @@
-"""What the table does with each command, each query, and the records of each kind of object.
+"""The operations of the table, by command and by query, and the kinds of its objects.
 
 A new command, query or kind is added here.
 """

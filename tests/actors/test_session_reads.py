@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import pytest
 from support.session_harness import ANN, BEN, A, B, SessionHarness, of
 
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.map import EntryList, GetEntry
-from fencelock.actors.api.message import Abandon, Reason, Refused
-from fencelock.actors.api.session_message import Open
+from fencelock.actors.api.message import Abandon, Describe, Reason, Refused, refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.quota import DEFAULT_QUOTAS
 from fencelock.actors.role_message import LinkDown
-from fencelock.actors.session.in_flight import READS_MAX
+from fencelock.actors.session.message import Close
 from fencelock.actors.session.pending import ANSWER_MS
+from fencelock.actors.session.read_window import (
+    BOUNDED_READS_SENT_MAX,
+    READS_SENT_MAX,
+    ReadWindow,
+    windows,
+)
 from fencelock.actors.session.session import TICK_MS
 
-MANY = 3 * READS_MAX
+MANY = 3 * READS_SENT_MAX
 
 
-def read(harness: SessionHarness, count: int, user: Address = ANN) -> list[GetEntry]:
-    sends = [
-        send
+def read(
+    harness: SessionHarness, count: int, user: Address = ANN, age_ms: int | None = None
+) -> list[Send]:
+    """Let ``user`` read the keys 0 to ``count`` - 1; return the sends."""
+    asked = [
+        GetEntry(map="m", entry_key=str(number), request=number, age_ms=age_ms)
         for number in range(count)
-        for send in harness.hear(user, GetEntry(map="m", entry_key=str(number), request=number))
     ]
-    return of(GetEntry, sends)
+    return [send for one in asked for send in harness.hear(user, one)]
 
 
 def answer(harness: SessionHarness, asked: GetEntry, endpoint: Address = A) -> list[Send]:
@@ -32,47 +41,127 @@ def answer(harness: SessionHarness, asked: GetEntry, endpoint: Address = A) -> l
     return harness.hear(endpoint, reply)
 
 
-def test_reads_beyond_the_most_are_sent_in_order_as_earlier_ones_are_answered(
+def answer_all(harness: SessionHarness, sends: list[Send]) -> list[GetEntry]:
+    """Answer the reads in ``sends`` and those that follow; return all of them, in order."""
+    waiting = of(GetEntry, sends, A)
+    done: list[GetEntry] = []
+    while waiting:
+        assert len(waiting) <= READS_SENT_MAX
+        done.append(waiting.pop(0))
+        waiting += of(GetEntry, answer(harness, done[-1]), A)
+    return done
+
+
+def keys(reads: list[GetEntry]) -> list[int]:
+    return [int(one.entry_key) for one in reads]
+
+
+def test_reads_beyond_the_limit_are_sent_in_order_as_earlier_ones_are_answered(
     harness: SessionHarness,
 ) -> None:
-    at_endpoint = read(harness, MANY)
-    assert len(at_endpoint) == READS_MAX < DEFAULT_QUOTAS.queries
-    order, replies = list(at_endpoint), list[EntryList]()
-    while at_endpoint:
-        heard = answer(harness, at_endpoint.pop(0))
+    sends = read(harness, MANY)
+    assert len(of(GetEntry, sends, A)) == READS_SENT_MAX
+    assert keys(answer_all(harness, sends)) == list(range(MANY))
+    assert keys(answer_all(harness, read(harness, MANY))) == list(range(MANY))
+
+
+def test_all_reads_of_a_client_fit_into_the_quota_of_a_node() -> None:
+    assert DEFAULT_QUOTAS.queries > READS_SENT_MAX + BOUNDED_READS_SENT_MAX
+
+
+def test_each_user_gets_one_reply(harness: SessionHarness) -> None:
+    waiting = of(GetEntry, read(harness, MANY), A)
+    replies: list[EntryList] = []
+    while waiting:
+        heard = answer(harness, waiting.pop())
         replies += of(EntryList, heard, ANN)
-        at_endpoint += of(GetEntry, heard, A)
-        order += of(GetEntry, heard, A)
-        assert len(at_endpoint) <= READS_MAX
-    assert [asked.entry_key for asked in order] == [str(number) for number in range(MANY)]
-    assert [reply.request for reply in replies] == list(range(MANY))
+        waiting += of(GetEntry, heard, A)
+    assert sorted(reply.request for reply in replies) == list(range(MANY))
 
 
-def test_reads_that_are_held_back_open_no_session(harness: SessionHarness) -> None:
-    read(harness, MANY)
-    assert of(Open, harness.run(1_000)) == []
-
-
-def test_reads_that_time_out_make_room_whether_they_were_sent_or_not(
+def test_reads_with_a_maximum_age_do_not_wait_for_linearizable_ones(
     harness: SessionHarness,
 ) -> None:
     read(harness, MANY)
-    refused = of(Refused, harness.run(ANSWER_MS + 2 * TICK_MS), ANN)
-    assert sorted(no.request for no in refused) == list(range(MANY))
-    assert {no.reason for no in refused} == {Reason.UNAVAILABLE}
-    assert len(read(harness, MANY)) == READS_MAX
+    bounded = read(harness, MANY, BEN, age_ms=1_000)
+    assert len(of(GetEntry, bounded, A)) == BOUNDED_READS_SENT_MAX
+
+
+def test_other_requests_do_not_wait_for_reads(harness: SessionHarness) -> None:
+    read(harness, MANY)
+    assert of(Describe, harness.hear(BEN, Describe()), A) != []
+    watch = ReadChanges(watched="election:e", after=0)
+    assert of(ReadChanges, harness.hear(BEN, watch), A) != []
+
+
+def test_reads_that_time_out_make_room_for_the_others(harness: SessionHarness) -> None:
+    read(harness, READS_SENT_MAX)
+    harness.run_kept(ANSWER_MS - 5 * TICK_MS, A)
+    assert of(GetEntry, read(harness, MANY, BEN)) == []
+    done = keys(answer_all(harness, harness.run(6 * TICK_MS)))
+    assert done == list(range(MANY))
+
+
+def test_a_tick_that_is_late_starts_no_read_twice(harness: SessionHarness) -> None:
+    read(harness, READS_SENT_MAX)
+    harness.run_kept(ANSWER_MS - 5 * TICK_MS, A)
+    assert of(GetEntry, read(harness, MANY, BEN)) == []
+    harness.now_ms += 6 * TICK_MS
+    assert keys(answer_all(harness, harness.run(TICK_MS))) == list(range(MANY))
+    assert keys(answer_all(harness, read(harness, MANY))) == list(range(MANY))
+
+
+def test_a_read_that_was_never_sent_says_so_when_it_times_out(harness: SessionHarness) -> None:
+    read(harness, MANY)
+    told = of(Refused, harness.run(ANSWER_MS + 2 * TICK_MS), ANN)
+    assert sorted(no.request for no in told) == list(range(MANY))
+    assert {no.reason for no in told} == {Reason.UNAVAILABLE}
+    unsent = [no.request for no in told if "not sent within 10" in no.detail]
+    assert sorted(unsent) == list(range(READS_SENT_MAX, MANY))
 
 
 def test_reads_that_are_abandoned_make_room_for_those_of_others(harness: SessionHarness) -> None:
     read(harness, MANY)
-    assert read(harness, 5, BEN) == []
-    sent = of(GetEntry, harness.hear(ANN, Abandon()))
-    assert [asked.entry_key for asked in sent] == [str(number) for number in range(5)]
+    assert of(GetEntry, read(harness, 5, BEN)) == []
+    assert keys(of(GetEntry, harness.hear(ANN, Abandon()))) == list(range(5))
 
 
-def test_a_lost_endpoint_hands_over_what_it_had_and_no_more(harness: SessionHarness) -> None:
-    first = read(harness, MANY)
+def test_a_read_that_is_refused_makes_room(harness: SessionHarness) -> None:
+    first, *_ = of(GetEntry, read(harness, MANY), A)
+    no = refused(first, Reason.OVERLOADED, "no")
+    assert keys(of(GetEntry, harness.hear(A, no))) == [READS_SENT_MAX]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_lost_endpoint_hands_over_what_it_had_and_no_more(
+    harness: SessionHarness, kept: bool
+) -> None:
+    if kept:
+        harness.hold(BEN)
+    first = of(GetEntry, read(harness, MANY), A)
     moved = of(GetEntry, harness.hear(A, LinkDown(node="a")), B)
-    assert [asked.entry_key for asked in moved] == [asked.entry_key for asked in first]
-    (following,) = of(GetEntry, answer(harness, moved[0], B), B)
-    assert following.entry_key == str(READS_MAX)
+    assert keys(moved) == keys(first)
+    following = of(GetEntry, answer(harness, moved[0], B), B)
+    assert keys(following) == [READS_SENT_MAX]
+
+
+def test_a_client_that_closes_ends_all_reads(harness: SessionHarness) -> None:
+    read(harness, MANY)
+    told = of(Refused, [*harness.hear(BEN, Close()), *harness.run(ANSWER_MS)], ANN)
+    assert sorted(no.request for no in told) == list(range(MANY))
+
+
+def test_callers_inside_a_node_have_no_limit() -> None:
+    for window in windows(local=True):
+        assert all(window.admit(number) for number in range(MANY))
+
+
+def test_a_number_is_sent_or_held_back_until_it_is_dropped() -> None:
+    window = ReadWindow(1)
+    assert [window.admit(number) for number in (1, 2, 3, 1)] == [True, False, False, True]
+    assert window.next() is None
+    window.drop(2)
+    window.drop(1)
+    assert window.next() == 3
+    assert window.admit(3)
+    assert (window.sent, [*window.held_back]) == ({3}, [])

@@ -13,6 +13,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
+from fencelock.cluster.guarantee import OBJECTS
 from fencelock.cluster.simulation.mixed import MixedJudge
 from fencelock.cluster.simulation.objects import ALL, WORKLOADS, workload_of
 
@@ -78,6 +79,10 @@ def test_a_bug_of_one_kind_is_caught_among_the_others(
 def test_a_protocol_without_the_objects_is_refused(word: str) -> None:
     with pytest.raises(UnsupportedError, match="paxos ha"):
         workload_of(word, "central")
+
+
+def test_the_help_of_the_command_names_all_workloads() -> None:
+    assert tuple(WORKLOADS) == OBJECTS
 
 
 def test_an_unknown_word_is_refused_with_those_there_are() -> None:
