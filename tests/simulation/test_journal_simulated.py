@@ -185,6 +185,8 @@ def without(left_out: type[Message], effect: Effect) -> Effect:
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("mutant", [ForgetsItsCount, ForgetsWhoHolds])
-def test_a_checkpoint_that_leaves_something_out_is_caught(mutant: type[LockServer]) -> None:
-    assert any(run(seed, mutant).violation is not None for seed in range(600))
+@pytest.mark.parametrize(("mutant", "first"), [(ForgetsItsCount, 0), (ForgetsWhoHolds, 75)])
+def test_a_checkpoint_that_leaves_something_out_is_caught(
+    mutant: type[LockServer], first: int
+) -> None:
+    assert any(run(seed, mutant).violation is not None for seed in range(first, 600))

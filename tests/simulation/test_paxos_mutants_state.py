@@ -291,7 +291,7 @@ MUTANTS = {
         "P15", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
     ),
     "a lease from the answer on": StateMutant(
-        "P15", 40, instead(FailureDetector, CountsFromTheAnswer), LEASES
+        "P15", 26, instead(FailureDetector, CountsFromTheAnswer), LEASES, first=14
     ),
     "a lease without drift": StateMutant("P15", 30, with_drift(0), LEASES),
     "a lease given back and kept": StateMutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
