@@ -75,6 +75,8 @@ class Ownership:
     """The release that has begun and is not confirmed; one at a time."""
     changed: AskReply | None = field(init=False, default=None)
     """Answered when the owner may acquire again, if anybody waits for that."""
+    write_fence: int = field(init=False, default=0)
+    """Of a read/write lock: the fence under which it writes, 0 while it only reads."""
     noticed: bool = field(init=False, default=False)
     """Whether the callbacks were notified of its loss."""
     reported: bool = field(init=False, default=False)

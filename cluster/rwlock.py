@@ -28,7 +28,9 @@ S = TypeVar("S", bound=BaseRLock[Any])
 class BaseSide(BaseRLock[H]):
     """One side of a read/write lock: it acquires the lock to read, or to write.
 
-    Both sides have the same owners: the thread or the task, or the name given to the client.
+    Both sides have the same owners: the thread or the task, or the name given to the client. The
+    properties of the write side, such as `held` and `fence`, describe a hold that writes; those of
+    the read side also describe it, since a writer may read.
     """
 
     _copy = staticmethod(copier(AcquireReadWrite, "owner", "request", "wait_ms"))
@@ -36,6 +38,7 @@ class BaseSide(BaseRLock[H]):
     def __init__(self, connection: Connection, options: LockOptions, *, write: bool) -> None:
         named = replace(options, name=object_name(RWLOCK, options.name))
         super().__init__(connection.line, connection.hold_registry, named)
+        self._write = write
         self._acquire = AcquireReadWrite(
             rwlock=options.name,
             write=write,
@@ -43,6 +46,28 @@ class BaseSide(BaseRLock[H]):
             hold_ms=options.hold_ms,
             grace_ms=options.grace_ms,
         )
+
+    def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
+        entering = super()._entering(*arguments, **named)
+        return self._noting(entering) if self._write else entering
+
+    def _noting(self, entering: Operation[H | None]) -> Operation[H | None]:
+        """Acquire as a lock does, and note that the owner writes."""
+        hold = yield from entering
+        own = super()._current()
+        if hold is not None and own is not None:
+            own.write_fence = hold.fence
+        return hold
+
+    def _current(self) -> Ownership | None:
+        own = super()._current()
+        if self._write and own is not None and own.hold is not None:
+            return own if own.write_fence == own.hold.fence else None
+        return own
+
+    def _to_release(self) -> tuple[Ownership, int]:
+        """Return the latest acquire of the owner, through whichever side."""
+        return self._latest_of(super()._current())
 
     def _held_already(self, own: Ownership) -> FencelockError:
         """Return the error for an owner that holds it, with a protocol that allows that once."""
@@ -66,6 +91,7 @@ class BaseSide(BaseRLock[H]):
         assert own.hold is not None
         fence = own.hold.fence
         yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
+        own.write_fence = 0
 
 
 class BaseRWLock(Generic[S]):

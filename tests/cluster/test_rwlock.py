@@ -69,6 +69,25 @@ def test_an_upgrade_is_refused_and_the_hold_stays(
         assert hold.held
 
 
+def test_the_write_side_is_held_only_by_an_owner_that_writes(connect: Connect, name: str) -> None:
+    client = connect()
+    rw, same, entries = client.rwlock(name), client.rwlock(name), client.map(name)
+    with rw.read():
+        assert (rw.read().held, rw.write().held, rw.write().fence) == (True, False, None)
+        with pytest.raises(fencelock.NotHeldError):
+            entries.put("k", b"by a reader", fence=rw.write())
+    with rw.write() as hold:
+        assert (rw.write().held, rw.read().held, same.write().held) == (True, True, True)
+        entries.put("k", b"by a writer", fence=rw.write())
+        with rw.read():
+            assert rw.write().fence == rw.read().fence == hold.fence
+        rw.write().downgrade()
+        assert (rw.write().held, rw.read().held, hold.held) == (False, True, True)
+        with pytest.raises(fencelock.NotHeldError):
+            rw.write().raise_if_lost()
+    assert not rw.read().held
+
+
 def test_a_downgrade_lets_readers_in_under_the_same_fence(
     connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
