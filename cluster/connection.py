@@ -333,6 +333,7 @@ class Connection:
         self, prefix: str, read: Read, max_age: float, *, unheld: bool = False
     ) -> Operation[list[LockList]]:
         age_ms = self.age_ms(read, max_age)
+        check_text_type("prefix", prefix)
         pages: list[LockList] = []
         after, more = "", True
         while more:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fencelock.actors.api.message import Cancel, Contender, LockStatus
 from fencelock.actors.api.name import check_new_lock_name, object_name, titled
-from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import copier
 from fencelock.cluster.base_lock import BaseLock
@@ -17,10 +17,15 @@ from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold import BaseHold, releasing
 from fencelock.cluster.hold_registry import Ownership
 from fencelock.cluster.lock import Exiting, Hold
-from fencelock.cluster.lock_options import LockOptions, check_name_type, checked, wait_ms_of
+from fencelock.cluster.lock_options import (
+    LockOptions,
+    check_int,
+    check_name_type,
+    checked,
+    wait_ms_of,
+)
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read, age_ms_of
-from fencelock.transport.codec import pack
 
 H = TypeVar("H", bound=BaseHold)
 
@@ -45,6 +50,8 @@ class BaseSemaphore(BaseLock[H]):
         check_new_lock_name(name, SEMAPHORE)
         wait_ms_of(timeout)
         demand(connection.protocol, Guarantee.SEMAPHORES)
+        allowed = f"an int from 1 to {PERMITS_MAX}"
+        check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
         self._template = checked(
             AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
         )
@@ -66,17 +73,15 @@ class BaseSemaphore(BaseLock[H]):
         """Return the request for ``amount`` permits.
 
         Raises:
+            TypeError: ``amount`` is no int.
             ValueError: there are never so many.
 
         """
-        template = self._template
+        template, most = self._template, self.permits
         if type(amount) is int and amount == template.amount:
             return template
-        if not 1 <= amount <= self.permits:
-            raise ValueError(f"{amount} permits of {self.permits} were asked for")
-        request = replace(template, amount=amount)
-        pack(request)  # It checks the type.
-        return request
+        check_int("n", amount, f"an int from 1 to {most}", lambda n: 1 <= n <= most, ValueError)
+        return replace(template, amount=amount)
 
     def _prune(self) -> None:
         """Forget released holds, once they may be more than half of all remembered ones."""
@@ -128,11 +133,11 @@ class BaseSemaphore(BaseLock[H]):
         """Choose the holds to release: this thread's or task's own, the latest first, then others.
 
         Raises:
+            TypeError: ``amount`` is no int.
             ValueError: fewer permits are held through this object.
 
         """
-        if amount < 1:
-            raise ValueError(f"{amount} permits were released, and must be at least 1")
+        check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
         here, parts, left = self._here(), list[Part](), amount
         with self._guard:
             acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from support.real_nodes import ask, running_nodes
@@ -141,8 +142,23 @@ def test_a_lock_of_the_same_name_is_another_object(client: fencelock.Client, nam
 def test_numbers_out_of_their_range_are_refused(
     client: fencelock.Client, name: str, permits: int, amount: int
 ) -> None:
-    with pytest.raises(ValueError, match=r"permits"):
+    with pytest.raises(
+        ValueError, match=r"^(permits|n) is -?\d+, and must be an int from 1 to \d+$"
+    ):
         client.semaphore(name, permits).acquire(amount)
+
+
+def test_arguments_of_wrong_types_are_refused_by_name(client: fencelock.Client, name: str) -> None:
+    semaphore: Any = client.semaphore(name, 3)
+    for wrong in ("1", None, 1.5, True):
+        with pytest.raises(TypeError, match=f"^n is {wrong!r}, and must be an int from 1 to 3$"):
+            semaphore.acquire(wrong)
+        with pytest.raises(TypeError, match=f"^n is {wrong!r}, and must be an int of at least 1$"):
+            semaphore.release(wrong)
+    with pytest.raises(TypeError, match=r"^permits is '3', and must be an int from 1 to "):
+        client.semaphore(name, cast("Any", "3"))
+    with pytest.raises(TypeError, match=r"^prefix is None, and must be str$"):
+        client.locks(cast("Any", None))
 
 
 @pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
