@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from support.map_model import entries_in
 from support.planted_bugs import demand_found
-from support.table_comparison import MapComposer, compare, steps_of
+from support.table_comparison import MapComposer, compare, log_seeds, steps_of
 from support.table_scene import table_of_three
 
 from fencelock.actors.api.lock_all import AcquireAll
@@ -40,8 +39,6 @@ from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
 
 A, B = "s.1", "t.2"
-LOGS = int(os.environ.get("FENCELOCK_LOGS", "30"))
-"""Number of random logs of each kind. ``FENCELOCK_LOGS=2000`` takes four minutes."""
 
 
 @pytest.fixture
@@ -484,7 +481,7 @@ def test_different_entries_have_different_numbers(table: LockTable) -> None:
     assert numbers() == numbers()
 
 
-@pytest.mark.parametrize("seed", range(LOGS))
+@pytest.mark.parametrize("seed", log_seeds(30))
 def test_maps_do_what_the_model_does(seed: int) -> None:
     """Check M1 to M3 too: versions, counts, and the entries of timeouts and sessions."""
     compare(steps_of(seed), MapComposer)

@@ -24,6 +24,7 @@ from support.table_comparison import (
     RWComposer,
     SeveralComposer,
     compare,
+    log_seeds,
     steps_of,
 )
 
@@ -54,7 +55,7 @@ def test_the_table_does_what_the_model_does(steps: list[Dice]) -> None:
     compare(steps)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", log_seeds(20))
 def test_long_logs_too(seed: int) -> None:
     compare(steps_of(seed))
 
@@ -62,7 +63,7 @@ def test_long_logs_too(seed: int) -> None:
 @pytest.mark.parametrize(
     "composer", [MixedComposer, RWComposer, SeveralComposer, DeadlineComposer, AllComposer]
 )
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", log_seeds(15))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
     """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""
     compare(steps_of(seed), composer)
@@ -84,7 +85,7 @@ def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("composer", [ElectionComposer, MapComposer, AllComposer])
 @pytest.mark.parametrize("little", [False, True])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", log_seeds(20))
 def test_logs_about_elections_and_maps_with_their_watchers(
     monkeypatch: pytest.MonkeyPatch, seed: int, little: bool, composer: type[LogComposer]
 ) -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from support.planted_bugs import Plant, demand_found, repetitions_count, without
-from support.table_comparison import BarrierComposer, LatchComposer, LogComposer, compare, steps_of
+from support.table_comparison import (
+    BarrierComposer,
+    LatchComposer,
+    LogComposer,
+    compare,
+    log_seeds,
+    steps_of,
+)
 
 from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.table import barrier, latch, operation, table_snapshot
@@ -19,7 +26,7 @@ from fencelock.actors.table.table_state import TableState
 
 
 @pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", log_seeds(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
     """Check L11 and L12 too: no waits for a latch at 0, or for a complete barrier."""
     compare(steps_of(seed), composer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -508,6 +509,11 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
             assert seen == [one[1:5] for one in expected or () if one.key.startswith(prefix)]
             assert read.resync is whole
             assert read.version == (last if whole else max(after, last))
+
+
+def log_seeds(usual: int) -> range:
+    """Return the seeds of the logs of one kind: ``FENCELOCK_LOGS`` of them, or ``usual``."""
+    return range(int(os.environ.get("FENCELOCK_LOGS", str(usual))))
 
 
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
