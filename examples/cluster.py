@@ -125,7 +125,7 @@ def run(
         nodes, seconds = 1, LIMIT_S
     if objects:
         check_objects(protocol)
-    console = Console(stderr=as_json and not sys.stdout.isatty())
+    console = Console(stderr=as_json and not sys.stdout.isatty(), soft_wrap=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
         console.print(f"starting {nodes} nodes ({protocol}), logs in {folder}")

@@ -50,7 +50,11 @@ def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: flo
 def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
     """Return one line for a pipe or a log."""
     held: list[str] = []
+    free: list[str] = []
     for name, parts in by_lock(statuses, contenders.objects).items():
+        if contenders.objects and not is_used(parts):
+            free.append(object_shown(name))
+            continue
         holders = holders_of(parts)
         waiting = in_order(parts)
         who = " and ".join(
@@ -62,6 +66,7 @@ def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
     nodes = [who_leads(statuses)] if leaders_of(statuses) else []
     missing = {name for status in statuses for name in status.nodes} - heard(statuses)
     nodes += [f"no answer from {name}" for name in sorted(missing)]
+    held += [f"not in use: {', '.join(free)}"] if free else []
     return " | ".join([summary(contenders), *nodes, *held])
 
 
