@@ -277,6 +277,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, 
         drive(self._connection.closing(lambda: atexit.unregister(self.close)))
 
     def __enter__(self) -> Self:
+        self._connection.line.check()
         return self
 
     def __exit__(self, *error: object) -> None:

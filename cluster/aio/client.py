@@ -158,6 +158,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, 
         await drive(self._connection.closing(self._closed))
 
     async def __aenter__(self) -> Self:
+        self._connection.line.check()
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -126,6 +126,7 @@ def test_a_closed_client_says_so_and_may_be_closed_again(cluster: Cluster) -> No
         client.describe,
         lambda: client.lock("x"),
         lambda: client.status("x"),
+        client.__enter__,
     ):
         with pytest.raises(ClosedError, match="closed"):
             use()
