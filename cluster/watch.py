@@ -23,6 +23,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.message import Message
 from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.lock_options import check_number
 from fencelock.cluster.operation import AwaitReply, Operation, drive
 from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 
@@ -73,10 +74,15 @@ class BaseWatch(Generic[T]):
         Raises:
             TimeoutError: no item came in time. The next call may return it.
             ClosedError: the watch or its client is closed, or is closed meanwhile.
+            TypeError: ``timeout`` is no number.
+            ValueError: ``timeout`` is negative or NaN.
             FencelockError: the request was refused and a repetition would not help, or no node
                 answered before the first item.
 
         """
+        if timeout is not None:
+            allowed = "a number of seconds of at least 0, or None for no limit"
+            check_number("timeout", timeout, allowed, lambda s: s >= 0)
         self._check()
         ends_at = None if timeout is None else time.monotonic() + timeout
         while not self._items:
@@ -205,6 +211,8 @@ class Waiting(BaseWatch[T]):
             UnavailableError: no node answered for 10 s before the first item.
             ForbiddenError: the client's key does not allow this name.
             ClosedError: the watch or its client is closed, or is closed meanwhile.
+            TypeError: ``timeout`` is no number.
+            ValueError: ``timeout`` is negative or NaN.
 
         """
         return drive(self._next(timeout))

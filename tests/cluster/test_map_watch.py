@@ -93,6 +93,20 @@ def test_a_watch_goes_on_after_a_version(connect: Connect, name: str) -> None:
         kv.watch(b"a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [("x", TypeError), (-1, ValueError), (-0.5, ValueError), (float("nan"), ValueError)],
+)
+def test_a_timeout_out_of_its_range_is_refused(
+    connect: Connect, name: str, timeout: Any, error: type[Exception]
+) -> None:
+    watch = connect().map(name).watch()
+    text = f"timeout is {timeout!r}, and must be a number of seconds of at least 0, or None"
+    with pytest.raises(error, match=text):
+        watch.get(timeout)
+    watch.get(timeout=float("inf"))
+
+
 def test_a_watch_that_is_too_far_behind_gets_another_listing(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
