@@ -67,8 +67,8 @@ class BaseMap(BaseObject):
     ) -> Operation[EntryChanged]:
         check_text_type("key", key)
         if not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-            kind = type(value).__name__
-            raise TypeError(f"value is {kind}, and must be bytes: encode a text first")
+            advice = ": encode a text first" if isinstance(value, str) else ""
+            raise TypeError(f"value is {type(value).__name__}, and must be bytes{advice}")
         if not isinstance(ephemeral, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"ephemeral is {ephemeral!r}, and must be True or False")
         guard, number = _guard_of(fence)
