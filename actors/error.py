@@ -140,7 +140,7 @@ class StaleFenceError(FencelockError):
 
 
 class ClosedError(FencelockError):
-    """The client was closed, or belongs to the process that this one was forked from."""
+    """The client or watch was closed, or belongs to the process that this one was forked from."""
 
 
 class ConfigError(FencelockError, ValueError):

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any, Generic, TypeVar
 
+from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.barrier import BaseBarrier
 from fencelock.cluster.base_lock import BaseLock
-from fencelock.cluster.callback_executor import ClusterCallback
+from fencelock.cluster.callback_executor import ClusterCallback, check_callback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.election import BaseElection
 from fencelock.cluster.hold_registry import Callback
@@ -303,21 +304,29 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
         return self._connection.protocol
 
     def on_lost(self, callback: Callback) -> None:
-        """Call ``callback`` when any lock of this client is lost.
+        """Call ``callback`` with a `Notice` when any lock of this client is lost.
 
         Callbacks run one after the other: those of `fencelock.Client` on a thread of their
         own, so they may block or use the client; those of `fencelock.aio.Client` on the loop.
-        An exception from a callback is logged, counted by `callbacks_failed`, and goes no further.
+
+        An exception from a callback is logged and counted by `callbacks_failed`, and the next
+        callback is called. It is also reported as Python reports an exception that nobody catches:
+        `fencelock.Client` calls `threading.excepthook`, and `fencelock.aio.Client` the exception
+        handler of the loop. Both write a traceback by default.
+
+        Raises:
+            TypeError: ``callback`` is not callable.
+
         """
-        self._connection.hold_registry.listeners.lost.append(callback)
+        self._connection.hold_registry.listeners.add(HoldState.LOST, callback)
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Call ``callback`` when the duration of any hold ends; see `on_lost`."""
-        self._connection.hold_registry.listeners.unlocking.append(callback)
+        """Call ``callback`` with a `Notice` when the duration of any hold ends; see `on_lost`."""
+        self._connection.hold_registry.listeners.add(HoldState.UNLOCKING, callback)
 
     def on_suspect(self, callback: Callback) -> None:
-        """Call ``callback`` when any lock of this client becomes suspect; see `on_lost`."""
-        self._connection.hold_registry.listeners.suspect.append(callback)
+        """Call ``callback`` with a `Notice` when any lock becomes suspect; see `on_lost`."""
+        self._connection.hold_registry.listeners.add(HoldState.SUSPECT, callback)
 
     @property
     def cluster(self) -> ClusterState:
@@ -346,13 +355,15 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
         Raises:
             UnsupportedError: as for `cluster`.
             ClosedError: as for `cluster`.
+            TypeError: ``callback`` is not callable.
 
         """
+        check_callback(callback, "ClusterState")
         self._connection.watching().add(callback)
 
     @property
     def callbacks_failed(self) -> int:
-        """The number of callbacks that raised an exception; each was logged."""
+        """The number of callbacks that raised an exception; see `on_lost`."""
         return self._connection.executor.failed
 
 

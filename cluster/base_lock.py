@@ -152,12 +152,15 @@ class BaseLock(Generic[H]):
             raise self._registry.loss_of(own)
 
     def on_lost(self, callback: Callback) -> None:
-        """Call ``callback`` with a `Notice` when a hold of this object is lost."""
-        self._listeners.lost.append(callback)
+        """Call ``callback`` with a `Notice` when a hold of this object is lost.
+
+        `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
+        """
+        self._listeners.add(HoldState.LOST, callback)
 
     def on_suspect(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when a hold of this object becomes suspect."""
-        self._listeners.suspect.append(callback)
+        self._listeners.add(HoldState.SUSPECT, callback)
 
     def on_unlocking(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when the duration of such a hold ends.
@@ -165,7 +168,7 @@ class BaseLock(Generic[H]):
         The lock stays held until the grace has ended as well. Until then the holder chooses
         ``release`` or ``renew``.
         """
-        self._listeners.unlocking.append(callback)
+        self._listeners.add(HoldState.UNLOCKING, callback)
 
     def __repr__(self) -> str:
         state, fence = self.state, self.fence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,23 +83,50 @@ class ThreadExecutor:
 
     def _run(self) -> None:
         while (news := self._news.get()) is not None:
-            self.failed += not call_guarded(*news)
+            callback, argument = news
+            try:
+                callback(argument)
+            except BaseException as error:  # noqa: BLE001  # The callbacks after it must still run.
+                self.failed += 1
+                log_failure(argument, error)
+                _call_hook(error)
 
 
-def call_guarded(callback: Callable[[T], object], news: T) -> bool:
-    """Call ``callback``; return whether it raised nothing.
+def log_failure(news: object, error: BaseException) -> str:
+    """Log the exception of a callback that was called with ``news``; return the text."""
+    about = "the cluster"
+    if isinstance(news, Notice):
+        about = f"{titled(news.lock)} ({news.state.value})"
+    text = f"a callback for {about} failed: {error!r}"
+    report("ERROR", text, error)
+    return text
 
-    Its exception is logged and goes nowhere else, since no caller waits for it.
-    """
+
+def _call_hook(error: BaseException) -> None:
+    """Report ``error`` like an exception that ends this thread."""
+    thread = threading.current_thread()
     try:
-        callback(news)
-    except Exception as error:  # noqa: BLE001  # The user's code; see above.
-        about = "the cluster"
-        if isinstance(news, Notice):
-            about = f"{titled(news.lock)} ({news.state.value})"
-        report("ERROR", f"a callback for {about} failed: {error!r}", error)
-        return False
-    return True
+        hooked = threading.ExceptHookArgs((type(error), error, error.__traceback__, thread))
+        threading.excepthook(hooked)
+    except Exception as failure:  # noqa: BLE001  # The program's hook failed: Python's own rule.
+        sys.excepthook(type(failure), failure, failure.__traceback__)
+
+
+def check_callback(callback: object, argument: str = "Notice") -> None:
+    """Return if ``callback`` can be called.
+
+    Args:
+        callback: the value of a user, which may have any type.
+        argument: the class of what it will be called with, for the text of the error.
+
+    Raises:
+        TypeError: it is not callable.
+
+    """
+    if not callable(callback):
+        raise TypeError(
+            f"callback is {callback!r}, and must be callable with one argument, a {argument}"
+        )
 
 
 ClusterCallback = Callable[[ClusterState], object]

@@ -148,7 +148,8 @@ class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
     """An iterator over the leaders of an election, from `Election.watch`.
 
     It waits for each change, and yields a `Leader`, or None when a term ends. It goes on while
-    nodes crash and while no node answers. Only one thread at a time may use it.
+    nodes crash and while no node answers. Only one thread at a time may wait for its
+    items. Any thread may `close` it, which ends a loop over it.
     """
 
 

@@ -139,11 +139,11 @@ class BaseHold:
 
         `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
         """
-        self._registry.listen(self._own, Listeners(lost=[callback]))
+        self._listen(HoldState.LOST, callback)
 
     def on_suspect(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when this hold becomes suspect."""
-        self._registry.listen(self._own, Listeners(suspect=[callback]))
+        self._listen(HoldState.SUSPECT, callback)
 
     def on_unlocking(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when the duration of this hold ends.
@@ -151,10 +151,15 @@ class BaseHold:
         The lock stays held until the grace has ended as well. Until then the holder chooses
         ``release`` or ``renew``.
         """
-        self._registry.listen(self._own, Listeners(unlocking=[callback]))
+        self._listen(HoldState.UNLOCKING, callback)
 
     def __repr__(self) -> str:
         return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
+
+    def _listen(self, state: HoldState, callback: Callback) -> None:
+        listeners = Listeners()
+        listeners.add(state, callback)
+        self._registry.listen(self._own, listeners)
 
     def _releasing(self) -> Operation[None]:
         return releasing(self._channel, self._registry, self._own, self.token)

@@ -17,7 +17,7 @@ from fencelock.actors.message import Event, Instant
 from fencelock.actors.session.holding import Hold, HoldState
 from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trusted
 from fencelock.actors.session.pending import Claim, claim_named
-from fencelock.cluster.callback_executor import CallbackExecutor, Notice
+from fencelock.cluster.callback_executor import CallbackExecutor, Notice, check_callback
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.log import warn
 from fencelock.cluster.owner import owner_of_acquire
@@ -42,6 +42,16 @@ class Listeners:
     lost: list[Callback] = field(default_factory=list[Callback])
     unlocking: list[Callback] = field(default_factory=list[Callback])
     suspect: list[Callback] = field(default_factory=list[Callback])
+
+    def add(self, state: HoldState, callback: Callback) -> None:
+        """Also call ``callback`` for ``state``.
+
+        Raises:
+            TypeError: ``callback`` is not callable.
+
+        """
+        check_callback(callback)
+        self.of(state).append(callback)
 
     def of(self, state: HoldState) -> list[Callback]:
         """Return the callbacks for LOST, UNLOCKING or SUSPECT."""

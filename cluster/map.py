@@ -67,8 +67,8 @@ class BaseMap(BaseObject):
     ) -> Operation[EntryChanged]:
         check_text_type("key", key)
         if not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-            kind = type(value).__name__
-            raise TypeError(f"value is {kind}, and must be bytes: encode a text first")
+            advice = ": encode a text first" if isinstance(value, str) else ""
+            raise TypeError(f"value is {type(value).__name__}, and must be bytes{advice}")
         if not isinstance(ephemeral, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"ephemeral is {ephemeral!r}, and must be True or False")
         guard, number = _guard_of(fence)
@@ -204,7 +204,7 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
             return [one for one in changes if one.version > listed.get(one.key, 0)]
         more = read.more
         while more:
-            page = yield from self._channel.ask(replace(self._pages, after=changes[-1].key))
+            page = yield from self._asking(replace(self._pages, after=changes[-1].key))
             assert isinstance(page, EntryList)
             changes += [MapChange(one.key, one.value, one.version) for one in page.entries]
             more = page.more and bool(page.entries)
@@ -261,7 +261,7 @@ class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
     """An iterator over the changes of a map, from `Map.watch`.
 
     It waits for each change. It goes on while nodes crash and while no node answers. Only one
-    thread at a time may use it.
+    thread at a time may wait for its items. Any thread may `close` it, which ends a loop over it.
     """
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from fencelock.cluster.callback_executor import call_guarded
+from fencelock.cluster.callback_executor import log_failure
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.operation import AwaitReply, Operation
 
@@ -149,5 +149,11 @@ class LoopExecutor:
         self._stopped = True
 
     def _call(self, callback: Callable[[T], object], news: T) -> None:
-        if not self._stopped:
-            self.failed += not call_guarded(callback, news)
+        if self._stopped:
+            return
+        try:
+            callback(news)
+        except Exception as error:  # noqa: BLE001  # The user's code, for which no caller waits.
+            self.failed += 1
+            context = {"message": log_failure(news, error), "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)

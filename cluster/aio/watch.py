@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from fencelock.actors.error import ClosedError
 from fencelock.cluster.aio.loop import drive
 from fencelock.cluster.watch import BaseWatch, T
 
@@ -15,13 +16,21 @@ class Waiting(BaseWatch[T]):
         """Wait for the next item and return it."""
         return await drive(self._next())
 
-    def close(self) -> None:
-        """Cancel the request for changes. The watch can still be used: it sends another one."""
-        self._closing()
-
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        """Return the next item; see `get`."""
-        return await drive(self._next())
+        """Return the next item, as `get` does; end the loop if the watch is closed."""
+        try:
+            return await drive(self._next())
+        except ClosedError:
+            if self._closed:
+                raise StopAsyncIteration from None
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the watch."""
+        self.close()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 import pytest
 from support.holds import fence_of
@@ -128,6 +129,27 @@ def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
             again = fence_of(await lock.acquire())
             assert again is not None
             assert again > fence
+
+    asyncio.run(run())
+
+
+def test_what_a_callback_raises_goes_to_the_exception_handler_of_the_loop(
+    paxos_addresses: str,
+) -> None:
+    async def run() -> None:
+        async with connect(paxos_addresses) as client:
+            loop = asyncio.get_running_loop()
+            reported: asyncio.Future[dict[str, Any]] = loop.create_future()
+            loop.set_exception_handler(lambda _, context: reported.set_result(context))
+            lock = client.lock("raises", owner="job")
+            lock.on_lost(lambda _: 1 // 0)
+            fence = fence_of(await lock.acquire())
+            assert fence is not None
+            await client.evict("raises", fence, "root@ops")
+            context = await asyncio.wait_for(reported, PATIENCE_S)
+            assert isinstance(context["exception"], ZeroDivisionError)
+            assert "a callback for lock 'raises' (lost) failed" in context["message"]
+            assert client.callbacks_failed == 1
 
     asyncio.run(run())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from functools import partial
 
+import pytest
 from loguru import logger
 
 from fencelock.actors.session.holding import HoldState
@@ -14,10 +16,20 @@ PATIENCE_S = 30
 NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")
 
 
-def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
+@pytest.fixture
+def hooked(monkeypatch: pytest.MonkeyPatch) -> list[threading.ExceptHookArgs]:
+    """Return the exceptions that reach `threading.excepthook`, in order."""
+    hooked: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", hooked.append)
+    return hooked
+
+
+def test_what_a_callback_raises_is_reported_and_the_next_is_called(
+    hooked: list[threading.ExceptHookArgs],
+) -> None:
     lines: list[str] = []
-    called = threading.Event()
     executor = ThreadExecutor()
+    called = threading.Event()
     logger.enable("fencelock")
     sink = logger.add(lambda line: lines.append(line.record["message"]), level="ERROR")
     try:
@@ -30,6 +42,41 @@ def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
         executor.stop(PATIENCE_S)
     assert len(lines) == 1
     assert "ZeroDivisionError" in lines[0]
+    assert executor.failed == 1
+    args = hooked.pop()
+    assert args.exc_type is ZeroDivisionError
+    assert args.exc_traceback is not None
+    assert args.thread is not None
+    assert args.thread.name == "fencelock-callbacks"
+    assert hooked == []
+
+
+def test_a_callback_that_exits_does_not_end_the_callbacks_after_it(
+    hooked: list[threading.ExceptHookArgs],
+) -> None:
+    executor = ThreadExecutor()
+    called = threading.Event()
+    executor.call(lambda _: sys.exit(1), NOTICE)
+    executor.call(lambda _: called.set(), NOTICE)
+    assert called.wait(PATIENCE_S)
+    executor.stop(PATIENCE_S)
+    assert [args.exc_type for args in hooked] == [SystemExit]
+
+
+def test_a_hook_that_raises_does_not_end_the_callbacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raising(args: threading.ExceptHookArgs) -> None:
+        raise RuntimeError(f"no hook for {args.exc_value!r}")
+
+    monkeypatch.setattr(threading, "excepthook", raising)
+    executor = ThreadExecutor()
+    called = threading.Event()
+    executor.call(lambda _: 1 // 0, NOTICE)
+    executor.call(lambda _: called.set(), NOTICE)
+    assert called.wait(PATIENCE_S)
+    executor.stop(PATIENCE_S)
+    assert "RuntimeError: no hook for ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_callbacks_run_in_order_on_one_thread_that_ends_with_the_herald() -> None:

@@ -123,15 +123,34 @@ def test_a_suspect_session_is_a_warning(cluster: LocalCluster, lines: Lines) -> 
 
 
 def test_a_callback_that_raises_is_an_error_with_its_traceback(
-    cluster: LocalCluster, lines: Lines
+    cluster: LocalCluster, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hooked = Collected[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", hooked.add)
     hold = cluster.connect().lock("a").acquire()
     assert hold
     hold.on_lost(lambda _: 1 // 0)
     lose(hold)
+    args = hooked.wait_for(lambda seen: seen[0] if seen else None)
+    assert args.exc_type is ZeroDivisionError
     record = lines.wait_for(logging.ERROR, "a callback for lock 'a' (lost) failed")
     assert record.exc_info
     assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_a_callback_that_cannot_be_called_is_refused(cluster: LocalCluster) -> None:
+    client = cluster.connect()
+    lock = client.lock("a")
+    hold = lock.acquire()
+    assert hold
+    text = "callback is 5, and must be callable with one argument, a "
+    wrong: Any = 5
+    for one in (client, lock, hold):
+        for add in (one.on_lost, one.on_suspect, one.on_unlocking):
+            with pytest.raises(TypeError, match=text + "Notice"):
+                add(wrong)
+    with pytest.raises(TypeError, match=text + "ClusterState"):
+        client.on_cluster(wrong)
 
 
 def test_nothing_is_written_where_no_log_is_set_up(
@@ -141,7 +160,6 @@ def test_nothing_is_written_where_no_log_is_set_up(
     hold = client.lock("a").acquire()
     assert hold
     called = threading.Event()
-    hold.on_lost(lambda _: 1 // 0)
     hold.on_lost(lambda _: called.set())
     lose(hold)
     assert called.wait(PATIENCE_S)

@@ -83,7 +83,6 @@ def test_a_watch_begins_with_the_present_leader_and_waits(connect: Connect, name
         with pytest.raises(TimeoutError, match="no change came in time"):
             watch.get(timeout=0.05)
     assert next(watch) is None
-    watch.close()
     fence = lead_once(election, "again")
     assert next(watch) == fencelock.Leader("again", fence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 from support.lock_scene import PATIENCE_S, Scene
@@ -182,7 +183,12 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
     lock.on_suspect(heard.append)
     other.on_lost(heard.append)  # It acquired nothing.
     scene.hold_registry.listeners.lost.append(note)
-    lock.on_lost(lambda _: lock.acquire())
+
+    def acquire_again(_: Notice) -> None:
+        with suppress(LockOwnershipLostError):
+            lock.acquire()
+
+    lock.on_lost(acquire_again)
     lock.acquire()
     scene.hold_registry.hear(Suspected(silent_ms=7, left_ms=8))
     scene.trust(suspect_at=50, until=100)

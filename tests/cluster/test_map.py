@@ -224,8 +224,8 @@ def test_a_local_read_needs_no_other_node(kv: fencelock.Map) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[fencelock.Map], object], type[Exception], str]] = {
-    "text": (lambda kv: kv.put("k", "text"), TypeError, "value is str, and must be bytes"),  # type: ignore[arg-type]
-    "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "bytearray"),  # type: ignore[arg-type]
+    "text": (lambda kv: kv.put("k", "text"), TypeError, "value is str, and must be bytes: encode"),  # type: ignore[arg-type]
+    "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "is bytearray, and must be bytes$"),  # type: ignore[arg-type]
     "key": (lambda kv: kv.put(5, b""), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
     "get": (lambda kv: kv.get(5), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]
     "delete": (lambda kv: kv.delete(5), TypeError, "key is 5, and must be str"),  # type: ignore[arg-type]

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from support.real_nodes import ask
+from support.watched_channel import WatchedChannel
 
 import fencelock
 import fencelock.aio
 from fencelock import MapChange, MapListing
 from fencelock.actors.api.changes import Change, ReadChanges
-from fencelock.actors.api.map import MAP, PutEntry
+from fencelock.actors.api.map import MAP, ListEntries, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.table import history
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
@@ -91,6 +93,20 @@ def test_a_watch_goes_on_after_a_version(connect: Connect, name: str) -> None:
         kv.watch(b"a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [("x", TypeError), (-1, ValueError), (-0.5, ValueError), (float("nan"), ValueError)],
+)
+def test_a_timeout_out_of_its_range_is_refused(
+    connect: Connect, name: str, timeout: Any, error: type[Exception]
+) -> None:
+    watch = connect().map(name).watch()
+    text = f"timeout is {timeout!r}, and must be a number of seconds of at least 0, or None"
+    with pytest.raises(error, match=text):
+        watch.get(timeout)
+    watch.get(timeout=float("inf"))
+
+
 def test_a_watch_that_is_too_far_behind_gets_another_listing(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,16 +131,16 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
     for number in range(9):
         kv.put(f"k{number}", bytes(60_000))
     watch = kv.watch()
-    ask_page = watch._channel.ask  # pyright: ignore[reportPrivateUsage]
     puts: list[int] = []
 
-    def changed_meanwhile(message: Any) -> Any:
+    def changed_meanwhile(message: Any, reply: AskReply) -> bool:
         """Change the last entry after the first part of the listing was read, then ask."""
-        if not puts:
+        del reply
+        if isinstance(message, ListEntries) and not puts:
             puts.append(kv.put("k8", b"new"))
-        return ask_page(message)
+        return False
 
-    watch._channel = Channel(watch._channel, changed_meanwhile)  # type: ignore[assignment]  # pyright: ignore
+    watch._channel = WatchedChannel(watch._channel, changed_meanwhile)  # type: ignore[assignment]  # pyright: ignore
     seen = watch.get(PATIENCE_S)
     assert isinstance(seen, MapListing)
     assert [entry.key for entry in seen.entries] == [f"k{number}" for number in range(9)]
@@ -132,17 +148,6 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
     assert seen.version < puts[0]
     last = kv.put("k8", b"last")
     assert watch.get(PATIENCE_S) == MapChange("k8", b"last", last)
-
-
-class Channel:
-    """A channel with another `ask`."""
-
-    def __init__(self, channel: Any, ask: Callable[[Any], Any]) -> None:
-        self._channel = channel
-        self.ask = ask
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
 
 
 def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
