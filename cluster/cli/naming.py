@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
-from fencelock.actors.api.object_request import ObjectRequest
+from fencelock.actors.api.object_request import ObjectRequest, UpdateRequest
 from fencelock.cluster.log import printable
 
 LOCK = "lock"
@@ -24,12 +24,22 @@ MARK = ":"
 
 def object_kinds() -> tuple[str, ...]:
     """Return the kinds of objects other than locks, found by the classes of their requests."""
-    classes, kinds = [ObjectRequest], set[str]()
+    return tuple(sorted(_kinds_of(ObjectRequest) - {SEVERAL}))
+
+
+def unheld_kinds() -> frozenset[str]:
+    """Return the kinds of objects that nobody can hold: all their requests are updates."""
+    return frozenset(_kinds_of(UpdateRequest))
+
+
+def _kinds_of(base: type[ObjectRequest]) -> set[str]:
+    """Return the kinds of the subclasses of ``base``."""
+    classes, kinds = [base], set[str]()
     while classes:
         below = classes.pop().__subclasses__()
         classes += below
         kinds |= {one.KIND for one in below if "KIND" in vars(one)}
-    return tuple(sorted(kinds - {SEVERAL}))
+    return kinds
 
 
 def object_named(text: str) -> str:
