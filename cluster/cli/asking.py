@@ -35,7 +35,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
-from fencelock.cluster.cli.naming import MARK, object_kinds, object_named, object_shown
+from fencelock.cluster.cli.naming import LOCK, MARK, object_kinds, object_named, object_shown
 from fencelock.cluster.cli.screen import Unanswered, View, present, say
 from fencelock.cluster.log import printable
 
@@ -300,16 +300,26 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
         lambda operator: (
             object_shown(one.lock)
             for prefix in prefixes
-            for one in listed(operator, object_named(prefix))
+            for one in listed(operator, prefix)
             if plain_name(one.lock).isprintable()  # Other names are shown with escapes.
         ),
     )
 
 
 def listed(operator: Operator, prefix: str) -> Iterator[ListedLock | ListedObject]:
-    """Yield the held locks, then the other objects, whose names begin with ``prefix``."""
-    yield from operator.locks(prefix)
-    yield from operator.objects(prefix)
+    """Yield the held locks, then the other objects, whose names begin with ``prefix``.
+
+    Args:
+        operator: the connection.
+        prefix: the beginning of the names as a person types it, perhaps with a kind.
+
+    """
+    within = object_named(prefix)
+    if not prefix.startswith(f"{LOCK}{MARK}"):
+        yield from operator.locks(within)
+        yield from operator.objects(within)
+        return
+    yield from (one for one in operator.locks(within) if not kind_of(one.lock))
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:

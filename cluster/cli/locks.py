@@ -51,7 +51,7 @@ def locks(
         typer.Option(
             "--prefix",
             help="List only objects whose names begin with this. With a kind, as in semaphore:, "
-            "list only objects of that kind.",
+            "list only objects of that kind; lock: lists only locks.",
         ),
     ] = "",
     given: TargetOptions = NONE_GIVEN,
@@ -76,7 +76,7 @@ def locks(
     """
 
     def view(operator: Operator) -> View:
-        held = tuple(listed(operator, object_named(prefix)))
+        held = tuple(listed(operator, prefix))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
         return listing(held, held_table, none, as_json=as_json)
 

@@ -130,6 +130,18 @@ def test_a_prefix_with_a_kind_lists_that_kind(client: fencelock.Client) -> None:
         assert first_words(run("locks", "--prefix", "semaphore:x"))[2:] == ["semaphore:x1"]
 
 
+def test_the_prefix_lock_lists_locks_alone(client: fencelock.Client) -> None:
+    latch = client.latch("w1", 2, keep_s=0)
+    latch.count_down()
+    names = ("w1", "semaphore:w1")
+    with client.semaphore("w1", permits=1), client.lock(names[0]), client.lock(names[1]):
+        assert first_words(run("locks", "--prefix", "lock:"))[2:] == ["lock:semaphore:w1", "w1"]
+        assert first_words(run("locks", "--prefix", "lock:w"))[2:] == ["w1"]
+        assert first_words(run("locks", "--prefix", "lock:semaphore:"))[2:] == ["lock:semaphore:w1"]
+    assert run("locks", "--prefix", "lock:").output == "No lock under 'lock:' is held.\n"
+    latch.count_down()
+
+
 class MadeContext:
     """The part of typer's context that the completion uses."""
 
