@@ -10,7 +10,9 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import RenderableType
 
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
@@ -36,7 +38,7 @@ from fencelock.cluster.cli.asking import (
     share_of,
     show,
 )
-from fencelock.cluster.cli.naming import elsewhere, object_named, object_shown
+from fencelock.cluster.cli.naming import elsewhere, object_named, object_shown, unheld_kinds
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
 
 T = TypeVar("T")
@@ -124,6 +126,8 @@ def listing(
 def described(status: LockStatus) -> list[RenderableType]:
     """Return the holders and the queue of an object, and the nodes that the next grant needs."""
     parts: list[RenderableType] = [*map(line, holder_lines(status))]
+    if kind_of(status.lock) == MAP:
+        return parts
     if status.holders:
         parts.append(owners_table(status, status.holders))
     if status.waiters:
@@ -138,10 +142,17 @@ def described(status: LockStatus) -> list[RenderableType]:
 
 
 def holder_lines(status: LockStatus) -> Iterator[str]:
-    """Yield lines about the holder of a lock: how often it holds it, how long, which fence."""
+    """Yield lines about the holder of a lock, or about an object that nobody can hold."""
     name, holder = object_shown(status.lock), status.holder
     if status.left is not None:
         yield f"{name}: {progress_of(status)}."
+        return
+    if kind_of(status.lock) == MAP:
+        yield f"{name}: nobody can hold a map."
+        yield f"client.map({plain_name(status.lock)!r}).items() returns its entries."
+        return
+    if kind_of(status.lock) in unheld_kinds():
+        yield f"{name} is not in use."
         return
     if holder is None and status.age_ms == 0:
         yield f"{name} is free."

@@ -183,3 +183,23 @@ def test_objects_that_nobody_holds_are_shown_with_their_count(client: fencelock.
     assert (row["left"], row["permits"], row["waiting"]) == (2, 3, 0)
     assert "did you mean `fencelock who 'latch:release 7'`?" in run("who", "release 7").output
     assert latch.count_down(2) == 0
+
+
+def test_who_of_a_map_says_how_to_see_its_entries(client: fencelock.Client) -> None:
+    entries = client.map("the config")
+    entries.put("k", b"v")
+    said = " ".join(run("who", "map:the config").output.split())
+    assert said == (
+        "map:the config: nobody can hold a map. "
+        "client.map('the config').items() returns its entries."
+    )
+    entries.delete("k")
+
+
+@pytest.mark.parametrize("kind", ["latch", "barrier"])
+def test_who_of_an_unused_object_that_nobody_can_hold_does_not_say_that_it_is_free(
+    client: fencelock.Client, kind: str
+) -> None:
+    del client
+    said = run("who", f"{kind}:unused").output.splitlines()
+    assert said == [f"{kind}:unused is not in use.", "Nobody waits for it."]
