@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
 
+from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name
@@ -44,6 +47,10 @@ from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, sa
 T = TypeVar("T")
 
 TWICE = 2
+
+LOOKS_SHARE = 0.25
+"""Part of ``--timeout`` in which the holders of listed objects are counted. Each object costs a
+request; after this time the list is shown without the other counts."""
 
 
 @asks_cluster
@@ -80,7 +87,9 @@ def locks(
     def view(operator: Operator) -> View:
         held = tuple(listed(operator, prefix))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
-        return listing(held, held_table, none, as_json=as_json)
+        ends_at = time.monotonic() + timeout * LOOKS_SHARE
+        shared = {} if as_json else shared_in(operator, held, ends_at)
+        return listing(held, partial(held_table, shared=shared), none, as_json=as_json)
 
     show(given.target(), timeout, view, watch=watch)
 
@@ -172,8 +181,35 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
 
 
-def held_table(held: Iterable[ListedLock | ListedObject]) -> Rows:
-    """Return a row for each of the ``held`` locks and other objects."""
+def shared_in(
+    operator: Operator, held: Iterable[ListedLock | ListedObject], ends_at: float
+) -> dict[str, str]:
+    """Return a text about the other holders of each object that several owners may hold.
+
+    A list has only the first holder of each object. The others are counted until ``ends_at`` (s,
+    of ``time.monotonic``).
+    """
+    shared: dict[str, str] = {}
+    for one in held:
+        if isinstance(one, ListedObject) or kind_of(one.lock) in ("", ELECTION):
+            continue
+        if time.monotonic() >= ends_at:
+            shared[one.lock] = " and maybe more"
+            continue
+        holders = operator.status(one.lock).holders
+        others = sum(other.fence != one.holder.fence for other in holders)
+        shared[one.lock] = f" and {others} more" if others else ""
+    return shared
+
+
+def held_table(held: Iterable[ListedLock | ListedObject], shared: Mapping[str, str]) -> Rows:
+    """Return a row for each of the ``held`` locks and other objects.
+
+    Args:
+        held: the lines of the list.
+        shared: texts about the other holders of some objects; see `shared_in`.
+
+    """
     columns = [Column("lock"), Column("held by")]
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
     rows: list[tuple[str, ...]] = []
@@ -182,7 +218,8 @@ def held_table(held: Iterable[ListedLock | ListedObject]) -> Rows:
             cells = progress_of(lock), "", ""
         else:
             fence = "" if lock.holder.fence is None else str(lock.holder.fence)
-            cells = person(lock.holder), fence, duration(lock.holder.since_ms)
+            holder = person(lock.holder) + shared.get(lock.lock, "")
+            cells = holder, fence, duration(lock.holder.since_ms)
         rows.append((object_shown(lock.lock), *cells, str(lock.waiting) if lock.waiting else ""))
     return Rows(columns, rows)
 

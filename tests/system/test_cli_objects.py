@@ -203,3 +203,24 @@ def test_who_of_an_unused_object_that_nobody_can_hold_does_not_say_that_it_is_fr
     del client
     said = run("who", f"{kind}:unused").output.splitlines()
     assert said == [f"{kind}:unused is not in use.", "Nobody waits for it."]
+
+
+def test_the_list_tells_how_many_others_hold_an_object(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cells(name: str) -> list[str]:
+        (row,) = (row for row in run("locks").output.splitlines() if name in row)
+        return re.split(r"\s\s+", row.strip())
+
+    semaphore, rwlock = client.semaphore("v1", permits=4), client.rwlock("v2")
+    semaphores = [semaphore.acquire(2), semaphore.acquire(1), semaphore.acquire(1)]
+    reader = rwlock.read().acquire()
+    assert semaphores[0]
+    assert reader
+    first = str(semaphores[0].fence)
+    assert cells("semaphore:v1")[:3] == ["semaphore:v1", "ann and 2 more", first]
+    assert cells("rwlock:v2")[:3] == ["rwlock:v2", "ann", str(reader.fence)]
+    monkeypatch.setattr("fencelock.cluster.cli.locks.LOOKS_SHARE", 0)
+    assert cells("semaphore:v1")[1] == cells("rwlock:v2")[1] == "ann and maybe more"
+    semaphore.release(4)
+    reader.release()
