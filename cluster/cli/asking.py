@@ -22,6 +22,7 @@ from typing import (
 import typer
 
 from fencelock.actors.api.backup_message import BackupPart
+from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
@@ -419,6 +420,8 @@ def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
         case kind if kind == RWLOCK:
             verb = "write" if one.times == lock.permits else "read"
             return f" to {verb}" if wants else f" {verb}s"
+        case kind if kind == ELECTION:
+            return " to lead" if wants else " leads"
         case _:
             return f" {one.times} of {lock.permits}"
 

@@ -16,6 +16,7 @@ from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
@@ -42,7 +43,7 @@ from fencelock.cluster.cli.asking import (
     show,
 )
 from fencelock.cluster.cli.naming import elsewhere, object_named, object_shown, unheld_kinds
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
+from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, json_view, line, say
 
 T = TypeVar("T")
 
@@ -214,8 +215,9 @@ def held_table(held: Iterable[ListedLock | ListedObject], shared: Mapping[str, s
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
     rows: list[tuple[str, ...]] = []
     for lock in held:
+        cells: tuple[str, str, str]
         if isinstance(lock, ListedObject):
-            cells = progress_of(lock), "", ""
+            cells = Phrase(progress_of(lock)), "", ""
         else:
             fence = "" if lock.holder.fence is None else str(lock.holder.fence)
             holder = person(lock.holder) + shared.get(lock.lock, "")
@@ -226,19 +228,23 @@ def held_table(held: Iterable[ListedLock | ListedObject], shared: Mapping[str, s
 
 def owners_table(status: LockStatus, owners: Iterable[Contender], *, wait: bool = False) -> Rows:
     """Return a row for each holder of an object, or with ``wait`` for each waiter, in order."""
-    first, second = ("waits for it", "place") if wait else ("held by", "fence")
-    columns = [Column(first), Column("wants" if wait else "has")]
-    columns += [Column(second, right=True), Column("for", right=True), Column("known as")]
-    rows = [
-        (
-            person(one),
-            share_of(status, one, wants=wait).strip(),
-            str(place if wait else one.fence),
-            duration(one.since_ms),
-            address(one),
+    acts = kind_of(status.lock) in (RWLOCK, ELECTION)  # It "reads"; a semaphore's "has 1 of 3".
+    held = "held by", "does" if acts else "has", "fence"
+    first, second, third = ("waits for it", "wants", "place") if wait else held
+    columns = [Column(first), Column(second)]
+    columns += [Column(third, right=True), Column("for", right=True), Column("known as")]
+    rows: list[tuple[str, ...]] = []
+    for place, one in enumerate(owners, 1):
+        share = share_of(status, one, wants=wait).strip()
+        rows.append(
+            (
+                person(one),
+                Phrase(share) if acts and not wait else share,
+                str(place if wait else one.fence),
+                duration(one.since_ms),
+                address(one),
+            )
         )
-        for place, one in enumerate(owners, 1)
-    ]
     return Rows(columns, rows)
 
 

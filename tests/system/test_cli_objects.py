@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import fencelock
 from fencelock.actors.api.name import KIND_END
-from fencelock.cluster.cli.asking import complete_object
+from fencelock.cluster.cli.asking import complete_object, share_of
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
 
@@ -224,3 +224,56 @@ def test_the_list_tells_how_many_others_hold_an_object(
     assert cells("semaphore:v1")[1] == cells("rwlock:v2")[1] == "ann and maybe more"
     semaphore.release(4)
     reader.release()
+
+
+def paragraphs(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the lines below each name where no table fits."""
+    monkeypatch.setenv("COLUMNS", "30")
+    found: dict[str, str] = {}
+    name = ""
+    for row in run(*command.split()).output.splitlines():
+        if row.startswith("    "):
+            found[name] = f"{found.get(name, '')} {row.strip()}".strip()
+        else:
+            name = row.strip()
+    return found
+
+
+@pytest.mark.parametrize("command", ["status", "locks"])
+def test_in_a_narrow_terminal_the_count_of_an_object_is_not_called_its_holder(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    latch = client.latch("u1", 3, keep_s=0)
+    latch.count_down()
+    assert paragraphs(command, monkeypatch)["latch:u1"] == "2 of 3 left"
+    latch.count_down(2)
+
+
+def test_holders_of_read_write_locks_and_elections_are_shown_with_a_verb(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, term = client.rwlock("u2").read().acquire(), client.election("u3").lead().acquire()
+    assert reader
+    assert term
+    for name, verb, hold in (("rwlock:u2", "reads", reader), ("election:u3", "leads", term)):
+        told = paragraphs(f"who {name}", monkeypatch)["ann"]
+        assert told.startswith(f"{verb}, fence {hold.fence}")
+        assert paragraphs("status", monkeypatch)[name].startswith(f"held by ann {verb}")
+    reader.release()
+    term.release()
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "times"),
+    [("rwlock", "write", 9), ("rwlock", "read", 1), ("election", "lead", 1)],
+)
+def test_the_share_of_a_read_write_lock_or_an_election_is_a_verb(
+    kind: str, verb: str, times: int
+) -> None:
+    one = fencelock.Contender("", "s.1", "t", 7, 1, "ann", times)
+    permits = 9 if kind == "rwlock" else 1
+    lock = fencelock.LockStatus(
+        lock=f"{kind}{KIND_END}a", holder=one, waiters=(one,), waits_for=(), permits=permits
+    )
+    assert share_of(lock, one, wants=False) == f" {verb}s"
+    assert share_of(lock, one, wants=True) == f" to {verb}"
