@@ -36,7 +36,14 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
-from fencelock.cluster.cli.naming import LOCK, MARK, object_kinds, object_named, object_shown
+from fencelock.cluster.cli.naming import (
+    LOCK,
+    MARK,
+    object_kinds,
+    object_named,
+    object_shown,
+    object_spelled,
+)
 from fencelock.cluster.cli.screen import Unanswered, View, present, say
 from fencelock.cluster.log import printable
 
@@ -362,15 +369,25 @@ _ENVELOPE = frozenset({"session", "request"})
 
 
 def as_plain(value: Any) -> Any:
-    """Return a message, with all that is in it, as JSON values: fields become keys."""
+    """Return a message, with all that is in it, as JSON values: fields become keys.
+
+    The name of an object becomes the name that commands accept.
+    """
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
-        return {name: as_plain(getattr(value, name)) for name in names if name not in _ENVELOPE}
+        return _keyed({name: getattr(value, name) for name in names if name not in _ENVELOPE})
     if hasattr(value, "_asdict"):
-        return {name: as_plain(part) for name, part in value._asdict().items()}
+        return _keyed(value._asdict())
     if isinstance(value, tuple):
         return [as_plain(part) for part in cast("Sequence[object]", value)]
     return value
+
+
+def _keyed(parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: object_spelled(part) if name == "lock" else as_plain(part)
+        for name, part in parts.items()
+    }
 
 
 def duration(ms: int) -> str:

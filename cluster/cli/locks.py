@@ -42,7 +42,13 @@ from fencelock.cluster.cli.asking import (
     share_of,
     show,
 )
-from fencelock.cluster.cli.naming import elsewhere, object_named, object_shown, unheld_kinds
+from fencelock.cluster.cli.naming import (
+    elsewhere,
+    object_named,
+    object_shown,
+    object_spelled,
+    unheld_kinds,
+)
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, json_view, line, say
 
 T = TypeVar("T")
@@ -305,7 +311,7 @@ def release(
             meant = " ".join(elsewhere(lock, asked.status))
             raise NotHeldError(f"{error}. {meant}" if meant else str(error)) from error
     if as_json:
-        done = {"lock": name, "fence": fence, "holder": as_plain(former)}
+        done = {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)}
         typer.echo(json.dumps(done, indent=2))
         return
     say(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")

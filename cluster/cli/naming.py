@@ -45,7 +45,7 @@ def _kinds_of(base: type[ObjectRequest]) -> set[str]:
 def object_named(text: str) -> str:
     """Return the name by which the cluster knows the object that a person calls ``text``.
 
-    It also accepts the names that the cluster uses, as in JSON output.
+    It also accepts the names of the table, as earlier versions printed them in JSON.
     """
     kind, mark, name = text.partition(MARK)
     if mark and kind == LOCK:
@@ -53,12 +53,17 @@ def object_named(text: str) -> str:
     return object_name(kind, name) if mark and kind in object_kinds() else text
 
 
-def object_shown(lock: str) -> str:
-    """Return the name of an object for people; `object_named` accepts it."""
+def object_spelled(lock: str) -> str:
+    """Return the name of an object for JSON, with all its characters; `object_named` accepts it."""
     kind, name = kind_of(lock), plain_name(lock)
     if not kind and object_named(name) != name:
         kind = LOCK
-    return printable(f"{kind}{MARK}{name}" if kind else name)
+    return f"{kind}{MARK}{name}" if kind else name
+
+
+def object_shown(lock: str) -> str:
+    """Return the name of an object for a terminal, with escapes for invisible characters."""
+    return printable(object_spelled(lock))
 
 
 def typed(lock: str) -> str:

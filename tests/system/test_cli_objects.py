@@ -13,7 +13,7 @@ from support.real_nodes import running_nodes
 from typer.testing import CliRunner, Result
 
 import fencelock
-from fencelock.actors.api.name import KIND_END
+from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.cluster.cli.asking import complete_object, share_of
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
@@ -62,12 +62,35 @@ def test_what_locks_and_status_print_is_what_who_and_release_take(
         assert hold is not None
         assert name in first_words(run("locks"))
         assert name in first_words(run("status"))
-        (row,) = (row for row in plain("locks") if object_shown(row["lock"]) == name)
-        assert row["lock"] == plain("who", name)["lock"]
+        assert name in [row["lock"] for row in plain("locks")]
+        assert name in [row["lock"] for node in plain("status") for row in node["locks"]]
+        assert plain("who", name)["lock"] == name
         assert str(hold.fence) in run("who", name).output
         done = run("release", name, "--fence", str(hold.fence), "--yes")
         assert done.stdout.startswith(f"{name} was taken from ann")
         assert f"{name} is free." in run("who", name).output
+        assert name in [row["lock"] for row in plain("audit")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("lock:t1", "t1"),
+        ("lock:map:t2", "lock:map:t2"),
+        (f"semaphore{KIND_END}t3", "semaphore:t3"),
+        ("semaphore:t4 \u202f", "semaphore:t4 \u202f"),
+    ],
+)
+def test_json_has_the_names_that_who_takes_however_they_were_typed(
+    client: fencelock.Client, typed: str, name: str
+) -> None:
+    lock = object_named(typed)
+    kind, own = kind_of(lock), plain_name(lock)
+    hold = (client.semaphore(own, permits=1) if kind else client.lock(own)).acquire()
+    assert hold
+    assert plain("who", typed)["lock"] == name
+    assert object_named(name) == object_named(typed)
+    assert plain("release", typed, "--fence", str(hold.fence), "--yes")["lock"] == name
 
 
 def test_who_of_an_object_shows_each_holder_with_its_share_and_each_wish(
