@@ -22,6 +22,7 @@ from typing import (
 import typer
 
 from fencelock.actors.api.backup_message import BackupPart
+from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
@@ -35,7 +36,14 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
-from fencelock.cluster.cli.naming import MARK, object_kinds, object_named, object_shown
+from fencelock.cluster.cli.naming import (
+    LOCK,
+    MARK,
+    object_kinds,
+    object_named,
+    object_shown,
+    object_spelled,
+)
 from fencelock.cluster.cli.screen import Unanswered, View, present, say
 from fencelock.cluster.log import printable
 
@@ -300,16 +308,26 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
         lambda operator: (
             object_shown(one.lock)
             for prefix in prefixes
-            for one in listed(operator, object_named(prefix))
+            for one in listed(operator, prefix)
             if plain_name(one.lock).isprintable()  # Other names are shown with escapes.
         ),
     )
 
 
 def listed(operator: Operator, prefix: str) -> Iterator[ListedLock | ListedObject]:
-    """Yield the held locks, then the other objects, whose names begin with ``prefix``."""
-    yield from operator.locks(prefix)
-    yield from operator.objects(prefix)
+    """Yield the held locks, then the other objects, whose names begin with ``prefix``.
+
+    Args:
+        operator: the connection.
+        prefix: the beginning of the names as a person types it, perhaps with a kind.
+
+    """
+    within = object_named(prefix)
+    if not prefix.startswith(f"{LOCK}{MARK}"):
+        yield from operator.locks(within)
+        yield from operator.objects(within)
+        return
+    yield from (one for one in operator.locks(within) if not kind_of(one.lock))
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -351,15 +369,25 @@ _ENVELOPE = frozenset({"session", "request"})
 
 
 def as_plain(value: Any) -> Any:
-    """Return a message, with all that is in it, as JSON values: fields become keys."""
+    """Return a message, with all that is in it, as JSON values: fields become keys.
+
+    The name of an object becomes the name that commands accept.
+    """
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
-        return {name: as_plain(getattr(value, name)) for name in names if name not in _ENVELOPE}
+        return _keyed({name: getattr(value, name) for name in names if name not in _ENVELOPE})
     if hasattr(value, "_asdict"):
-        return {name: as_plain(part) for name, part in value._asdict().items()}
+        return _keyed(value._asdict())
     if isinstance(value, tuple):
         return [as_plain(part) for part in cast("Sequence[object]", value)]
     return value
+
+
+def _keyed(parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: object_spelled(part) if name == "lock" else as_plain(part)
+        for name, part in parts.items()
+    }
 
 
 def duration(ms: int) -> str:
@@ -409,6 +437,8 @@ def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
         case kind if kind == RWLOCK:
             verb = "write" if one.times == lock.permits else "read"
             return f" to {verb}" if wants else f" {verb}s"
+        case kind if kind == ELECTION:
+            return " to lead" if wants else " leads"
         case _:
             return f" {one.times} of {lock.permits}"
 

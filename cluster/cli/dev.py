@@ -17,10 +17,11 @@ from rich.live import Live
 from rich.text import Text
 
 from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
+from fencelock.actors.api.name import kind_of
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
-from fencelock.cluster.cli.asking import duration, person
-from fencelock.cluster.cli.naming import object_shown
+from fencelock.cluster.cli.asking import duration, person, progress_of, share_of
+from fencelock.cluster.cli.naming import object_shown, unheld_kinds
 from fencelock.cluster.cli.screen import line
 from fencelock.cluster.cli.serve import spare_the_collector, start, stops_on_signals
 from fencelock.cluster.cli.status import locks_seen, locks_table
@@ -205,15 +206,29 @@ def plain(console: Console, looks: Looks, address: str) -> Iterator[None]:
         now = {lock.lock: in_words(lock) for _, lock in locks_seen([status])}
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
-                text = f"{object_shown(name)} {now.get(name, 'is free')}"
-                console.print(line(text), soft_wrap=True)
+                console.print(line(now.get(name) or _gone(name)), soft_wrap=True)
         before = now
         sys.stdout.flush()
         yield
 
 
 def in_words(lock: LockStatus) -> str:
-    """Return the holder of a lock and the number of waiters, without times."""
-    assert lock.holder is not None
+    """Return the holders of an object, or its progress, and the number of waiters."""
+    name = object_shown(lock.lock)
     wait = f", {len(lock.waiters)} wait" if lock.waiters else ""
-    return f"is held by {person(lock.holder)} under fence {lock.holder.fence}{wait}"
+    if lock.left is not None:
+        return f"{name}: {progress_of(lock)}{wait}"
+    if lock.holder is None:
+        return f"{name} is free{wait}"
+    holders: list[str] = []
+    for one in lock.holders or (lock.holder,):
+        share = share_of(lock, one, wants=False).strip()
+        has = f" ({share})" if share else ""
+        holders.append(f"{person(one)}{has} under fence {one.fence}")
+    return f"{name} is held by {' and '.join(holders)}{wait}"
+
+
+def _gone(lock: str) -> str:
+    """Return a text about an object that the node no longer reports."""
+    unheld = kind_of(lock) in unheld_kinds()
+    return f"{object_shown(lock)} is {'no longer in use' if unheld else 'free'}"

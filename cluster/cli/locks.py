@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
 
+from fencelock.actors.api.election import ELECTION
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.name import kind_of, plain_name
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
@@ -36,12 +42,22 @@ from fencelock.cluster.cli.asking import (
     share_of,
     show,
 )
-from fencelock.cluster.cli.naming import elsewhere, object_named, object_shown
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
+from fencelock.cluster.cli.naming import (
+    elsewhere,
+    object_named,
+    object_shown,
+    object_spelled,
+    unheld_kinds,
+)
+from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, json_view, line, say
 
 T = TypeVar("T")
 
 TWICE = 2
+
+LOOKS_SHARE = 0.25
+"""Part of ``--timeout`` in which the holders of listed objects are counted. Each object costs a
+request; after this time the list is shown without the other counts."""
 
 
 @asks_cluster
@@ -51,7 +67,7 @@ def locks(
         typer.Option(
             "--prefix",
             help="List only objects whose names begin with this. With a kind, as in semaphore:, "
-            "list only objects of that kind.",
+            "list only objects of that kind; lock: lists only locks.",
         ),
     ] = "",
     given: TargetOptions = NONE_GIVEN,
@@ -76,9 +92,11 @@ def locks(
     """
 
     def view(operator: Operator) -> View:
-        held = tuple(listed(operator, object_named(prefix)))
+        held = tuple(listed(operator, prefix))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
-        return listing(held, held_table, none, as_json=as_json)
+        ends_at = time.monotonic() + timeout * LOOKS_SHARE
+        shared = {} if as_json else shared_in(operator, held, ends_at)
+        return listing(held, partial(held_table, shared=shared), none, as_json=as_json)
 
     show(given.target(), timeout, view, watch=watch)
 
@@ -124,6 +142,8 @@ def listing(
 def described(status: LockStatus) -> list[RenderableType]:
     """Return the holders and the queue of an object, and the nodes that the next grant needs."""
     parts: list[RenderableType] = [*map(line, holder_lines(status))]
+    if kind_of(status.lock) == MAP:
+        return parts
     if status.holders:
         parts.append(owners_table(status, status.holders))
     if status.waiters:
@@ -138,10 +158,17 @@ def described(status: LockStatus) -> list[RenderableType]:
 
 
 def holder_lines(status: LockStatus) -> Iterator[str]:
-    """Yield lines about the holder of a lock: how often it holds it, how long, which fence."""
+    """Yield lines about the holder of a lock, or about an object that nobody can hold."""
     name, holder = object_shown(status.lock), status.holder
     if status.left is not None:
         yield f"{name}: {progress_of(status)}."
+        return
+    if kind_of(status.lock) == MAP:
+        yield f"{name}: nobody can hold a map."
+        yield f"client.map({plain_name(status.lock)!r}).items() returns its entries."
+        return
+    if kind_of(status.lock) in unheld_kinds():
+        yield f"{name} is not in use."
         return
     if holder is None and status.age_ms == 0:
         yield f"{name} is free."
@@ -161,36 +188,69 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
 
 
-def held_table(held: Iterable[ListedLock | ListedObject]) -> Rows:
-    """Return a row for each of the ``held`` locks and other objects."""
+def shared_in(
+    operator: Operator, held: Iterable[ListedLock | ListedObject], ends_at: float
+) -> dict[str, str]:
+    """Return a text about the other holders of each object that several owners may hold.
+
+    A list has only the first holder of each object. The others are counted until ``ends_at`` (s,
+    of ``time.monotonic``).
+    """
+    shared: dict[str, str] = {}
+    for one in held:
+        if isinstance(one, ListedObject) or kind_of(one.lock) in ("", ELECTION):
+            continue
+        if time.monotonic() >= ends_at:
+            shared[one.lock] = " and maybe more"
+            continue
+        holders = operator.status(one.lock).holders
+        others = sum(other.fence != one.holder.fence for other in holders)
+        shared[one.lock] = f" and {others} more" if others else ""
+    return shared
+
+
+def held_table(held: Iterable[ListedLock | ListedObject], shared: Mapping[str, str]) -> Rows:
+    """Return a row for each of the ``held`` locks and other objects.
+
+    Args:
+        held: the lines of the list.
+        shared: texts about the other holders of some objects; see `shared_in`.
+
+    """
     columns = [Column("lock"), Column("held by")]
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
     rows: list[tuple[str, ...]] = []
     for lock in held:
+        cells: tuple[str, str, str]
         if isinstance(lock, ListedObject):
-            cells = progress_of(lock), "", ""
+            cells = Phrase(progress_of(lock)), "", ""
         else:
             fence = "" if lock.holder.fence is None else str(lock.holder.fence)
-            cells = person(lock.holder), fence, duration(lock.holder.since_ms)
+            holder = person(lock.holder) + shared.get(lock.lock, "")
+            cells = holder, fence, duration(lock.holder.since_ms)
         rows.append((object_shown(lock.lock), *cells, str(lock.waiting) if lock.waiting else ""))
     return Rows(columns, rows)
 
 
 def owners_table(status: LockStatus, owners: Iterable[Contender], *, wait: bool = False) -> Rows:
     """Return a row for each holder of an object, or with ``wait`` for each waiter, in order."""
-    first, second = ("waits for it", "place") if wait else ("held by", "fence")
-    columns = [Column(first), Column("wants" if wait else "has")]
-    columns += [Column(second, right=True), Column("for", right=True), Column("known as")]
-    rows = [
-        (
-            person(one),
-            share_of(status, one, wants=wait).strip(),
-            str(place if wait else one.fence),
-            duration(one.since_ms),
-            address(one),
+    acts = kind_of(status.lock) in (RWLOCK, ELECTION)  # It "reads"; a semaphore's "has 1 of 3".
+    held = "held by", "does" if acts else "has", "fence"
+    first, second, third = ("waits for it", "wants", "place") if wait else held
+    columns = [Column(first), Column(second)]
+    columns += [Column(third, right=True), Column("for", right=True), Column("known as")]
+    rows: list[tuple[str, ...]] = []
+    for place, one in enumerate(owners, 1):
+        share = share_of(status, one, wants=wait).strip()
+        rows.append(
+            (
+                person(one),
+                Phrase(share) if acts and not wait else share,
+                str(place if wait else one.fence),
+                duration(one.since_ms),
+                address(one),
+            )
         )
-        for place, one in enumerate(owners, 1)
-    ]
     return Rows(columns, rows)
 
 
@@ -251,7 +311,7 @@ def release(
             meant = " ".join(elsewhere(lock, asked.status))
             raise NotHeldError(f"{error}. {meant}" if meant else str(error)) from error
     if as_json:
-        done = {"lock": name, "fence": fence, "holder": as_plain(former)}
+        done = {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)}
         typer.echo(json.dumps(done, indent=2))
         return
     say(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
-from fencelock.actors.api.object_request import ObjectRequest
+from fencelock.actors.api.object_request import ObjectRequest, UpdateRequest
 from fencelock.cluster.log import printable
 
 LOCK = "lock"
@@ -24,18 +24,28 @@ MARK = ":"
 
 def object_kinds() -> tuple[str, ...]:
     """Return the kinds of objects other than locks, found by the classes of their requests."""
-    classes, kinds = [ObjectRequest], set[str]()
+    return tuple(sorted(_kinds_of(ObjectRequest) - {SEVERAL}))
+
+
+def unheld_kinds() -> frozenset[str]:
+    """Return the kinds of objects that nobody can hold: all their requests are updates."""
+    return frozenset(_kinds_of(UpdateRequest))
+
+
+def _kinds_of(base: type[ObjectRequest]) -> set[str]:
+    """Return the kinds of the subclasses of ``base``."""
+    classes, kinds = [base], set[str]()
     while classes:
         below = classes.pop().__subclasses__()
         classes += below
         kinds |= {one.KIND for one in below if "KIND" in vars(one)}
-    return tuple(sorted(kinds - {SEVERAL}))
+    return kinds
 
 
 def object_named(text: str) -> str:
     """Return the name by which the cluster knows the object that a person calls ``text``.
 
-    It also accepts the names that the cluster uses, as in JSON output.
+    It also accepts the names of the table, as earlier versions printed them in JSON.
     """
     kind, mark, name = text.partition(MARK)
     if mark and kind == LOCK:
@@ -43,12 +53,17 @@ def object_named(text: str) -> str:
     return object_name(kind, name) if mark and kind in object_kinds() else text
 
 
-def object_shown(lock: str) -> str:
-    """Return the name of an object for people; `object_named` accepts it."""
+def object_spelled(lock: str) -> str:
+    """Return the name of an object for JSON, with all its characters; `object_named` accepts it."""
     kind, name = kind_of(lock), plain_name(lock)
     if not kind and object_named(name) != name:
         kind = LOCK
-    return printable(f"{kind}{MARK}{name}" if kind else name)
+    return f"{kind}{MARK}{name}" if kind else name
+
+
+def object_shown(lock: str) -> str:
+    """Return the name of an object for a terminal, with escapes for invisible characters."""
+    return printable(object_spelled(lock))
 
 
 def typed(lock: str) -> str:

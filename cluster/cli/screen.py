@@ -39,6 +39,12 @@ class Column(NamedTuple):
     """Whether its values are sentences, which may be wrapped."""
 
 
+class Phrase(str):
+    """A value of a column that makes no sense after the column's name, such as ``2 of 3 left``."""
+
+    __slots__ = ()
+
+
 Cell = str | Text | tuple[str, ...]
 
 
@@ -50,7 +56,8 @@ class Rows:
 
     Args:
         columns: the columns, the first of which names the row.
-        rows: the values; a `Text` keeps its style, a tuple has several lines.
+        rows: the values; a `Text` keeps its style, a tuple has several lines. A paragraph names the
+            column before each line of a value, unless the value is a `Phrase`.
 
     """
 
@@ -59,6 +66,7 @@ class Rows:
         used = [place for place in range(len(columns)) if any(row[place].plain for row in texts)]
         self.columns = [columns[place] for place in used]
         self.rows = [[row[place] for place in used] for row in texts]
+        self._phrases = [[isinstance(row[place], Phrase) for place in used] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the form that fits."""
@@ -91,12 +99,12 @@ class Rows:
 
     def _paragraphs(self, width: int) -> RenderResult:
         yield Text()
-        for name, *values in self.rows:
+        for (name, *values), (_, *phrases) in zip(self.rows, self._phrases, strict=True):
             yield Text.assemble(" ", name, style="bold")
             line = Text()
-            for column, value in zip(self.columns[1:], values, strict=True):
+            for column, value, phrase in zip(self.columns[1:], values, phrases, strict=True):
                 for part in value.split("\n") if value.plain else ():
-                    named = Text.assemble((f"{column.name} ", "dim"), part)
+                    named = part if phrase else Text.assemble((f"{column.name} ", "dim"), part)
                     if line and INDENT + line.cell_len + len(JOIN) + named.cell_len > width:
                         yield Padding.indent(line, INDENT)
                         line = Text()

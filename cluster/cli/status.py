@@ -28,7 +28,7 @@ from fencelock.cluster.cli.asking import (
     show,
 )
 from fencelock.cluster.cli.naming import object_shown
-from fencelock.cluster.cli.screen import Cell, Column, Rows, View, json_view, line
+from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
 
 TABLED = frozenset({"bakery", "paxos"})
 """Protocols whose nodes share one table of locks: each lock is shown once."""
@@ -302,7 +302,7 @@ def _state(node: NodeStatus) -> Text:
 
 
 def _cells(node: str, lock: LockStatus) -> tuple[Cell, ...]:
-    holder: tuple[str, ...] = (progress_of(lock) or "-",)
+    holder: Cell = "-" if lock.left is None else Phrase(progress_of(lock))
     fences: tuple[str, ...] = ()
     held_for: tuple[str, ...] = ()  # It is free, as far as this node knows.
     if lock.holder is not None:

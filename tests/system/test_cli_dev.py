@@ -6,9 +6,12 @@ import dataclasses
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import IO
 
 import pytest
 from rich.console import Console
@@ -17,7 +20,7 @@ from support.statuses import READY
 import fencelock
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.cli.dev import Above, config_of, drawn, greeting
+from fencelock.cluster.cli.dev import Above, config_of, drawn, greeting, in_words
 from fencelock.cluster.settings import DEFAULT_ADDRESS, Target
 
 PATIENCE_S = 60
@@ -40,31 +43,74 @@ def shown(status: NodeStatus, width: int = 80) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("data", [None, "kept"])
-def test_one_command_serves_and_tells_who_holds_what(tmp_path: Path, data: str | None) -> None:
+@contextmanager
+def running(folder: Path, *options: str) -> Generator[tuple[IO[str], str]]:
+    """Run the command, and yield its output and its address; stop it with Ctrl-C afterwards."""
     (port,) = free_ports(1)
-    options = ["--port", str(port), *(("--data", data) if data else ())]
-    with subprocess.Popen(
-        [*COMMAND, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [*COMMAND, "--port", str(port), *options]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            lines = process.stdout
-            first = lines.readline()
-            address = f"tcp://127.0.0.1:{port}"
-            where = f"in {data}" if data else "in memory"
-            assert first.startswith(f"fencelock dev serves at {address}, locks are {where}. ")
-            assert f'connect("{address}")' in first
-            lines.readline()
-            with fencelock.connect(address, connect_timeout=PATIENCE_S, label="me") as client:
-                with client.lock("hello", timeout=PATIENCE_S) as hold:
-                    assert lines.readline() == f"hello is held by me under fence {hold.fence}\n"
-                assert lines.readline() == "hello is free\n"
+            yield process.stdout, f"tcp://127.0.0.1:{port}"
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("data", [None, "kept"])
+def test_one_command_serves_and_tells_who_holds_what(tmp_path: Path, data: str | None) -> None:
+    options = ("--data", data) if data else ()
+    with running(tmp_path, *options) as (lines, address):
+        first = lines.readline()
+        where = f"in {data}" if data else "in memory"
+        assert first.startswith(f"fencelock dev serves at {address}, locks are {where}. ")
+        assert f'connect("{address}")' in first
+        lines.readline()
+        with fencelock.connect(address, connect_timeout=PATIENCE_S, label="me") as client:
+            with client.lock("hello", timeout=PATIENCE_S) as hold:
+                assert lines.readline() == f"hello is held by me under fence {hold.fence}\n"
+            assert lines.readline() == "hello is free\n"
     assert (tmp_path / "kept").is_dir() == (data is not None)
+
+
+def test_plain_lines_tell_the_count_of_an_object_that_nobody_can_hold(tmp_path: Path) -> None:
+    with running(tmp_path) as (lines, address):
+        lines.readline()
+        lines.readline()
+        with fencelock.connect(address, connect_timeout=PATIENCE_S, label="me") as client:
+            latch = client.latch("go", 2, keep_s=0)
+            latch.count_down()
+            assert lines.readline() == "latch:go: 1 of 2 left\n"
+            with client.lock("hello", timeout=PATIENCE_S) as hold:
+                assert lines.readline() == f"hello is held by me under fence {hold.fence}\n"
+                latch.count_down()
+                assert lines.readline() == "latch:go is no longer in use\n"
+
+
+def test_plain_lines_tell_each_holder_with_its_share_and_the_number_of_waiters() -> None:
+    first, second = (Contender("", f"s.{n}", "t", n, 2_000, f"web-{n}", times=n) for n in (1, 2))
+    shared = LockStatus(
+        lock="semaphore\x1fpens",
+        holder=first,
+        waiters=(),
+        waits_for=(),
+        permits=3,
+        holders=(first, second),
+    )
+    assert in_words(shared) == (
+        "semaphore:pens is held by web-1 (1 of 3) under fence 1 and web-2 (2 of 3) under fence 2"
+    )
+    awaited = LockStatus(
+        lock="barrier\x1fstart",
+        holder=None,
+        waiters=(first, second),
+        waits_for=(),
+        permits=3,
+        left=1,
+    )
+    assert in_words(awaited) == "barrier:start: 1 of 3 left, 2 wait"
+    assert in_words(replace(shared, holder=None, holders=())) == "semaphore:pens is free"
 
 
 def test_connect_finds_it_without_arguments(

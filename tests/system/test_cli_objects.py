@@ -13,8 +13,8 @@ from support.real_nodes import running_nodes
 from typer.testing import CliRunner, Result
 
 import fencelock
-from fencelock.actors.api.name import KIND_END
-from fencelock.cluster.cli.asking import complete_object
+from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.cluster.cli.asking import complete_object, share_of
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
 
@@ -62,12 +62,35 @@ def test_what_locks_and_status_print_is_what_who_and_release_take(
         assert hold is not None
         assert name in first_words(run("locks"))
         assert name in first_words(run("status"))
-        (row,) = (row for row in plain("locks") if object_shown(row["lock"]) == name)
-        assert row["lock"] == plain("who", name)["lock"]
+        assert name in [row["lock"] for row in plain("locks")]
+        assert name in [row["lock"] for node in plain("status") for row in node["locks"]]
+        assert plain("who", name)["lock"] == name
         assert str(hold.fence) in run("who", name).output
         done = run("release", name, "--fence", str(hold.fence), "--yes")
         assert done.stdout.startswith(f"{name} was taken from ann")
         assert f"{name} is free." in run("who", name).output
+        assert name in [row["lock"] for row in plain("audit")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("lock:t1", "t1"),
+        ("lock:map:t2", "lock:map:t2"),
+        (f"semaphore{KIND_END}t3", "semaphore:t3"),
+        ("semaphore:t4 \u202f", "semaphore:t4 \u202f"),
+    ],
+)
+def test_json_has_the_names_that_who_takes_however_they_were_typed(
+    client: fencelock.Client, typed: str, name: str
+) -> None:
+    lock = object_named(typed)
+    kind, own = kind_of(lock), plain_name(lock)
+    hold = (client.semaphore(own, permits=1) if kind else client.lock(own)).acquire()
+    assert hold
+    assert plain("who", typed)["lock"] == name
+    assert object_named(name) == object_named(typed)
+    assert plain("release", typed, "--fence", str(hold.fence), "--yes")["lock"] == name
 
 
 def test_who_of_an_object_shows_each_holder_with_its_share_and_each_wish(
@@ -130,6 +153,18 @@ def test_a_prefix_with_a_kind_lists_that_kind(client: fencelock.Client) -> None:
         assert first_words(run("locks", "--prefix", "semaphore:x"))[2:] == ["semaphore:x1"]
 
 
+def test_the_prefix_lock_lists_locks_alone(client: fencelock.Client) -> None:
+    latch = client.latch("w1", 2, keep_s=0)
+    latch.count_down()
+    names = ("w1", "semaphore:w1")
+    with client.semaphore("w1", permits=1), client.lock(names[0]), client.lock(names[1]):
+        assert first_words(run("locks", "--prefix", "lock:"))[2:] == ["lock:semaphore:w1", "w1"]
+        assert first_words(run("locks", "--prefix", "lock:w"))[2:] == ["w1"]
+        assert first_words(run("locks", "--prefix", "lock:semaphore:"))[2:] == ["lock:semaphore:w1"]
+    assert run("locks", "--prefix", "lock:").output == "No lock under 'lock:' is held.\n"
+    latch.count_down()
+
+
 class MadeContext:
     """The part of typer's context that the completion uses."""
 
@@ -171,3 +206,97 @@ def test_objects_that_nobody_holds_are_shown_with_their_count(client: fencelock.
     assert (row["left"], row["permits"], row["waiting"]) == (2, 3, 0)
     assert "did you mean `fencelock who 'latch:release 7'`?" in run("who", "release 7").output
     assert latch.count_down(2) == 0
+
+
+def test_who_of_a_map_says_how_to_see_its_entries(client: fencelock.Client) -> None:
+    entries = client.map("the config")
+    entries.put("k", b"v")
+    said = " ".join(run("who", "map:the config").output.split())
+    assert said == (
+        "map:the config: nobody can hold a map. "
+        "client.map('the config').items() returns its entries."
+    )
+    entries.delete("k")
+
+
+@pytest.mark.parametrize("kind", ["latch", "barrier"])
+def test_who_of_an_unused_object_that_nobody_can_hold_does_not_say_that_it_is_free(
+    client: fencelock.Client, kind: str
+) -> None:
+    del client
+    said = run("who", f"{kind}:unused").output.splitlines()
+    assert said == [f"{kind}:unused is not in use.", "Nobody waits for it."]
+
+
+def test_the_list_tells_how_many_others_hold_an_object(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cells(name: str) -> list[str]:
+        (row,) = (row for row in run("locks").output.splitlines() if name in row)
+        return re.split(r"\s\s+", row.strip())
+
+    semaphore, rwlock = client.semaphore("v1", permits=4), client.rwlock("v2")
+    semaphores = [semaphore.acquire(2), semaphore.acquire(1), semaphore.acquire(1)]
+    reader = rwlock.read().acquire()
+    assert semaphores[0]
+    assert reader
+    first = str(semaphores[0].fence)
+    assert cells("semaphore:v1")[:3] == ["semaphore:v1", "ann and 2 more", first]
+    assert cells("rwlock:v2")[:3] == ["rwlock:v2", "ann", str(reader.fence)]
+    monkeypatch.setattr("fencelock.cluster.cli.locks.LOOKS_SHARE", 0)
+    assert cells("semaphore:v1")[1] == cells("rwlock:v2")[1] == "ann and maybe more"
+    semaphore.release(4)
+    reader.release()
+
+
+def paragraphs(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the lines below each name where no table fits."""
+    monkeypatch.setenv("COLUMNS", "30")
+    found: dict[str, str] = {}
+    name = ""
+    for row in run(*command.split()).output.splitlines():
+        if row.startswith("    "):
+            found[name] = f"{found.get(name, '')} {row.strip()}".strip()
+        else:
+            name = row.strip()
+    return found
+
+
+@pytest.mark.parametrize("command", ["status", "locks"])
+def test_in_a_narrow_terminal_the_count_of_an_object_is_not_called_its_holder(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    latch = client.latch("u1", 3, keep_s=0)
+    latch.count_down()
+    assert paragraphs(command, monkeypatch)["latch:u1"] == "2 of 3 left"
+    latch.count_down(2)
+
+
+def test_holders_of_read_write_locks_and_elections_are_shown_with_a_verb(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, term = client.rwlock("u2").read().acquire(), client.election("u3").lead().acquire()
+    assert reader
+    assert term
+    for name, verb, hold in (("rwlock:u2", "reads", reader), ("election:u3", "leads", term)):
+        told = paragraphs(f"who {name}", monkeypatch)["ann"]
+        assert told.startswith(f"{verb}, fence {hold.fence}")
+        assert paragraphs("status", monkeypatch)[name].startswith(f"held by ann {verb}")
+    reader.release()
+    term.release()
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "times"),
+    [("rwlock", "write", 9), ("rwlock", "read", 1), ("election", "lead", 1)],
+)
+def test_the_share_of_a_read_write_lock_or_an_election_is_a_verb(
+    kind: str, verb: str, times: int
+) -> None:
+    one = fencelock.Contender("", "s.1", "t", 7, 1, "ann", times)
+    permits = 9 if kind == "rwlock" else 1
+    lock = fencelock.LockStatus(
+        lock=f"{kind}{KIND_END}a", holder=one, waiters=(one,), waits_for=(), permits=permits
+    )
+    assert share_of(lock, one, wants=False) == f" {verb}s"
+    assert share_of(lock, one, wants=True) == f" to {verb}"
