@@ -9,7 +9,13 @@ from typing import Any, Generic, TypeVar
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
-from fencelock.actors.error import AlreadyHeldError, FencelockError, LockTimeoutError
+from fencelock.actors.error import (
+    AlreadyHeldError,
+    FencelockError,
+    LockTimeoutError,
+    NotHeldError,
+    UnsupportedError,
+)
 from fencelock.actors.message import copier
 from fencelock.cluster.base_lock import BaseRLock, H
 from fencelock.cluster.connection import Connection
@@ -71,10 +77,19 @@ class BaseSide(BaseRLock[H]):
 
     def _held_already(self, own: Ownership) -> FencelockError:
         """Return the error for an owner that holds it, with a protocol that allows that once."""
+        assert own.hold is not None
         return AlreadyHeldError(
             f"{titled(own.lock)}: {name_of(own.owner)} holds it already, under fence "
-            f"{self.fence}; with this protocol an owner reads or writes once at a time: "
+            f"{own.hold.fence}; with this protocol an owner reads or writes once at a time: "
             "release it first"
+        )
+
+    def _not_held(self) -> NotHeldError:
+        own = super()._current()
+        if own is None:
+            return super()._not_held()
+        return NotHeldError(
+            f"{titled(own.lock)}: {name_of(own.owner)} holds it to read, not to write"
         )
 
     @staticmethod
@@ -90,8 +105,12 @@ class BaseSide(BaseRLock[H]):
         check_held(self._registry, own, token)
         assert own.hold is not None
         fence = own.hold.fence
-        yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
-        own.write_fence = 0
+        wrote, own.write_fence = own.write_fence, 0  # Perhaps no reply tells that it took effect.
+        try:
+            yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
+        except UnsupportedError:
+            own.write_fence = wrote
+            raise
 
 
 class BaseRWLock(Generic[S]):

@@ -175,13 +175,17 @@ class AskReply(pykka.Future[Any]):
         return awaited
 
     def _call_back(self) -> None:
-        """Call each callback once, whether the answer or the callback came first."""
-        while self._callbacks:
-            try:
-                callback = self._callbacks.pop(0)
-            except IndexError:  # Another thread took the last.
-                return
+        """Call each callback, whether the answer or the callback came first.
+
+        One is forgotten only after its call, which an interrupt may have kept from being made. So
+        it may be called twice.
+        """
+        for callback in self._callbacks[:]:
             callback()
+            try:  # noqa: SIM105  (`suppress` would cost more than the rest)
+                self._callbacks.remove(callback)
+            except ValueError:  # Another thread called it, too.
+                pass
 
 
 class PendingAsks:

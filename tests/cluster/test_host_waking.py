@@ -244,6 +244,23 @@ def test_to_wake_those_who_are_awake_does_no_harm() -> None:
     assert (reply.get(timeout=0), called) == (7, [1])
 
 
+def test_a_callback_that_was_interrupted_is_called_again() -> None:
+    reply = AskReply()
+    called: list[int] = []
+
+    def interrupted_once() -> None:
+        called.append(1)
+        if len(called) == 1:
+            raise KeyboardInterrupt
+
+    reply.add_done_callback(interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        reply.set(7)
+    reply.wake()
+    reply.wake()
+    assert called == [1, 1]
+
+
 def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:
     asks = PendingAsks("n1")
     waiting = [*opened(asks, 2, Careless), *opened(asks, 1)]

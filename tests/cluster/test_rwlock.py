@@ -83,7 +83,9 @@ def test_the_write_side_is_held_only_by_an_owner_that_writes(connect: Connect, n
             assert rw.write().fence == rw.read().fence == hold.fence
         rw.write().downgrade()
         assert (rw.write().held, rw.read().held, hold.held) == (False, True, True)
-        with pytest.raises(fencelock.NotHeldError):
+        with pytest.raises(
+            fencelock.NotHeldError, match="MainThread holds it to read, not to write"
+        ):
             rw.write().raise_if_lost()
     assert not rw.read().held
 
@@ -105,6 +107,17 @@ def test_a_downgrade_lets_readers_in_under_the_same_fence(
     assert one.status().holder is None
     with pytest.raises(fencelock.NotHeldError):
         one.write().downgrade()
+
+
+def test_a_downgrade_that_was_interrupted_may_have_taken_effect(
+    connect: Connect, name: str
+) -> None:
+    rw = connect().rwlock(name)
+    with rw.write() as hold:
+        downgrading = rw.write()._downgrading()  # pyright: ignore[reportPrivateUsage]
+        next(downgrading)
+        downgrading.close()
+        assert (rw.write().held, rw.read().held, hold.held) == (False, True, True)
 
 
 def test_a_thread_does_not_release_what_another_holds(

@@ -116,6 +116,8 @@ def test_objects_of_all_kinds_keep_their_promises(options: tuple[str, ...]) -> N
     assert verdict["kills"] >= len(options) // 2
     names = [name for one in verdict["objects"] for name in one["names"]]
     assert [name for name in names if name not in ended.stderr] == []
+    in_use = [name for name in names if f"| {name}: " in ended.stderr]
+    assert len(in_use) >= 3, ended.stderr
 
 
 @pytest.mark.parametrize(
