@@ -202,8 +202,8 @@ def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
             if "measuring throughput" in line:
                 break
         running.send_signal(number)
-        running.communicate(timeout=LONG_S)
-    assert running.returncode == 128 + number
+        said = running.communicate(timeout=LONG_S)
+    assert running.returncode == 128 + number, said
     assert not processes_left_of(running.pid)
 
 
