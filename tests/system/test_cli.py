@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fencelock import __version__, connect
 from fencelock.actors.error import ConfigError
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.config import load, loopback, starting_config
 
@@ -24,14 +25,6 @@ PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()"]
 
 run = CliRunner().invoke
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def write_config(folder: Path, protocol: str = "lamport") -> dict[str, str]:
