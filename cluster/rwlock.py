@@ -105,7 +105,7 @@ class BaseSide(BaseRLock[H]):
         check_held(self._registry, own, token)
         assert own.hold is not None
         fence = own.hold.fence
-        wrote, own.write_fence = own.write_fence, 0  # Perhaps no reply tells that it took effect.
+        wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.
         try:
             yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
         except UnsupportedError:

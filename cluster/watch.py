@@ -170,7 +170,7 @@ class BaseWatch(Generic[T]):
         self._check()
 
     def _wake(self) -> None:
-        """Wake the caller that waits. From any thread, also twice at once."""
+        """Wake the caller that waits. Several threads may call it at the same time."""
         woken = self._woken
         with suppress(queue.Full):  # It was woken before.
             woken.settle(None, None)

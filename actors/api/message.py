@@ -17,7 +17,6 @@ from fencelock.actors.api.name import (
     INT_MAX,
     KIND_END,
     LABEL_BYTES_MAX,
-    PLAIN_BYTES_MAX,
     REQUEST_MAX,
     WAIT_MS_MAX,
     check_age,
@@ -30,6 +29,7 @@ from fencelock.actors.api.name import (
     check_text,
     check_wait,
     is_kind,
+    is_plain,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
@@ -172,12 +172,7 @@ class LockRequest(OwnerMessage, Request):
         kind, end, name = self.lock.rpartition(KIND_END)
         texts = name + self.owner
         if not (
-            len(texts) <= PLAIN_BYTES_MAX
-            and texts.isascii()
-            and texts.isprintable()
-            and name
-            and 1 <= self.request <= INT_MAX
-            and (not end or is_kind(kind))
+            is_plain(name, texts) and 1 <= self.request <= INT_MAX and (not end or is_kind(kind))
         ):
             check_object_name(self.lock)
             check_owner(self.owner)
@@ -234,10 +229,7 @@ class AcquireRequest(CancellableRequest):
         name, wait_ms, limit = self.name, self.wait_ms, self.limit
         texts = name + self.owner + self.label
         if not (
-            len(texts) <= PLAIN_BYTES_MAX
-            and texts.isascii()
-            and texts.isprintable()
-            and name
+            is_plain(name, texts)
             and 1 <= self.request <= INT_MAX
             and 0 <= limit <= INT_MAX
             and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)

@@ -308,6 +308,17 @@ def check_number(field: str, value: int, least: int, most: int) -> None:
         raise InvalidRequestError(f"{field} is {value}, {least} to {most} are allowed")
 
 
+def is_plain(name: str, texts: str) -> bool:
+    """Return whether the texts of a request need no check one by one; see `PLAIN_BYTES_MAX`.
+
+    Args:
+        name: the name of its object, which must not be empty.
+        texts: all its texts together, with the name.
+
+    """
+    return len(texts) <= PLAIN_BYTES_MAX and texts.isascii() and texts.isprintable() and name != ""
+
+
 @lru_cache(maxsize=KINDS_CACHED)
 def is_kind(kind: str) -> bool:
     """Return whether the name of an object may begin with ``kind``."""

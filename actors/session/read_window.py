@@ -13,6 +13,8 @@ BOUNDED_READS_SENT_MAX = 64
 """The same for reads with a maximum age. They do not wait for linearizable reads, which have no
 reply while the cluster has no majority."""
 
+_UNLIMITED = 1 << 31
+
 
 @dataclass(slots=True)
 class ReadWindow:
@@ -28,7 +30,7 @@ class ReadWindow:
     held_back: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
 
     def admit(self, number: int) -> bool:
-        """Return whether the read may be sent, for the first time or again; or hold it back."""
+        """Return whether the read may be sent, also for a repetition. If not, hold it back."""
         if number in self.sent:
             return True
         if len(self.sent) >= self.most:
@@ -58,6 +60,3 @@ def windows(*, local: bool) -> tuple[ReadWindow, ReadWindow]:
     if local:
         return ReadWindow(_UNLIMITED), ReadWindow(_UNLIMITED)
     return ReadWindow(READS_SENT_MAX), ReadWindow(BOUNDED_READS_SENT_MAX)
-
-
-_UNLIMITED = 1 << 31

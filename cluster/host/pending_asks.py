@@ -177,8 +177,8 @@ class AskReply(pykka.Future[Any]):
     def _call_back(self) -> None:
         """Call each callback, whether the answer or the callback came first.
 
-        One is forgotten only after its call, which an interrupt may have kept from being made. So
-        it may be called twice.
+        A callback is removed only after its call. If an interrupt comes between the two, it is
+        called again later.
         """
         for callback in self._callbacks[:]:
             callback()

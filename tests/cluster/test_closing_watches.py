@@ -90,6 +90,21 @@ def test_a_watch_is_closed_at_the_end_of_its_block(connect: Connect, name: str) 
         watch.get()
 
 
+def demand_end_at_close(
+    watch: fencelock.MapWatch,
+    takes: Callable[[Any, AskReply], bool],
+    taken: threading.Event,
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Close a watch that waits after its request was ``taken`` by the test; its `get` must end."""
+    watch._channel = WatchedChannel(watch._channel, takes)  # type: ignore[assignment]  # pyright: ignore
+    waits = pool.submit(watch.get)
+    assert taken.wait(PATIENCE_S)
+    watch.close()
+    with pytest.raises(fencelock.ClosedError, match="was closed"):
+        waits.result(PATIENCE_S)
+
+
 def test_close_ends_a_watch_that_pauses_while_no_node_answers(
     connect: Connect, name: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,12 +119,7 @@ def test_close_ends_a_watch_that_pauses_while_no_node_answers(
         refused.set()
         return True
 
-    watch._channel = WatchedChannel(watch._channel, refuse)  # type: ignore[assignment]  # pyright: ignore
-    waits = pool.submit(watch.get)
-    assert refused.wait(PATIENCE_S)
-    watch.close()
-    with pytest.raises(fencelock.ClosedError, match="was closed"):
-        waits.result(PATIENCE_S)
+    demand_end_at_close(watch, refuse, refused, pool)
 
 
 def test_close_ends_a_watch_that_waits_for_a_page_of_its_listing(
@@ -127,12 +137,7 @@ def test_close_ends_a_watch_that_waits_for_a_page_of_its_listing(
             asked.set()
         return asked.is_set()
 
-    watch._channel = WatchedChannel(watch._channel, keep)  # type: ignore[assignment]  # pyright: ignore
-    waits = pool.submit(watch.get)
-    assert asked.wait(PATIENCE_S)
-    watch.close()
-    with pytest.raises(fencelock.ClosedError, match="was closed"):
-        waits.result(PATIENCE_S)
+    demand_end_at_close(watch, keep, asked, pool)
 
 
 @pytest.mark.parametrize("kind", KINDS)

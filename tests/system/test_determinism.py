@@ -41,7 +41,7 @@ UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 
 EXCEPTIONS = {
     ("actors/api/message.py", "vars"): "the fields of a class, when a module is imported",
-    ("actors/api/message.py", "isprintable"): "of ASCII texts, which no Python judges otherwise",
+    ("actors/api/name.py", "isprintable"): "of ASCII texts, which no Python judges otherwise",
     ("actors/api/name.py", "isalpha"): "of an ASCII text, as above",
     ("actors/api/name.py", "islower"): "of an ASCII text, as above",
     ("actors/bakery/leader.py", "lower"): "the name of a counter, from the name of a class",
