@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.api import message
+from fencelock.actors.api import name
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
@@ -111,7 +111,7 @@ def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None
 def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [*acquires(), *permits(), *others()]
     quick = [refusal_of(command) for command in made]
-    monkeypatch.setattr(message, "PLAIN_BYTES_MAX", -1)  # No texts are plain.
+    monkeypatch.setattr(name, "PLAIN_BYTES_MAX", -1)  # No texts are plain.
 
     assert quick == [refusal_of(command) for command in made]
     assert 50 < sum(not text for text in quick) < len(quick) - 50
