@@ -32,26 +32,44 @@ class Clients:
         """Returns the connection of a client, or None for an unknown client."""
         self.used: Callable[[str], None] = self._connections.move_to_end
         """Records that a known client used its connection again."""
+        self._over: dict[int, str] = {}
+        """The client that was last heard over each open descriptor."""
+        self.descriptors: Collection[int] = self._over
 
     def heard(self, client: str, identity: bytes, descriptor: int) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
         known = self._connections.get(client)
         if known is None or known.descriptor != descriptor or known.identity != identity:
             peer = borrow(descriptor, peer_of)
+            self.reused(descriptor)
             self._connections[client] = ClientConnection(identity, descriptor, peer)
+            if peer is not None:
+                self._over[descriptor] = client
         self._connections.move_to_end(client)
         if len(self._connections) <= self._most:
             return False
         self._connections.popitem(last=False)
         return True
 
-    def is_taken(self, client: str, identity: bytes) -> bool:
+    def reused(self, descriptor: int) -> None:
+        """Forget the client of a former connection that had the same ``descriptor``.
+
+        Its last frames may have been read after it was closed, when the descriptor already belonged
+        to the present connection. Its client then seems to use the present connection.
+        """
+        client = self._over.pop(descriptor, "")
+        known = self._connections.get(client)
+        if known is not None and known.descriptor == descriptor:
+            del self._connections[client]
+
+    def is_taken(self, client: str, identity: bytes, descriptor: int) -> bool:
         """Return whether another process uses the id of ``client`` over an open connection.
 
-        The routing ids of one process differ after the first dot of their boot part only.
+        The routing ids of one process differ after the first dot of their boot part only. One
+        descriptor never belongs to two open connections.
         """
         known = self._connections.get(client)
-        if known is None or known.identity == identity:
+        if known is None or known.identity == identity or known.descriptor == descriptor:
             return False
         if known.identity.partition(b".")[0] == identity.partition(b".")[0]:
             return False

@@ -342,7 +342,8 @@ class Listener:
                 return self._drop_unread("wire.client_slow", name, identity, source)
             owner = self.owner_of(name)
             waits = owner in self.waiting
-            if waits and self._clients.is_taken(name, identity):  # It may not use up its share.
+            if waits and self._clients.is_taken(name, identity, source):
+                # It may not use up its share.
                 return self._drop_unread("wire.client_id_taken", name, identity, source)
             waiting = new_queued_frame((identity, source, part.bytes, None, name))
             if not self._queue.put(owner, waiting):
@@ -350,6 +351,8 @@ class Listener:
                     self._load.dropped(owner)
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
+        if source in self._clients.descriptors:
+            self._clients.reused(source)
         frame = self._admitted(name, identity, source, part.bytes)
         if frame is not None:
             arrivals.append(new_arrival((name, frame)))
@@ -508,7 +511,7 @@ class Listener:
         clients, source = self._clients, waiting.source
         known = clients.connection(name)
         is_usual = known is not None and known[:2] == (identity, source)
-        if not is_usual and clients.is_taken(name, identity):
+        if not is_usual and clients.is_taken(name, identity, source):
             self._refuse_taken(name, identity)
             return None
         frame = self._admitted(name, identity, source, waiting.raw)
