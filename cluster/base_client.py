@@ -315,7 +315,7 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
         handler of the loop. Both write a traceback by default.
 
         Raises:
-            TypeError: ``callback`` is not callable.
+            TypeError: ``callback`` is not callable, or is a coroutine function.
 
         """
         self._connection.hold_registry.listeners.add(HoldState.LOST, callback)
@@ -355,7 +355,7 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
         Raises:
             UnsupportedError: as for `cluster`.
             ClosedError: as for `cluster`.
-            TypeError: ``callback`` is not callable.
+            TypeError: ``callback`` is not callable, or is a coroutine function.
 
         """
         check_callback(callback, "ClusterState")

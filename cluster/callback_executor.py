@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import queue
 import sys
 import threading
@@ -113,19 +114,24 @@ def _call_hook(error: BaseException) -> None:
 
 
 def check_callback(callback: object, argument: str = "Notice") -> None:
-    """Return if ``callback`` can be called.
+    """Return if ``callback`` can be called, and does its work when it is called.
 
     Args:
         callback: the value of a user, which may have any type.
         argument: the class of what it will be called with, for the text of the error.
 
     Raises:
-        TypeError: it is not callable.
+        TypeError: it is not callable, or it is a coroutine function.
 
     """
     if not callable(callback):
         raise TypeError(
             f"callback is {callback!r}, and must be callable with one argument, a {argument}"
+        )
+    if inspect.iscoroutinefunction(callback):
+        raise TypeError(
+            f"callback is {callback!r}, a coroutine function, and its result would not be awaited: "
+            f"pass a function that creates a task"
         )
 
 

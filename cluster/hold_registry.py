@@ -47,7 +47,7 @@ class Listeners:
         """Also call ``callback`` for ``state``.
 
         Raises:
-            TypeError: ``callback`` is not callable.
+            TypeError: ``callback`` is not callable, or is a coroutine function.
 
         """
         check_callback(callback)

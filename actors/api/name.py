@@ -157,7 +157,13 @@ def check_lock_name(name: str, kind: str = "lock") -> None:
 def object_name(kind: str, name: str) -> str:
     """Return the name of an object that is no lock, as requests and replies carry it in ``lock``.
 
-    A lock is known by its own name. So names of different kinds do not clash.
+    A lock is known by its own name. So names of different kinds do not clash. `kind_of` and
+    `plain_name` return the two parts again.
+
+    Args:
+        kind: ``semaphore``, ``rwlock``, ``latch``, ``barrier``, ``election`` or ``map``.
+        name: the name that clients use.
+
     """
     return f"{kind}{KIND_END}{name}"
 

@@ -218,9 +218,10 @@ class ListLocks(Query):
 
 
 class ListedLock(NamedTuple):
-    """A held lock in a list."""
+    """A held lock, or another object that is held, in a list."""
 
     lock: str
+    """Its name, see `object_name`."""
     holder: Contender
     waiting: int
     """Number of waiters."""
@@ -230,6 +231,7 @@ class ListedObject(NamedTuple):
     """One object of a list, of a kind that nobody can hold, such as a latch."""
 
     lock: str
+    """Its name, see `object_name`."""
     waiting: int
     """Number of waiters."""
     left: int

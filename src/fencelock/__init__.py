@@ -50,6 +50,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.name import kind_of, object_name, plain_name
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
@@ -223,7 +224,10 @@ __all__ = [
     "WrongClusterError",
     "aio",
     "connect",
+    "kind_of",
     "load",
+    "object_name",
+    "plain_name",
 ]
 
 _LATER = {

@@ -153,6 +153,16 @@ def test_a_callback_that_cannot_be_called_is_refused(cluster: LocalCluster) -> N
         client.on_cluster(wrong)
 
 
+def test_a_coroutine_function_is_refused_as_a_callback(cluster: LocalCluster) -> None:
+    async def callback(_: object) -> None:
+        raise AssertionError
+
+    hold = cluster.connect().lock("a").acquire()
+    assert hold
+    with pytest.raises(TypeError, match="a coroutine function, and its result would not be awaite"):
+        hold.on_lost(callback)
+
+
 def test_nothing_is_written_where_no_log_is_set_up(
     cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ PAGES = (
     "lock-all.md",
     "map.md",
     "rwlock.md",
+    "semaphore.md",
 )
 """Pages of `docs/` whose code runs against any cluster."""
 
