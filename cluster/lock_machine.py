@@ -6,21 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Refused,
-    Release,
-    Released,
-)
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.message import Acquire, Granted, Refused, Released
+from fencelock.actors.api.request import Command
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
-from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions, LogCommand, TablePart
+from fencelock.actors.table.message import LogCommand, TablePart
 from fencelock.actors.table.operations import COMMANDS, QUERIES
 from fencelock.actors.table.report import (
     Browse,
@@ -39,13 +30,6 @@ from fencelock.transport.codec import decode, encode, trimmed_codec
 _CODECS = {command: trimmed_codec(command) for command in COMMANDS}
 _READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
 """Decoders, by the first item of each command."""
-
-LEVELS: dict[type[LogCommand], int] = {
-    **dict.fromkeys((Acquire, Release, Cancel, KeepAlive, Open, End, Evict, ExtendSessions), 0),
-    **dict.fromkeys((AcquirePermits, ReleasePermits, CloseSession), 1),
-}
-"""The levels of commands; other commands have `COMMAND_LEVEL`. A release of a lower level skips the
-command, so it must not enter the log while such a release runs. See `Machine.level_of`."""
 
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
@@ -98,12 +82,9 @@ class LockMachine:
         return True
 
     def level_of(self, command: bytes) -> int:
-        """Return the level of ``command``; see `LEVELS`."""
+        """Return the level of ``command``: it must not enter the log while a member is below."""
         known = self._known.get(command) or read_command(command)
-        if isinstance(known, Acquire):
-            # Members of earlier releases would ignore the duration, and grant without a deadline.
-            return COMMAND_LEVEL if known.hold_ms or known.grace_ms else 0
-        return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
+        return known.level if isinstance(known, Command) else 0
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""

@@ -35,6 +35,7 @@ class AwaitBarrier(UpdateRequest):
     wait_ms: int | None = None
     label: str = ""
 
+    LEVEL = 2
     KIND = BARRIER
     WAITS = True
 

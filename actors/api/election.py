@@ -35,6 +35,7 @@ class Lead(PermitRequest):
     wait_ms: int | None = None
     label: str = ""
 
+    LEVEL = 2
     KIND = ELECTION
     limit = 1
     permits = 1

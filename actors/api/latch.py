@@ -60,6 +60,8 @@ class CountDown(LatchRequest):
     request: int = 0
     keep_ms: int = KEEP_MS
 
+    LEVEL = 2
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         LatchRequest.check(self)
@@ -83,6 +85,7 @@ class AwaitLatch(LatchRequest):
     label: str = ""
     keep_ms: int = KEEP_MS
 
+    LEVEL = 2
     WAITS = True
     IDEMPOTENT = True
 

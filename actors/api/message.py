@@ -285,6 +285,15 @@ class Acquire(AcquireRequest):
     hold_ms: int = 0
     grace_ms: int = 0
 
+    LEVEL = 0
+    DEADLINE_LEVEL = 2
+    """The `LEVEL` of an acquire with a duration: earlier members would grant it without one."""
+
+    @property
+    def level(self) -> int:
+        """See `Command.level`."""
+        return self.DEADLINE_LEVEL if self.hold_ms or self.grace_ms else self.LEVEL
+
 
 @message(0x11)
 class Release(ReleaseRequest):
@@ -296,6 +305,7 @@ class Release(ReleaseRequest):
     owner: str = ""
     request: int = 0
 
+    LEVEL = 0
     check_new = ReleaseRequest.check  # Without the call of `check` in between.
 
 
@@ -313,6 +323,7 @@ class Cancel(LockRequest, Command):
     owner: str
     request: int
 
+    LEVEL = 0
     EASES = True
 
     @property
@@ -367,6 +378,7 @@ class KeepAlive(Command):
     session: str
     request: int = 0
 
+    LEVEL = 0
     EASES = True
 
 

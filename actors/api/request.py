@@ -109,6 +109,13 @@ class Command(Request):
     """
 
     __slots__ = ()
+    LEVEL: ClassVar[int]
+    """The number of the release that added it: 0 for the first, then as `COMMAND_LEVEL`."""
+
+    @property
+    def level(self) -> int:
+        """The lowest level of a member that applies it as it is; members below skip it."""
+        return self.LEVEL
 
 
 class Reply(Message):

@@ -38,6 +38,7 @@ class AcquirePermits(PermitRequest):
     wait_ms: int | None = None
     label: str = ""
 
+    LEVEL = 1
     KIND = SEMAPHORE
     limit = 1
 
@@ -63,6 +64,7 @@ class ReleasePermits(PartRequest):
     owner: str = ""
     request: int = 0
 
+    LEVEL = 1
     KIND = SEMAPHORE
 
     def check(self) -> None:

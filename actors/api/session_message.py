@@ -75,6 +75,8 @@ class Open(Command):
     label: str = ""
     request: int = 0
 
+    LEVEL = 0
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_text("session", self.session, SESSION_BYTES_MAX)
@@ -127,6 +129,7 @@ class End(Command):
     reason: CloseReason = CloseReason.GRACEFUL
     version: int = 0
 
+    LEVEL = 0
     EASES = True
 
     def check_new(self) -> None:
@@ -365,6 +368,8 @@ class Evict(OperatorCommand):
     session: str = ""
     request: int = 0
 
+    LEVEL = 0
+
     @property
     def key(self) -> Key:
         """The request's key."""
@@ -414,6 +419,8 @@ class CloseSession(OperatorCommand):
     session: str = ""
     request: int = 0
 
+    LEVEL = 1
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_text("handle", self.handle, HANDLE_BYTES_MAX)
@@ -447,6 +454,7 @@ class Renew(LockRequest, Command):
     Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
     """
 
+    LEVEL = 2
     EASES = True
 
     lock: str

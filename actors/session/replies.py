@@ -54,7 +54,7 @@ UNDECIDED = frozenset(
 OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
 """The `UNDECIDED` refusals after which an earlier copy of an update may have been applied."""
 
-EARLIER = "but this is about a repetition: the request itself may have taken effect"
+EARLIER = "but it had been sent before, and whether that copy took effect is unknown"
 
 
 def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:

@@ -10,7 +10,14 @@ from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
 from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import BarrierRecord, Result
-from fencelock.actors.table.operation import begin_wait, conclude, deny, deny_size, has_room
+from fencelock.actors.table.operation import (
+    begin_wait,
+    conclude,
+    deny,
+    deny_size,
+    has_object_room,
+    has_room,
+)
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
@@ -89,7 +96,9 @@ def await_barrier(
         deny(table, owner_state, Reason.TIMED_OUT, text, out)
         if barrier is not None:
             barrier.be_broken(table, "a party did not wait", out)
-    elif has_room(table, owner_state, out):
+    elif (barrier is not None or has_object_room(table, owner_state, out)) and has_room(
+        table, owner_state, out
+    ):
         if barrier is None:
             table.put(Barrier(command.lock, command.parties, table.next_ticket()))
         begin_wait(table, owner_state, command, out)

@@ -10,13 +10,16 @@ from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
 from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import LatchRecord, Result
-from fencelock.actors.table.operation import begin_wait, conclude, deny, deny_size, has_room
+from fencelock.actors.table.operation import (
+    begin_wait,
+    conclude,
+    deny,
+    deny_size,
+    has_object_room,
+    has_room,
+)
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
-
-LATCHES_MAX = 100_000
-"""Maximum number of latches and barriers of a group. A latch that was counted down stays until its
-count is 0, so their number must have a limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +69,14 @@ class Latch(TableObject):
             raise ValueError(f"the snapshot has a wrong {titled(latch.name)}")
         table.put(latch)
         table.timeouts.add(latch)
+
+    def check_restored(self) -> None:
+        """Raise ValueError if its waits contradict its count (L11)."""
+        if (not self.left and self.queue) or (self.left == self.count and not self.queue):
+            raise ValueError(
+                f"the snapshot has a wrong {titled(self.name)}: its count is {self.left} of "
+                f"{self.count}, and {self.waiting} wait"
+            )
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Drop the latch if a new one would be in the same state."""
@@ -122,12 +133,9 @@ def _latch_of(
 ) -> Latch | None:
     """Return the latch of ``command``, which may be a new one; None if the request is denied."""
     latch = table.objects.get(command.lock)
-    if latch is None and len(table.objects) >= LATCHES_MAX:
-        count = len(table.objects)
-        text = f"this cluster has {count} latches and barriers, {LATCHES_MAX} are allowed"
-        deny(table, owner_state, Reason.OVERLOADED, text, out)
-        return None
     if latch is None:
+        if not has_object_room(table, owner_state, out):
+            return None
         latch = Latch(command.lock, command.count, command.count, command.keep_ms)
         table.put(latch)
     assert isinstance(latch, Latch)

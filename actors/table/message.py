@@ -28,8 +28,8 @@ FENCE_FLOOR_MAX = 1 << 62
 
 
 COMMAND_LEVEL = 2
-"""The highest level of this release's commands, as `Machine.level_of` returns it. A release that
-adds commands raises it by one."""
+"""The highest `Command.LEVEL` of this release. A release that adds commands raises it by one, and
+they have the new level: members of earlier releases would skip them."""
 
 
 @message(0x83)

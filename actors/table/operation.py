@@ -44,6 +44,10 @@ GIVEN_UP = "the wait was given up"
 CLAIMS_MAX = 1_000_000
 """Maximum holds and waits of the whole table, which must fit a member's memory several times."""
 
+OBJECTS_MAX = 100_000
+"""Maximum number of latches and barriers of a group. A latch that was counted down stays until its
+count is 0, so their number must have a limit."""
+
 
 def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
     """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
@@ -392,6 +396,16 @@ def has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> b
         session.claims += wanted
         table.claims += wanted
         return True
+    deny(table, owner_state, Reason.OVERLOADED, text, out)
+    return False
+
+
+def has_object_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
+    """Return whether the table may have another `TableObject`; deny the request if not."""
+    count = len(table.objects)
+    if count < OBJECTS_MAX:
+        return True
+    text = f"this cluster has {count} latches and barriers, {OBJECTS_MAX} are allowed"
     deny(table, owner_state, Reason.OVERLOADED, text, out)
     return False
 

@@ -8,13 +8,14 @@ from typing import Any, get_args
 import pytest
 from support.table_scene import applied, restored, said, table_of_three
 
+from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import Cancel, Reason, Refused
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import CloseReason, End
 from fencelock.actors.message import REGISTRY
-from fencelock.actors.table import latch
+from fencelock.actors.table import operation
 from fencelock.actors.table.message import KeptReply, LogCommand
 from fencelock.actors.table.table import LockTable
 
@@ -119,9 +120,12 @@ def test_a_latch_at_0_is_kept_for_its_time_and_then_gone(table: LockTable) -> No
 
 
 def test_the_table_has_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latch, "LATCHES_MAX", 1)
+    monkeypatch.setattr(operation, "OBJECTS_MAX", 1)
     table.apply(0, down())
     assert applied(table, down(B, latch="M")) == ["t.2 OVERLOADED"]
+    arrival = AwaitBarrier(barrier="B", parties=2, session=B, owner="o", request=2)
+    assert applied(table, arrival) == ["t.2 OVERLOADED"]
+    assert table.claims == 0
 
 
 @pytest.mark.parametrize("fields", [{"count": 0}, {"amount": 0}, {"keep_ms": -1}, {"latch": ""}])
@@ -161,7 +165,7 @@ def test_the_numbers_and_the_digest_tell_counts_apart() -> None:
     assert other.digest() != one.digest()
 
 
-@pytest.mark.parametrize("change", ["twice", "left", "due", "stray reply"])
+@pytest.mark.parametrize("change", ["twice", "left", "due", "stray reply", "no waits", "waits"])
 def test_a_snapshot_that_contradicts_itself_is_refused(change: str) -> None:
     (part,) = busy().snapshot()
     first, second = part.latches
@@ -170,6 +174,8 @@ def test_a_snapshot_that_contradicts_itself_is_refused(change: str) -> None:
         "left": {"latches": (first._replace(left=3), second)},
         "due": {"latches": (first, second._replace(due_ms=None))},
         "stray reply": {"replies": (*part.replies, *part.replies)},
+        "no waits": {"latches": (first, second, first._replace(lock=f"{LATCH}\x1fN", left=2))},
+        "waits": {"latches": (first._replace(left=0, ticket=99, due_ms=70), second)},
     }
     with pytest.raises(ValueError, match="the snapshot has a"):
         LockTable.restore((replace(part, **changes[change]),))

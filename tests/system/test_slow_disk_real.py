@@ -114,5 +114,6 @@ def test_nobody_hands_over_while_all_disks_are_slow_alike(cluster: LoadedCluster
         cluster.make_slow(node)
     cluster.wait_for_pairs(3 * CLIENTS)
 
-    assert leader_of(cluster) == leader
-    assert "hands over" not in "".join(map(cluster.log_of, cluster.members.names))
+    logs = "".join(map(cluster.log_of, cluster.members.names))
+    assert "hands over" not in logs
+    assert leader_of(cluster) == leader, logs

@@ -1,0 +1,245 @@
+"""Rules of locks that hold for objects of every kind: waits, repetitions, sessions, snapshots.
+
+What differs between the kinds is tested in a file for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from support.table_scene import applied, restored, said, table_of_three
+
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
+from fencelock.actors.api.election import ELECTION, Lead
+from fencelock.actors.api.latch import LATCH, AwaitLatch
+from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Release
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
+from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.table.table import LockTable
+
+A, B, C = "s.1", "t.2", "u.3"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object, as the tests use it."""
+
+    request: Any
+    """Waits for the object ``L``, or holds the whole of it."""
+    lock: str
+    """Its name in releases and cancels."""
+    seen: str
+    """Its name in the report."""
+
+    def claim(self, session: str, request: int = 1, **fields: Any) -> Any:
+        return replace(self.request, session=session, owner="o", request=request, **fields)
+
+    def release(self, session: str, fence: int, request: int = 2) -> Release:
+        return Release(lock=self.lock, fence=fence, session=session, owner="o", request=request)
+
+    def waiters(self, table: LockTable) -> list[tuple[str, int]]:
+        return [(one.session, one.request) for one in table.status(self.seen).waiters]
+
+
+def kind(request: Callable[..., Any], kind: str, **fields: Any) -> Kind:
+    lock = object_name(kind, "L")
+    return Kind(request(**{kind: "L"}, **fields), lock, lock)
+
+
+HELD = {
+    "lock": Kind(Acquire(lock="L", session="", owner="", request=0, limit=0), "L", "L"),
+    "semaphore": kind(AcquirePermits, SEMAPHORE, permits=2, amount=2),
+    "write lock": kind(AcquireReadWrite, RWLOCK, write=True),
+    "election": kind(Lead, ELECTION),
+    "several locks": Kind(AcquireAll(locks=("L", "M")), object_name(SEVERAL, "L"), "L"),
+}
+"""Kinds that one owner can hold alone."""
+
+AWAITED = {
+    "latch": kind(AwaitLatch, LATCH, count=1),
+    "barrier": kind(AwaitBarrier, BARRIER, parties=3),
+}
+"""Kinds that nobody holds, and whose callers wait from the beginning."""
+
+held_kinds = pytest.mark.parametrize("kind", HELD.values(), ids=HELD)
+all_kinds = pytest.mark.parametrize("kind", (HELD | AWAITED).values(), ids=HELD | AWAITED)
+
+
+@pytest.fixture
+def table() -> LockTable:
+    return table_of_three()
+
+
+def make_wait(table: LockTable, kind: Kind, *others: Any) -> None:
+    """Make callers of an object wait, and let the ``others`` begin to wait."""
+    if kind in HELD.values():
+        applied(table, kind.claim(A))
+    for claim in others:
+        assert applied(table, claim) == [f"{claim.session} waits"]
+
+
+def close_as_idle(table: LockTable, session: str) -> list[str]:
+    version = table.sessions.by_id[session].version
+    return applied(table, End(session=session, reason=CloseReason.IDLE, version=version))
+
+
+def told(table: LockTable, now: int) -> list[str]:
+    return [said(one) for one in table.advance(now)]
+
+
+@held_kinds
+def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kind: Kind) -> None:
+    """Rules 1, 5, 38, 43."""
+    fences: list[int] = []
+    for request, session in enumerate((A, B, A, B)):
+        (granted,) = table.apply(0, kind.claim(session, 2 * request + 1))
+        assert isinstance(granted, Granted)
+        assert granted.fence > 0
+        fences.append(granted.fence)
+        table.apply(0, kind.release(session, granted.fence, 2 * request + 2))
+    assert fences == sorted(set(fences))
+    assert (table.locks, table.pools) == ({}, {})
+
+
+@held_kinds
+def test_a_release_grants_the_first_waiter_of_any_kind(table: LockTable, kind: Kind) -> None:
+    """Rules 6, 8, 24."""
+    make_wait(table, kind, kind.claim(B), kind.claim(C))
+    freed, held = applied(table, kind.release(A, 1))
+    assert freed == f"{A} has 0 left"
+    assert held.startswith(f"{B} holds")
+    assert kind.waiters(table) == [(C, 1)]
+
+
+@held_kinds
+def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) -> None:
+    """Rules 20, 23."""
+    assert applied(table, kind.release(A, 1, 1)) == [f"{A} NOT_HELD"]
+    applied(table, kind.claim(A, 2))
+    assert applied(table, kind.release(B, 1)) == [f"{B} NOT_HELD"]
+    holder = table.status(kind.seen).holder
+    assert holder is not None
+    assert holder.session == A
+
+
+@held_kinds
+def test_a_repeated_grant_and_a_repeated_release_have_no_second_effect(
+    table: LockTable, kind: Kind
+) -> None:
+    """Rules 41, 44, 49, 50."""
+    first = applied(table, kind.claim(A))
+    assert applied(table, kind.claim(A)) == first
+    applied(table, kind.claim(B))
+    freed, held = applied(table, kind.release(A, 1))
+    assert applied(table, kind.claim(B)) == [held]
+    assert applied(table, kind.release(A, 1)) == [freed]
+    assert applied(table, kind.release(B, int(held.split()[-1])))[0] == f"{B} has 0 left"
+
+
+@all_kinds
+def test_a_try_never_waits(table: LockTable, kind: Kind) -> None:
+    """Rules 12, 18."""
+    make_wait(table, kind)
+    before = table.status(kind.seen)
+    assert applied(table, kind.claim(B, wait_ms=0)) == [f"{B} TIMED_OUT"]
+    assert table.status(kind.seen) == before
+    assert (table.queued, table.timeouts.items) == (0, {})
+
+
+@all_kinds
+def test_a_wait_for_any_object_ends_by_log_time(table: LockTable, kind: Kind) -> None:
+    """Rules 9, 16 to 19, 107."""
+    make_wait(table, kind, kind.claim(B))
+    assert table.timeouts.items == {}
+    applied(table, kind.claim(C, wait_ms=100))
+    assert told(table, 99) == []
+    assert kind.waiters(table) == [(B, 1), (C, 1)]
+    assert f"{C} TIMED_OUT" in told(table, 100)
+    assert table.timeouts.items == {}
+
+
+@all_kinds
+def test_a_repeated_wait_neither_cancels_nor_doubles(table: LockTable, kind: Kind) -> None:
+    """Rules 46, 51, 52, 93."""
+    wait = kind.claim(B, wait_ms=100)
+    make_wait(table, kind, wait, wait)
+    assert kind.waiters(table) == [(B, 1)]
+    assert told(table, 100) == [f"{B} TIMED_OUT"]
+    if kind in HELD.values():
+        applied(table, kind.release(A, 1))
+    assert applied(table, wait) == [f"{B} TIMED_OUT"]
+
+
+@all_kinds
+def test_a_new_request_cancels_the_wait_of_its_owner(table: LockTable, kind: Kind) -> None:
+    """Rule 47."""
+    make_wait(table, kind, kind.claim(B))
+    assert applied(table, kind.claim(B, 2)) == [f"{B} CANCELLED", f"{B} waits"]
+    assert kind.waiters(table) == [(B, 2)]
+
+
+@all_kinds
+def test_a_wait_that_was_cancelled_stays_cancelled(table: LockTable, kind: Kind) -> None:
+    make_wait(table, kind, kind.claim(B))
+    cancel = Cancel(lock=kind.lock, session=B, owner="o", request=1)
+    assert applied(table, cancel) == ["Cancelled", f"{B} CANCELLED"]
+    assert applied(table, cancel) == ["Cancelled"]
+    assert applied(table, kind.claim(B)) == [f"{B} CANCELLED"]
+    assert kind.waiters(table) == []
+
+
+@all_kinds
+def test_a_session_that_waits_is_not_idle_and_its_end_ends_the_wait(
+    table: LockTable, kind: Kind
+) -> None:
+    """Rules 87 to 89."""
+    make_wait(table, kind, kind.claim(B))
+    assert close_as_idle(table, B) == ["Alive"]
+    assert kind.waiters(table) == [(B, 1)]
+    told = applied(table, End(session=B, reason=CloseReason.GRACEFUL))
+    assert told == [f"{B} SESSION_EXPIRED", "Ended"]
+    assert kind.waiters(table) == []
+    assert close_as_idle(table, C) == ["Ended"]
+
+
+@held_kinds
+def test_the_end_of_a_session_frees_what_it_holds_in_one_step(table: LockTable, kind: Kind) -> None:
+    """Rules 88 to 90."""
+    make_wait(table, kind, replace(kind.claim(A, 2), owner="p"), kind.claim(B))
+    assert close_as_idle(table, A) == ["Alive"]
+    ended, closed, held = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    assert (ended, closed) == (f"{A} SESSION_EXPIRED", "Ended")
+    assert held.startswith(f"{B} holds")
+
+
+@all_kinds
+def test_every_request_is_a_sign_of_life(table: LockTable, kind: Kind) -> None:
+    """Rules 81, 82, 85."""
+    table.advance(9_000)
+    applied(table, kind.claim(A))
+    assert told(table, 10_000) == ["Ended", "Ended"]
+    assert applied(table, kind.claim(B)) == [f"{B} SESSION_EXPIRED"]
+    assert applied(table, kind.claim(A)) != [f"{A} SESSION_EXPIRED"]
+
+
+@all_kinds
+def test_a_restored_table_has_the_holder_the_queue_and_the_deadlines(
+    table: LockTable, kind: Kind
+) -> None:
+    """Rules 40, 86, 100, 101."""
+    make_wait(table, kind, kind.claim(B, wait_ms=100), kind.claim(C))
+    copy = restored(table)
+    assert copy.status(kind.seen) == table.status(kind.seen)
+    for one in (table, copy):
+        assert applied(one, kind.claim(B, wait_ms=100)) == [f"{B} waits"]
+    assert told(copy, 100) == told(table, 100)
+    if kind in HELD.values():
+        release = kind.release(A, 1)
+        assert applied(copy, release) == applied(table, release)
+    assert copy.digest() == table.digest()
