@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import BrokenBarrierError, LockTimeoutError
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.cluster.lock_options import check_int, checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
@@ -50,6 +52,36 @@ class BaseBarrier(BaseObject):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.parties} parties>"
+
+
+B = TypeVar("B", bound=BaseBarrier)
+
+
+class BarrierFactory(Factory, Generic[B]):
+    """The part of a client that makes barriers."""
+
+    _barrier_type: type[B]
+
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
+        """Return the cyclic barrier called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
+                a party that names another number is refused.
+            timeout: the default timeout of a party that waits for the others (s); see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._barrier_type(self._begin(), name, parties, timeout)
 
 
 class Barrier(BaseBarrier):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pykka
 
@@ -24,6 +24,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.session.holding import HOLDING, HoldState
 from fencelock.actors.session.holding import Hold as LocalHold
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.hold import (
     BaseHold,
     confirming,
@@ -450,3 +451,97 @@ class BaseRLock(BaseLock[H]):
         return NotHeldError(
             f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
         )
+
+
+L = TypeVar("L", bound=BaseLock[Any])
+R = TypeVar("R", bound=BaseRLock[Any])
+
+
+class LockFactory(Factory, Generic[L, R]):
+    """The part of a client that makes locks."""
+
+    _lock_type: type[L]
+    _rlock_type: type[R]
+
+    def lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> L:
+        """Return the lock called ``name``; sends nothing yet.
+
+        Each successful acquire is a separate owner: any thread or task that has the object may
+        release it, and acquiring it again waits, as with ``threading.Lock``.
+
+        Args:
+            name: 1 to 256 bytes of text with a visible character and no control characters.
+            timeout: how long ``with``, and `Lock.acquire` without a timeout, wait (s): 0 to a week,
+                or -1 for no limit. None for the default: no limit, but on `bakery` what its config
+                says, usually 5 s.
+            owner: a name for the holder of the lock, up to 256 bytes without control characters.
+                All locks of that name and owner in this client are one lock. Use it for owners that
+                outlive the object.
+            label: a text for people who look at the lock, up to 256 bytes.
+            duration: how long a hold lasts (s), up to a week, and at least 0.1 s on `paxos` or 3 s
+                on `bakery` (``least`` in its config). Then `Lock.on_unlocking` is called. None for
+                the default: on `paxos` as long as the session, on `bakery` what its config says,
+                usually 5 s.
+            grace: the time after the duration until the lock is taken away unless it was renewed
+                (s), with the same limits. None for the default: 5 s, or what the config of `bakery`
+                says. On `paxos` it needs a ``duration``.
+
+        Raises:
+            InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
+                of its limits.
+            UnsupportedError: the cluster's protocol has no deadlines; the text names those that
+                have them.
+            ClosedError: the client is closed, or this process was forked from its own.
+            TypeError: ``name`` is not text, or another argument is of a wrong type.
+            ValueError: ``timeout`` is out of its range.
+
+        """
+        connection = self._begin()
+        options = connection.options(name, timeout, owner, label, duration, grace)
+        return self._lock_type(connection.line, connection.hold_registry, options)
+
+    def rlock(
+        self,
+        name: str,
+        limit: int | None = None,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> R:
+        """Return the lock called ``name``, for an owner that may enter it again.
+
+        The owner is the thread or the task, or ``owner``. It releases as often as it acquired, as
+        with ``threading.RLock``. Arguments and errors are those of `lock`.
+
+        Args:
+            name: see `lock`.
+            limit: how often an owner may hold it at once, at least 1; None for without limit.
+            timeout: see `lock`.
+            owner: see `lock`.
+            label: see `lock`.
+            duration: see `lock`.
+            grace: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``limit``, or what `lock` names, is out of its limits.
+            UnsupportedError: the cluster's protocol has no reentrant locks; the text says which
+                one does.
+
+        """
+        connection = self._begin()
+        options = connection.options(
+            name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
+        )
+        return self._rlock_type(connection.line, connection.hold_registry, options)

@@ -21,25 +21,36 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.session.message import Surveyed
-from fencelock.cluster.barrier import Barrier
+from fencelock.cluster.barrier import Barrier, BarrierFactory
 from fencelock.cluster.base_client import BaseClient, namer
+from fencelock.cluster.base_lock import LockFactory
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.election import Election
-from fencelock.cluster.latch import Latch
+from fencelock.cluster.election import Election, ElectionFactory
+from fencelock.cluster.latch import Latch, LatchFactory
 from fencelock.cluster.lock import Lock, RLock
-from fencelock.cluster.lock_all import LockAll
-from fencelock.cluster.map import Map
+from fencelock.cluster.lock_all import LockAll, LockAllFactory
+from fencelock.cluster.map import Map, MapFactory
 from fencelock.cluster.operation import drive
-from fencelock.cluster.rwlock import RWLock
-from fencelock.cluster.semaphore import Semaphore
+from fencelock.cluster.rwlock import RWLock, RWLockFactory
+from fencelock.cluster.semaphore import Semaphore, SemaphoreFactory
 from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch, Barrier]):
+class Client(
+    LockFactory[Lock, RLock],
+    SemaphoreFactory[Semaphore],
+    RWLockFactory[RWLock],
+    LockAllFactory[LockAll],
+    ElectionFactory[Election],
+    MapFactory[Map],
+    LatchFactory[Latch],
+    BarrierFactory[Barrier],
+    BaseClient,
+):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process

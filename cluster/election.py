@@ -13,6 +13,7 @@ from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.message import copier
 from fencelock.cluster.base_lock import BaseLock, H
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.lock import Hold, Lock
 from fencelock.cluster.lock_options import LockOptions, check_text_type
@@ -134,6 +135,35 @@ def leader_of(read: ChangesRead) -> Leader | None:
 
 def _leader_in(change: Change) -> Leader | None:
     return None if change.value is None else Leader(change.value.decode(), change.fence)
+
+
+E = TypeVar("E", bound=BaseElection[Any])
+
+
+class ElectionFactory(Factory, Generic[E]):
+    """The part of a client that makes elections."""
+
+    _election_type: type[E]
+
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
+        """Return the election called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: the default timeout of candidates (s); see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._election_type(self._begin(), name, timeout, label)
 
 
 class Candidate(BaseCandidate[Hold], Lock):

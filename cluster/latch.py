@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from fencelock.actors.api.latch import COUNT_MAX, LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import LockStatus
@@ -11,6 +12,7 @@ from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError, LockTimeoutError
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.cluster.lock_options import check_int, check_number, checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
@@ -53,6 +55,35 @@ class BaseLatch(BaseObject):
 
 def _check_count(field: str, count: int) -> None:
     check_int(field, count, f"an int from 1 to {COUNT_MAX}", lambda n: 1 <= n <= COUNT_MAX)
+
+
+L = TypeVar("L", bound=BaseLatch)
+
+
+class LatchFactory(Factory, Generic[L]):
+    """The part of a client that makes latches."""
+
+    _latch_type: type[L]
+
+    def latch(self, name: str, count: int, *, keep_s: float = 60) -> L:
+        """Return the count-down latch called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. The first request about a latch creates it.
+
+        Args:
+            name: see `lock`.
+            count: the count with which the latch begins, 1 to 2,147,483,647. While the latch
+                exists, a request with another count is refused.
+            keep_s: how long the latch is kept after its count has reached 0 (s), 0 to a week.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no latches; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._latch_type(self._begin(), name, count, keep_s)
 
 
 class Latch(BaseLatch):

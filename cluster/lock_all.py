@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import copier
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.lock import Exiting, Hold
@@ -65,6 +66,36 @@ class BaseLockAll(BaseLock[A]):
         if hold is not None:
             hold.locks = self.names
         return hold
+
+
+S = TypeVar("S", bound=BaseLockAll[Any])
+
+
+class LockAllFactory(Factory, Generic[S]):
+    """The part of a client that makes several locks at once."""
+
+    _lock_all_type: type[S]
+
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> S:
+        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
+
+        They are the locks that `lock` returns by these names, in their order of fences.
+
+        Args:
+            names: 1 to 64 different names; see `lock`.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
+                one grants several.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._lock_all_type(self._begin(), names, timeout, label)
 
 
 class HoldAll(BaseHoldAll, Hold):

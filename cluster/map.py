@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.lock_all import SEVERAL
@@ -25,6 +25,7 @@ from fencelock.actors.error import InvalidRequestError, NotHeldError, VersionMis
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.lock_options import check_int, check_number, check_text_type, checked
@@ -263,6 +264,32 @@ class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
     It waits for each change. It goes on while nodes crash and while no node answers. Only one
     thread at a time may wait for its items. Any thread may `close` it, which ends a loop over it.
     """
+
+
+M = TypeVar("M", bound=BaseMap)
+
+
+class MapFactory(Factory, Generic[M]):
+    """The part of a client that makes maps."""
+
+    _map_type: type[M]
+
+    def map(self, name: str) -> M:
+        """Return the map called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no maps; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._map_type(self._begin(), name)
 
 
 class Map(BaseMap):

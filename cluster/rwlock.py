@@ -19,6 +19,7 @@ from fencelock.actors.error import (
 from fencelock.actors.message import copier
 from fencelock.cluster.base_lock import BaseRLock, H
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee, demand, promises
 from fencelock.cluster.hold import check_held
 from fencelock.cluster.hold_registry import Ownership
@@ -165,6 +166,48 @@ class BaseRWLock(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
+
+
+W = TypeVar("W", bound=BaseRWLock[Any])
+
+
+class RWLockFactory(Factory, Generic[W]):
+    """The part of a client that makes read/write locks."""
+
+    _rwlock_type: type[W]
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> W:
+        """Return the read/write lock called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: see `lock`.
+            owner: the owner; by default the thread or the task, as for `rlock`.
+            label: see `lock`.
+            duration: see `lock`; for reading and for writing (`bakery` only).
+            grace: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no read/write locks, or no deadlines; the
+                text names those that have them.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._rwlock_type(self._begin(), name, timeout, owner, label, duration, grace)
 
 
 class ReadWriteSide(BaseSide[Hold], RLock):

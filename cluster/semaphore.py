@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from fencelock.actors.api.message import Cancel, Contender, LockStatus
 from fencelock.actors.api.name import check_new_lock_name, object_name, titled
@@ -13,6 +13,7 @@ from fencelock.actors.error import FencelockError
 from fencelock.actors.message import copier
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.factory import Factory
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold import BaseHold, releasing
 from fencelock.cluster.hold_registry import Ownership
@@ -184,6 +185,41 @@ class BaseSemaphore(BaseLock[H]):
                 if own.is_unreleased(token)
             )
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
+
+
+P = TypeVar("P", bound=BaseSemaphore[Any])
+
+
+class SemaphoreFactory(Factory, Generic[P]):
+    """The part of a client that makes semaphores."""
+
+    _semaphore_type: type[P]
+
+    def semaphore(
+        self, name: str, permits: int, *, timeout: float | None = None, label: str = ""
+    ) -> P:
+        """Return the semaphore called ``name``, which has ``permits``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            permits: how many are held at most at a time, 1 to 2,147,483,647. A semaphore that
+                nobody holds leaves no state; while it is held, an acquire that names another
+                number is refused.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no semaphores; the text says which one
+                does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._semaphore_type(self._begin(), name, permits, timeout, label)
 
 
 class Semaphore(BaseSemaphore[Hold], Exiting):

@@ -1,4 +1,7 @@
-"""The asyncio client: `connect` to a cluster, then lock by name from any task of one loop."""
+"""The asyncio client: `connect` to a cluster, then lock by name from any task of one loop.
+
+`fencelock.aio` has the names of this module's ``__all__``.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,61 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.barrier import Barrier
-from fencelock.cluster.aio.election import Election
+from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
 from fencelock.cluster.aio.latch import Latch
-from fencelock.cluster.aio.lock import Lock, RLock
-from fencelock.cluster.aio.lock_all import LockAll
+from fencelock.cluster.aio.lock import Hold, Lock, RLock
+from fencelock.cluster.aio.lock_all import HoldAll, LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
-from fencelock.cluster.aio.map import Map
+from fencelock.cluster.aio.map import Map, MapWatch
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
+from fencelock.cluster.barrier import BarrierFactory
 from fencelock.cluster.base_client import BaseClient, namer
+from fencelock.cluster.base_lock import LockFactory
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.election import ElectionFactory
+from fencelock.cluster.latch import LatchFactory
+from fencelock.cluster.lock_all import LockAllFactory
+from fencelock.cluster.map import MapFactory
+from fencelock.cluster.rwlock import RWLockFactory
+from fencelock.cluster.semaphore import SemaphoreFactory
 from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
+
+__all__ = [
+    "Barrier",
+    "Candidate",
+    "Client",
+    "Connecting",
+    "Election",
+    "ElectionWatch",
+    "Hold",
+    "HoldAll",
+    "Latch",
+    "Lock",
+    "LockAll",
+    "Map",
+    "MapWatch",
+    "RLock",
+    "RWLock",
+    "Semaphore",
+    "connect",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch, Barrier]):
+class Client(
+    LockFactory[Lock, RLock],
+    SemaphoreFactory[Semaphore],
+    RWLockFactory[RWLock],
+    LockAllFactory[LockAll],
+    ElectionFactory[Election],
+    MapFactory[Map],
+    LatchFactory[Latch],
+    BarrierFactory[Barrier],
+    BaseClient,
+):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import DescribeRole
-from fencelock.cluster.base_client import AnyClient
+from fencelock.cluster.base_client import BaseClient
 from fencelock.cluster.connection import Connection, alias_of
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.host.gateway import VIEW, Links
@@ -95,7 +95,7 @@ def _connection_of(client: Any) -> Connection:
 _faults: WeakKeyDictionary[object, LinkFaults] = WeakKeyDictionary()
 
 
-def _faults_of(client: AnyClient) -> LinkFaults:
+def _faults_of(client: BaseClient) -> LinkFaults:
     found = _faults.get(client)
     if found is None:
         found = _faults[client] = LinkFaults(_connection_of(client).links)
@@ -119,7 +119,7 @@ def lose(hold: BaseHold) -> None:
     _wait_until(lambda: hold.lost, f"{hold!r} was evicted and does not know it")
 
 
-def expire(client: AnyClient) -> None:
+def expire(client: BaseClient) -> None:
     """End the session of ``client``, as the cluster does after a long silence.
 
     Everything that it holds is lost. Returns once it knows; its next acquire opens a new session.
@@ -142,7 +142,7 @@ def expire(client: AnyClient) -> None:
 
 
 @contextmanager
-def partition(client: AnyClient) -> Generator[None]:
+def partition(client: BaseClient) -> Generator[None]:
     """Cut ``client`` off from its cluster: what it sends and what it is sent disappears.
 
     Its holds are suspect after half of its TTL and lost soon after, by its own clock; connect it
@@ -158,7 +158,7 @@ def partition(client: AnyClient) -> Generator[None]:
 
 
 @contextmanager
-def delay(client: AnyClient, seconds: float) -> Generator[None]:
+def delay(client: BaseClient, seconds: float) -> Generator[None]:
     """Have each message of ``client`` arrive ``seconds`` later."""
     faults = _faults_of(client)
     faults.delay_s = seconds
@@ -169,7 +169,7 @@ def delay(client: AnyClient, seconds: float) -> Generator[None]:
         faults.ring()
 
 
-def _session_of(client: AnyClient) -> str:
+def _session_of(client: BaseClient) -> str:
     """Return the id of the session that the cluster keeps for ``client``; empty without one."""
     description = drive(_connection_of(client).line.ask(DescribeRole()))
     return str(dict(description.summary)["session"])

@@ -7,32 +7,5 @@ For example::
             await storage.write(order, fence=hold.fence)
 """
 
-from fencelock.cluster.aio.barrier import Barrier
-from fencelock.cluster.aio.client import Client, Connecting, connect
-from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
-from fencelock.cluster.aio.latch import Latch
-from fencelock.cluster.aio.lock import Hold, Lock, RLock
-from fencelock.cluster.aio.lock_all import HoldAll, LockAll
-from fencelock.cluster.aio.map import Map, MapWatch
-from fencelock.cluster.aio.rwlock import RWLock
-from fencelock.cluster.aio.semaphore import Semaphore
-
-__all__ = [
-    "Barrier",
-    "Candidate",
-    "Client",
-    "Connecting",
-    "Election",
-    "ElectionWatch",
-    "Hold",
-    "HoldAll",
-    "Latch",
-    "Lock",
-    "LockAll",
-    "Map",
-    "MapWatch",
-    "RLock",
-    "RWLock",
-    "Semaphore",
-    "connect",
-]
+from fencelock.cluster.aio.client import *  # noqa: F403  # Its list of names is the only one.
+from fencelock.cluster.aio.client import __all__  # noqa: F401
