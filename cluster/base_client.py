@@ -15,7 +15,7 @@ from fencelock.cluster.hold_registry import Callback
 
 
 class BaseClient:
-    """The operations of a client that return at once. Its other bases make objects."""
+    """The part of a client that neither waits nor makes objects: session, protocol, callbacks."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

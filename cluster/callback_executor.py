@@ -114,7 +114,7 @@ def _call_hook(error: BaseException) -> None:
 
 
 def check_callback(callback: object, argument: str = "Notice") -> None:
-    """Return if ``callback`` can be called, and does its work when it is called.
+    """Refuse a ``callback`` that cannot be called, or would only create a coroutine.
 
     Args:
         callback: the value of a user, which may have any type.
@@ -128,10 +128,11 @@ def check_callback(callback: object, argument: str = "Notice") -> None:
         raise TypeError(
             f"callback is {callback!r}, and must be callable with one argument, a {argument}"
         )
-    if inspect.iscoroutinefunction(callback):
+    call = getattr(type(callback), "__call__", None)  # noqa: B004  # Of an object with this method.
+    if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(call):
         raise TypeError(
-            f"callback is {callback!r}, a coroutine function, and its result would not be awaited: "
-            f"pass a function that creates a task"
+            f"callback is {callback!r}, a coroutine function, which nobody would await: "
+            "pass a plain function. In fencelock.aio it may create a task"
         )
 
 

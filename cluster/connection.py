@@ -270,7 +270,7 @@ class Connection:
         reentrant: bool = False,
         limit: int | None = None,
     ) -> LockOptions:
-        """Check the arguments for a lock, or another ``kind`` of object; see `BaseClient`."""
+        """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
         self.line.check()
         check_name_type(name, kind)
         check_new_lock_name(name, kind)

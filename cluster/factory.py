@@ -1,4 +1,4 @@
-"""The base of the parts of a client that make objects."""
+"""The base class of the parts of a client that make objects."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Latch(BaseLatch):
                 the request took effect.
             UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
                 request took effect.
-            OverloadedError: the cluster has too many latches.
+            OverloadedError: the cluster has too many latches and barriers.
             ClosedError: the client is closed.
             TypeError: ``n`` is not an int.
 
@@ -126,7 +126,7 @@ class Latch(BaseLatch):
         Raises:
             InvalidRequestError: the latch began with another count.
             UnavailableError: no node answered in time.
-            OverloadedError: the cluster has too many latches or waiters.
+            OverloadedError: the cluster has too many latches and barriers, or too many waiters.
             ClosedError: the client is closed.
             TypeError: ``timeout`` is no number.
             ValueError: ``timeout`` is out of its range.

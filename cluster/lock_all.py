@@ -72,7 +72,7 @@ S = TypeVar("S", bound=BaseLockAll[Any])
 
 
 class LockAllFactory(Factory, Generic[S]):
-    """The part of a client that makes several locks at once."""
+    """The part of a client that makes `LockAll` objects."""
 
     _lock_all_type: type[S]
 

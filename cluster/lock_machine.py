@@ -82,7 +82,7 @@ class LockMachine:
         return True
 
     def level_of(self, command: bytes) -> int:
-        """Return the level of ``command``: it must not enter the log while a member is below."""
+        """Return the level of ``command``: it is not logged while a member has a lower one."""
         known = self._known.get(command) or read_command(command)
         return known.level if isinstance(known, Command) else 0
 

@@ -84,12 +84,6 @@ class BaseSemaphore(BaseLock[H]):
         check_int("n", amount, f"an int from 1 to {most}", lambda n: 1 <= n <= most, ValueError)
         return replace(template, amount=amount)
 
-    def _is_locked(self) -> Operation[bool]:
-        """Ask the cluster whether a claim for one permit would have to wait."""
-        status = yield from self._inspecting(None)
-        held = sum(holder.times for holder in status.holders)
-        return bool(status.waiters) or held >= self.permits
-
     def _prune(self) -> None:
         """Forget released holds, once they may be more than half of all remembered ones."""
         with self._guard:
@@ -273,14 +267,10 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """
         drive(self._releasing_permits(n))
 
-    def locked(self) -> bool:
-        """Return whether no permit can be acquired at once; asks the cluster. See `status`."""
-        return drive(self._is_locked())
-
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return the holders and the queue, in order; see `Client.status`.
 
-        `LockStatus.holders` has all holders, and `Contender.times` the permits of each.
+        `LockStatus.holders` has the first 1,000 holders, and `Contender.times` the permits of each.
         """
         return drive(self._inspecting(age_ms_of(read, max_age)))
 

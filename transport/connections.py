@@ -178,10 +178,6 @@ class Connections:
             self._set_apart(descriptor, member)
         return bool(member) or one is None or not self._refuse(descriptor, one.peer, one.of_address)
 
-    def is_silent(self, descriptor: int) -> bool:
-        """Return whether no good frame has come over ``descriptor`` so far."""
-        return descriptor in self.fresh or descriptor in self.beating
-
     def _forget(self, descriptor: int) -> NewConnection | None:
         one = self._silent.forget(descriptor)
         if one is not None:

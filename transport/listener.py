@@ -248,7 +248,7 @@ class Listener:
         self._members = members
         self._poller = poller
         self._count = count
-        self._clients = Clients()
+        self._clients = Clients(self._is_open)
         frames_max = CLIENT_FRAMES_MAX if guard is None else KEY_FRAMES_MAX
         self._queue = ClientQueue(self._clients.known, frames_max)
         self._load = Load()
@@ -342,8 +342,7 @@ class Listener:
                 return self._drop_unread("wire.client_slow", name, identity, source)
             owner = self.owner_of(name)
             waits = owner in self.waiting
-            if waits and self._clients.is_taken(name, identity, source):
-                # It may not use up its share.
+            if waits and self._clients.is_taken(name, identity):  # It may not use up its share.
                 return self._drop_unread("wire.client_id_taken", name, identity, source)
             waiting = new_queued_frame((identity, source, part.bytes, None, name))
             if not self._queue.put(owner, waiting):
@@ -351,8 +350,6 @@ class Listener:
                     self._load.dropped(owner)
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
-        if source in self._clients.descriptors:
-            self._clients.reused(source)
         frame = self._admitted(name, identity, source, part.bytes)
         if frame is not None:
             arrivals.append(new_arrival((name, frame)))
@@ -386,8 +383,6 @@ class Listener:
             return None
         connections = self.connections
         if connections.fresh or connections.beating or connections.is_behind:
-            if connections.is_behind or connections.is_silent(source):
-                self._clients.gone(name)  # It may be known over a former one with this descriptor.
             used = connections.spoke(source, name if name in self._members else "")
             if not used:
                 return None
@@ -510,14 +505,14 @@ class Listener:
             return None
         clients, source = self._clients, waiting.source
         known = clients.connection(name)
-        is_usual = known is not None and known[:2] == (identity, source)
-        if not is_usual and clients.is_taken(name, identity, source):
+        is_usual = known == (identity, source)
+        if not is_usual and clients.is_taken(name, identity):
             self._refuse_taken(name, identity)
             return None
         frame = self._admitted(name, identity, source, waiting.raw)
         if frame is None:
             return None
-        if is_usual and clients.connection(name) is known:
+        if is_usual:
             clients.used(name)
         elif clients.heard(name, identity, source):
             self._count("wire.client_forgotten", 1)
@@ -552,7 +547,7 @@ class Listener:
         if connection is None:
             self._count("wire.unroutable", 1)
             return
-        identity, descriptor, _ = connection
+        identity, descriptor = connection
         if len(raw) > LARGE_BYTES and not self._unread.take(client, descriptor, len(raw)):
             self._count("wire.client_slow", 1)
         elif not self._answer(identity, raw):
@@ -572,6 +567,10 @@ class Listener:
             self._count("wire.unroutable", 1)
             return False
         return True
+
+    def _is_open(self, identity: bytes) -> bool:
+        """Return whether the connection exists. Only a message to it tells: an empty frame."""
+        return self._answer(identity, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
 
     def close(self) -> None:
         """Close the socket and its monitor."""

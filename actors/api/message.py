@@ -287,7 +287,7 @@ class Acquire(AcquireRequest):
 
     LEVEL = 0
     DEADLINE_LEVEL = 2
-    """The `LEVEL` of an acquire with a duration: earlier members would grant it without one."""
+    """The level of an acquire with a duration: lower members would grant it without a deadline."""
 
     @property
     def level(self) -> int:

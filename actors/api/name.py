@@ -155,26 +155,21 @@ def check_lock_name(name: str, kind: str = "lock") -> None:
 
 
 def object_name(kind: str, name: str) -> str:
-    """Return the name of an object that is no lock, as requests and replies carry it in ``lock``.
+    """Return the full name of an object that is not a lock, as ``lock`` of requests has it.
 
-    A lock is known by its own name. So names of different kinds do not clash. `kind_of` and
-    `plain_name` return the two parts again.
-
-    Args:
-        kind: ``semaphore``, ``rwlock``, ``latch``, ``barrier``, ``election`` or ``map``.
-        name: the name that clients use.
-
+    It contains the kind, so objects of different kinds do not clash. The full name of a lock is its
+    plain name. `kind_of` and `plain_name` split a full name.
     """
     return f"{kind}{KIND_END}{name}"
 
 
 def plain_name(lock: str) -> str:
-    """Return the name of a lock or of another object without its kind."""
+    """Return the name of a lock or of another object without its kind, from its full name."""
     return lock.rpartition(KIND_END)[2]
 
 
 def kind_of(lock: str) -> str:
-    """Return the kind of an object, empty for a lock."""
+    """Return the kind of an object from its full name: ``semaphore``; empty for a lock."""
     return lock.rpartition(KIND_END)[0]
 
 

@@ -110,11 +110,11 @@ class Command(Request):
 
     __slots__ = ()
     LEVEL: ClassVar[int]
-    """The number of the release that added it: 0 for the first, then as `COMMAND_LEVEL`."""
+    """The `COMMAND_LEVEL` of the release that added this command; 0 for the first release."""
 
     @property
     def level(self) -> int:
-        """The lowest level of a member that applies it as it is; members below skip it."""
+        """The lowest level at which a member applies this command correctly."""
         return self.LEVEL
 
 

@@ -221,10 +221,10 @@ class ListLocks(Query):
 
 
 class ListedLock(NamedTuple):
-    """A held lock, or another object that is held, in a list."""
+    """One line of a list: a held lock, or another held object."""
 
     lock: str
-    """Its name, see `object_name`."""
+    """Its full name; see `object_name`."""
     holder: Contender
     waiting: int
     """Number of waiters."""
@@ -234,7 +234,7 @@ class ListedObject(NamedTuple):
     """One object of a list, of a kind that nobody can hold, such as a latch."""
 
     lock: str
-    """Its name, see `object_name`."""
+    """Its full name; see `object_name`."""
     waiting: int
     """Number of waiters."""
     left: int

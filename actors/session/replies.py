@@ -54,7 +54,7 @@ UNDECIDED = frozenset(
 OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
 """The `UNDECIDED` refusals after which an earlier copy of an update may have been applied."""
 
-EARLIER = "but it had been sent before, and whether that copy took effect is unknown"
+EARLIER = "it is unknown whether an earlier copy of this request took effect"
 
 
 def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:

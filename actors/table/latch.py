@@ -75,7 +75,7 @@ class Latch(TableObject):
         if (not self.left and self.queue) or (self.left == self.count and not self.queue):
             raise ValueError(
                 f"the snapshot has a wrong {titled(self.name)}: its count is {self.left} of "
-                f"{self.count}, and {self.waiting} wait"
+                f"{self.count}, and it has {self.waiting} waits"
             )
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:

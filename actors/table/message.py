@@ -29,7 +29,7 @@ FENCE_FLOOR_MAX = 1 << 62
 
 COMMAND_LEVEL = 2
 """The highest `Command.LEVEL` of this release. A release that adds commands raises it by one, and
-they have the new level: members of earlier releases would skip them."""
+gives them the new level, because members of earlier releases would skip them."""
 
 
 @message(0x83)

@@ -1,6 +1,6 @@
 """The asyncio client: `connect` to a cluster, then lock by name from any task of one loop.
 
-`fencelock.aio` has the names of this module's ``__all__``.
+`fencelock.aio` exports the names in this module's ``__all__``.
 """
 
 from __future__ import annotations

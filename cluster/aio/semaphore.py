@@ -29,10 +29,6 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """Give back ``n`` permits: those that this task acquired last, then the oldest."""
         await drive(self._releasing_permits(n))
 
-    async def locked(self) -> bool:
-        """Ask the cluster whether no permit can be acquired at once."""
-        return await drive(self._is_locked())
-
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return the holders and the queue, in order."""
         return await drive(self._inspecting(age_ms_of(read, max_age)))

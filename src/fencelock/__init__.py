@@ -50,7 +50,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.api.name import kind_of, object_name, plain_name
+from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
@@ -226,7 +226,6 @@ __all__ = [
     "connect",
     "kind_of",
     "load",
-    "object_name",
     "plain_name",
 ]
 

@@ -7,5 +7,5 @@ For example::
             await storage.write(order, fence=hold.fence)
 """
 
-from fencelock.cluster.aio.client import *  # noqa: F403  # Its list of names is the only one.
+from fencelock.cluster.aio.client import *  # noqa: F403  # Its `__all__` is the only list of names.
 from fencelock.cluster.aio.client import __all__  # noqa: F401

@@ -89,7 +89,7 @@ def close_as_idle(table: LockTable, session: str) -> list[str]:
     return applied(table, End(session=session, reason=CloseReason.IDLE, version=version))
 
 
-def told(table: LockTable, now: int) -> list[str]:
+def advanced(table: LockTable, now: int) -> list[str]:
     return [said(one) for one in table.advance(now)]
 
 
@@ -158,9 +158,9 @@ def test_a_wait_for_any_object_ends_by_log_time(table: LockTable, kind: Kind) ->
     make_wait(table, kind, kind.claim(B))
     assert table.timeouts.items == {}
     applied(table, kind.claim(C, wait_ms=100))
-    assert told(table, 99) == []
+    assert advanced(table, 99) == []
     assert kind.waiters(table) == [(B, 1), (C, 1)]
-    assert f"{C} TIMED_OUT" in told(table, 100)
+    assert f"{C} TIMED_OUT" in advanced(table, 100)
     assert table.timeouts.items == {}
 
 
@@ -170,7 +170,7 @@ def test_a_repeated_wait_neither_cancels_nor_doubles(table: LockTable, kind: Kin
     wait = kind.claim(B, wait_ms=100)
     make_wait(table, kind, wait, wait)
     assert kind.waiters(table) == [(B, 1)]
-    assert told(table, 100) == [f"{B} TIMED_OUT"]
+    assert advanced(table, 100) == [f"{B} TIMED_OUT"]
     if kind in HELD.values():
         applied(table, kind.release(A, 1))
     assert applied(table, wait) == [f"{B} TIMED_OUT"]
@@ -202,8 +202,8 @@ def test_a_session_that_waits_is_not_idle_and_its_end_ends_the_wait(
     make_wait(table, kind, kind.claim(B))
     assert close_as_idle(table, B) == ["Alive"]
     assert kind.waiters(table) == [(B, 1)]
-    told = applied(table, End(session=B, reason=CloseReason.GRACEFUL))
-    assert told == [f"{B} SESSION_EXPIRED", "Ended"]
+    outcomes = applied(table, End(session=B, reason=CloseReason.GRACEFUL))
+    assert outcomes == [f"{B} SESSION_EXPIRED", "Ended"]
     assert kind.waiters(table) == []
     assert close_as_idle(table, C) == ["Ended"]
 
@@ -223,7 +223,7 @@ def test_every_request_is_a_sign_of_life(table: LockTable, kind: Kind) -> None:
     """Rules 81, 82, 85."""
     table.advance(9_000)
     applied(table, kind.claim(A))
-    assert told(table, 10_000) == ["Ended", "Ended"]
+    assert advanced(table, 10_000) == ["Ended", "Ended"]
     assert applied(table, kind.claim(B)) == [f"{B} SESSION_EXPIRED"]
     assert applied(table, kind.claim(A)) != [f"{A} SESSION_EXPIRED"]
 
@@ -238,7 +238,7 @@ def test_a_restored_table_has_the_holder_the_queue_and_the_deadlines(
     assert copy.status(kind.seen) == table.status(kind.seen)
     for one in (table, copy):
         assert applied(one, kind.claim(B, wait_ms=100)) == [f"{B} waits"]
-    assert told(copy, 100) == told(table, 100)
+    assert advanced(copy, 100) == advanced(table, 100)
     if kind in HELD.values():
         release = kind.release(A, 1)
         assert applied(copy, release) == applied(table, release)

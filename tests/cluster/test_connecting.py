@@ -157,10 +157,15 @@ def test_a_coroutine_function_is_refused_as_a_callback(cluster: LocalCluster) ->
     async def callback(_: object) -> None:
         raise AssertionError
 
+    class Called:
+        async def __call__(self, _: object) -> None:
+            raise AssertionError
+
     hold = cluster.connect().lock("a").acquire()
     assert hold
-    with pytest.raises(TypeError, match="a coroutine function, and its result would not be awaite"):
-        hold.on_lost(callback)
+    for wrong in (callback, Called()):
+        with pytest.raises(TypeError, match="a coroutine function, which nobody would await"):
+            hold.on_lost(wrong)
 
 
 def test_nothing_is_written_where_no_log_is_set_up(

@@ -1,52 +1,23 @@
-"""Which connection a client is known by, where descriptors of closed connections are used again.
+"""Which process a client id belongs to. Frames may be read after their connection was closed.
 
-A node may read the last frames of a connection after it was closed, when another connection has its
-descriptor already.
+By then another connection may have the descriptor of the closed one.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from support.hub_station import PATIENCE_S, Make, Station, stations, until
+from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import KeepAlive
+from fencelock.transport import clients as transport_clients
 from fencelock.transport.clients import Clients
 
 MEMBERS = ("n2", "n3", "n4")
-
-
-class Connected:
-    """Connections over loopback, as the side that accepted them sees them."""
-
-    def __init__(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._others: list[socket.socket] = []
-
-    def accept(self) -> socket.socket:
-        """Return a new connection."""
-        self._others.append(socket.create_connection(self._server.getsockname()))
-        return self._server.accept()[0]
-
-    def replace(self, connection: socket.socket) -> None:
-        """Close a connection, and give its descriptor to a new one."""
-        with self.accept() as new:
-            os.dup2(new.fileno(), connection.fileno())
-
-    def close(self) -> None:
-        for one in (self._server, *self._others):
-            one.close()
-
-
-@pytest.fixture
-def connected() -> Iterator[Connected]:
-    made = Connected()
-    yield made
-    made.close()
+OTHERS = ("t", "u", "v")
 
 
 @pytest.fixture
@@ -54,93 +25,117 @@ def station() -> Iterator[Make]:
     yield from stations()
 
 
-def test_an_id_is_taken_while_the_connection_of_its_process_is_open(connected: Connected) -> None:
-    clients = Clients()
-    with connected.accept() as first, connected.accept() as second:
-        clients.heard("s", b"s#1", first.fileno())
-        assert clients.is_taken("s", b"s#2", second.fileno())
-        assert not clients.is_taken("s", b"s#1.2", second.fileno())
-        connected.replace(first)
-        assert not clients.is_taken("s", b"s#2", second.fileno())
-
-
-def test_a_process_may_have_the_descriptor_of_the_former_one(connected: Connected) -> None:
-    clients = Clients()
-    with connected.accept() as first:
-        clients.heard("s", b"s#1", first.fileno())
-        connected.replace(first)
-        clients.gone("s")
-        clients.heard("s", b"s#1", first.fileno())  # A frame of the closed connection.
-        assert not clients.is_taken("s", b"s#2", first.fileno())
-
-
-def test_a_client_is_not_known_by_the_connection_of_another(connected: Connected) -> None:
-    clients = Clients()
-    with connected.accept() as first, connected.accept() as second:
-        clients.heard("s", b"s#1", first.fileno())
-        connected.replace(first)
-        clients.gone("s")
-        clients.heard("s", b"s#1", first.fileno())  # A frame of the closed connection.
-        clients.heard("other", b"other#1", first.fileno())
-        assert not clients.is_taken("s", b"s#2", second.fileno())
-        assert clients.connection("other") is not None
-        clients.heard("s", b"s#1", first.fileno())  # And another one, later.
-        assert clients.connection("other") is None
-        clients.heard("other", b"other#1", first.fileno())
-        assert not clients.is_taken("s", b"s#2", second.fileno())
-
-
-def test_a_client_that_has_moved_stays_known(connected: Connected) -> None:
-    clients = Clients()
-    with connected.accept() as first, connected.accept() as second:
-        clients.heard("s", b"s#1.1", first.fileno())
-        clients.heard("s", b"s#1.2", second.fileno())
-        connected.replace(first)
-        clients.heard("other", b"other#1", first.fileno())
-        assert clients.connection("s") is not None
-        assert clients.connection("other") is not None
-
-
-@pytest.mark.parametrize("between", [(), ("t", "u", "v"), MEMBERS])
-def test_a_client_that_restarts_is_served_though_frames_of_its_former_process_come_late(
-    station: Make, between: tuple[str, ...]
+def test_an_id_is_taken_while_the_connection_of_its_process_is_open(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    node = station("n1", peers=dict.fromkeys(MEMBERS, "tcp://127.0.0.1:9"))
+    monkeypatch.setattr(transport_clients, "OPEN_S", 0.0)
+    connected = {b"s#1"}
+    clients = Clients(connected.__contains__)
+    assert not clients.is_taken("s", b"s#2")
+    clients.heard("s", b"s#1", 5)
+    assert clients.is_taken("s", b"s#2")
+    assert not clients.is_taken("s", b"s#1")
+    assert not clients.is_taken("s", b"s#1.7")
+    connected.clear()
+    assert not clients.is_taken("s", b"s#2")
+    assert clients.connection("s") is None
 
-    def client(name: str, boot: int = 1) -> Station:
-        peers = {"n1": node.hub.endpoint}
-        made = station(name, boot=boot, listen=None, peers=peers, client=name not in MEMBERS)
+
+def test_a_process_that_uses_the_id_of_another_causes_one_check_a_second() -> None:
+    checked: list[bytes] = []
+
+    def is_open(identity: bytes) -> bool:
+        checked.append(identity)
+        return True
+
+    clients = Clients(is_open)
+    clients.heard("s", b"s#1", 5)
+    assert all(clients.is_taken("s", b"s#2") for _ in range(100))
+    assert checked == [b"s#1"]
+
+
+class Scene:
+    """A node and its clients, in one process, so that they share the numbers of descriptors."""
+
+    def __init__(self, station: Make) -> None:
+        self._station = station
+        self.node = station("n1", peers=dict.fromkeys(MEMBERS, "tcp://127.0.0.1:9"))
+
+    def connect(self, name: str, boot: int = 1) -> Station:
+        """Return a client or a member that has connected, and has sent nothing."""
+        peers, client = {"n1": self.node.hub.endpoint}, name not in MEMBERS
+        made = self._station(name, boot=boot, listen=None, peers=peers, client=client)
         until(lambda: made.news, made)
         return made
 
-    def say(number: int, *senders: Station) -> None:
-        for one in senders:
-            one.say("n1", KeepAlive(session="s", request=number))
+    def leave_a_late_frame(self, name: str) -> None:
+        """Let a client come and go. The node has read the first of its frames, not the second."""
+        before = len(os.listdir("/dev/fd"))
+        first = self.connect(name)
+        self.until_heard(1, first)
+        send(2, first)
+        self.node.hub.poll(1000 * PATIENCE_S)  # The frame has arrived.
+        first.hub.close()
+        until(lambda: len(os.listdir("/dev/fd")) <= before)  # The descriptor is free.
 
-    def until_heard(number: int, *senders: Station) -> None:
+    def until_heard(self, number: int, *senders: Station) -> None:
         """Let all of them send, again and again, until the first of them is heard."""
-        came = partial(heard_from, node, senders[0].node, number)
-        until(came, node, again=partial(say, number, *senders))
+        until(
+            lambda: self.has_heard(senders[0].node, number),
+            self.node,
+            again=partial(send, number, *senders),
+        )
 
-    open_before = len(os.listdir("/dev/fd"))
-    first = client("s")
-    until_heard(1, first)
-    say(2, first)
-    node.hub.poll(1000 * PATIENCE_S)  # The frame has arrived. The node has not read it.
-    first.hub.close()
-    until(lambda: len(os.listdir("/dev/fd")) <= open_before)  # The next connection has its number.
-    others = [client(name) for name in between]
-    node.turn()  # It reads the frame.
-    second = client("s", boot=2)
-    until_heard(3, second, *others)
+    def has_heard(self, sender: str, number: int) -> bool:
+        message = KeepAlive(session="s", request=number)
+        return any(
+            message in [heard for _, _, heard in arrival.frame.envelopes]
+            for arrival in self.node.arrivals
+            if arrival.link == sender
+        )
+
+
+def send(number: int, *senders: Station) -> None:
+    for one in senders:
+        one.say("n1", KeepAlive(session="s", request=number))
+
+
+@pytest.fixture
+def scene(station: Make) -> Scene:
+    return Scene(station)
+
+
+@pytest.mark.parametrize("talk", [True, False], ids=["they talk", "they are silent"])
+@pytest.mark.parametrize("between", [(), OTHERS, MEMBERS], ids=["nobody", "clients", "members"])
+def test_a_client_that_restarts_is_served_though_a_frame_of_its_former_process_comes_late(
+    scene: Scene, between: tuple[str, ...], *, talk: bool
+) -> None:
+    scene.leave_a_late_frame("s")
+    others = [scene.connect(name) for name in between]
+    scene.node.turn()  # It reads the late frame.
+    second = scene.connect("s", boot=2)
+    scene.until_heard(3, second, *(others if talk else ()))
     for other in others:
-        until_heard(4, other, second)
+        scene.until_heard(4, other, second)
 
 
-def heard_from(node: Station, sender: str, number: int) -> bool:
-    message = KeepAlive(session="s", request=number)
-    return any(
-        message in [heard for _, _, heard in arrival.frame.envelopes]
-        for arrival in node.arrivals
-        if arrival.link == sender
-    )
+def test_a_late_frame_of_one_client_does_not_disturb_the_replies_to_another(scene: Scene) -> None:
+    scene.leave_a_late_frame("s")
+    others = [scene.connect(name) for name in OTHERS]
+    for other in others:
+        scene.until_heard(3, other)
+    scene.node.turn()
+    for other in others:
+        scene.node.say(other.node, alive(5), role="session")
+        until(lambda other=other: other.heard() == [alive(5)], other, scene.node)  # type: ignore[misc]
+
+
+def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> None:
+    owner, other = scene.connect("s"), scene.connect("s", boot=2)
+    scene.until_heard(1, owner)
+    node = scene.node
+    until(lambda: node.counters["wire.client_id_taken"] > 5, node, again=partial(send, 2, other))
+    assert not scene.has_heard("s", 2)
+    assert owner.heard() == []  # The frames by which the node checks it have no messages.
+    node.say("s", alive(3), role="session")
+    until(lambda: owner.heard() == [alive(3)], owner, node)

@@ -151,7 +151,7 @@ def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None
         if boot == 1:
             client.hub.close()  # While it is open, no other process can use its id.
     node.say("s-1", alive(9), role="session")
-    until(lambda: client.arrivals, client, node)
+    until(client.heard, client, node)
     assert client.heard() == [alive(9)]
 
 
@@ -211,7 +211,7 @@ def test_no_other_process_can_use_the_id_of_a_client_while_its_connection_is_ope
     attacker.say("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"], node)
     node.say("s-1", alive(1), role="session")
-    until(lambda: victim.arrivals, victim, node)
+    until(victim.heard, victim, node)
     assert victim.heard() == [alive(1)]
     assert not attacker.arrivals
 
