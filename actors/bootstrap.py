@@ -1,12 +1,73 @@
-"""Bootstrap: founds a group once, and decides whether the journal of this node votes in it."""
+"""Bootstrap: finds the group of a node, founds one if an operator says so, and decides who votes.
+
+A *group* is what majorities of a cluster's nodes agree in: one log (`paxos`), or one series of
+epochs (`bakery`). Any two majorities of one group share a voter, so a lock has one holder.
+Majorities of two groups share nothing. So a cluster has one group, however many of its nodes lose
+their disks.
+
+A voter is a member together with the random id of its *journal*: an acceptor that forgot its
+promises could help to decide two batches for one slot. A node without a disk has a new journal in
+each life.
+
+What moves. A node announces its start (`Join`) to all configured nodes, until each has replied. Who
+knows a group replies with it (`GroupConfig`), whether it is a founder, a later member or an
+observer. A node without a group also asks those that contact it. The first configured node *founds*
+a group, once it may, and once all others follow its journal (`JoinAck`).
+
+Why there is one group. Nothing that a node can know shows that there is none: founders that lost
+their disks while they were cut off from members that joined later have the configuration of a new
+cluster, and reach the same nodes. So no state of nodes founds a group, but an act of an operator:
+
+1.  Each group has an act of its own. `_found` alone makes groups, and needs an act. That is on the
+    command line of this life (`fencelock serve --found`), or is a request to it (`fencelock
+    found`), which is over `ACT_MS` after it was last repeated. It is in no journal and no
+    configuration, so it ends with the life. A life founds once: then it knows a group, and never
+    forgets it. Restarts found nothing, whatever was lost before.
+2.  An act founds nothing if one of the configured nodes knows a group, or one that knows it reaches
+    the first node: a node of a group announces itself to each node whose link comes up. All others
+    must follow *after* the act, over links that stayed up, and only a node that knows no group
+    follows; one that knows a group replies with it, the first node takes it, and the act is void.
+    Each of them follows, and the first one founds, only after it has listened for ``greet_ms``: in
+    that time members that joined later, which its configuration does not name, connect again.
+    Only `Founding.AGAIN` ignores groups of others, and `Founding.NEW` knows that there are none.
+3.  Groups do not mix. Each frame names its sender's group, 0 if it knows none, and `FrameValidator`
+    admits to the roles of a node with a group only frames of that group; over a link of which one
+    end has none pass only clients' requests and the messages of this role. A node's group never
+    changes. A vote names its voter's journal and group besides (`vote_id`).
+4.  A founding that fails halfway leaves no second one behind. Let ``k`` be the journal of the first
+    member that founded ``B``, lost before others received ``B``, and let a second act found ``B'``
+    with its next journal ``k'``. Every journal in ``B'`` confirmed that it follows ``k'``, and
+    wrote that down. It never returns to a journal that it left, and does not vote in a group of a
+    journal that it does not follow, so it never votes in ``B``, and all journals that may were lost
+    with ``k``.
+
+A group without disks (`durability = "memory"`) ends when its voters do, and the next one may found
+itself without an act. For it keeps to its founders: it admits no member that did not found it. So
+all that ever voted in ``B`` are lives of the configured nodes. ``B'`` needs all these nodes, each
+in a life that knew no group when it followed, and such a life has not voted: all lives that voted
+in ``B`` until then have ended.
+
+What remains. (a) An act is an operator's word: if all configured nodes lost their disks, and none
+who knows the group contacts them, `fencelock found` begins a second one. The command says so and
+asks. A ``--found`` in a unit file or a manifest is an act at each start: then nobody is asked. A
+member that is cut off for longer than ``greet_ms`` names its group too late. (b) A node that
+follows may learn of a group after it replied and before the new one is founded, or before the break
+of its link is noticed. Then it stays in the former group. (c) An old copy of a journal votes, if
+those that know of a later start do not answer for `GREET_MS` and the others are a majority with it;
+or if it was copied in the last `RENEW_MS` of the life that the journal ended with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
-from hashlib import blake2b
 
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap_message import (
+    NUMBER_MAX,
+    Found,
+    Founding,
     GroupConfig,
     Join,
     JoinAck,
@@ -18,23 +79,43 @@ from fencelock.actors.bootstrap_message import (
     Voter,
     VotersChanged,
     VotingStatus,
+    journals_of,
+    vote_id,
 )
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.effect import (
+    Checkpoint,
+    Effect,
+    Effects,
+    JoinGroup,
+    Observe,
+    Send,
+    Spawn,
+    Wake,
+)
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.message import node_of as node_at
+from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.role_message import Level, LinkDown, LinkUp, RoleNotice
+from fencelock.actors.timing import ROUND_TRIP_MS
 
 GREET_MS = 1_300
 """Time for which a registered journal waits for every other member to confirm its start (ms): as
 long as others may take to connect again, and a round. A member that is silent for longer does
 not keep this one from voting."""
 
+GREET_TRIPS = 5
+"""Round trips in that time: a handshake with keys takes four."""
+
 GREET_RETRY_MS = 50
 """Interval of announcements during that time (ms)."""
 
 JOIN_RETRY_MS = 100
 """Interval of announcements to a member that has not answered, at other times (ms)."""
+
+ACT_MS = 3_000
+"""Time for which a request to found a group holds (ms). `fencelock found` repeats it several times
+a second, so that nothing is founded long after the command has ended."""
 
 RENEW_MS = 10_000
 """Interval at which a running node raises its incarnation (ms). A copy of a journal is recognised
@@ -44,15 +125,17 @@ announcement is lost."""
 FORMER_MAX = 64
 """Maximum journals that one member may give up before the group is founded."""
 
+GUESTS_MAX = 64
+"""Maximum nodes beyond its configuration that a node without a group asks for theirs."""
+
 FOUNDED_MS_MAX = 4_000_000_000_000
 """A group is founded before this date (ms since 1970), in the year 2096."""
 
-NUMBER_MAX = 1 << 63
-"""Journal ids, incarnations and boots stay below it."""
-
+US_PER_MS = 1_000
 
 Voters = Mapping[Address, int]
 """The id that each role's votes name, at present, without members that run on old copies."""
+
 
 Seat = Callable[[GroupConfig, bool, Voters], tuple[Spawn, ...]]
 """Returns the roles of a node for the group, whether to vote, and the voters."""
@@ -80,38 +163,26 @@ class RenewStart(Timer):
     """Raise the incarnation."""
 
 
-BootstrapEvent = Join | JoinAck | GroupConfig | Superseded | VotersChanged | JoinRetry | RenewStart
+GroupMessage = Join | JoinAck | GroupConfig | Superseded | Found
+"""The messages between the `Bootstrap` roles of two nodes."""
+
+BootstrapEvent = GroupMessage | VotersChanged | Relay | LinkUp | LinkDown | JoinRetry | RenewStart
 
 
 class Bootstrap(Role[BootstrapEvent]):
-    """Lets the journal of this node vote if it is the registered one and not an old copy.
-
-    An acceptor that forgot its promises could help to decide two batches for one slot. So a
-    *voter* is a member together with the random id of its journal. A node without a disk
-    has a new journal in each life.
+    """Finds the group of this node, and lets its journal vote if it is the registered one.
 
     Invariants:
-        I1 A node votes only under a journal id that its group has registered.
-        I2 A group is founded once, by all members, each of which follows the same journal of
-          the first member and knows no group. The first member writes the group down before
-          it sends it to any other.
-        I3 A journal that is not registered never becomes so here: only the group itself can
-          register it later (`VotersChanged`), if ``grows``.
-        I4 A registered journal votes after every other member has confirmed that it knows of
-          no later start of it, or was silent for `GREET_MS`. It stops when any member knows
-          of one, in this life and in all later ones.
-
-    Why two groups never vote at the same time: let ``k`` be the journal of the first member
-    that founded ``B``, and a later one ``k'`` have founded ``B'``. Every journal in ``B'``
-    confirmed that it follows ``k'`` and knew no group, and wrote that down. It never returns to a
-    journal of the first member that it left, and takes a group only from the journal that it
-    follows, so it never votes in ``B``. Hence all journals that ever voted in ``B`` were lost when
-    ``B'`` was founded. If one of them comes back, it is alone: votes name the group (`vote_id`), so
-    votes of ``B'`` do not count in ``B``.
-
-    I4 cannot exclude two things: that the members that do not know of the later start form a
-    majority with the old copy, while those that know do not answer for `GREET_MS`; and that the
-    copy was taken in the last `RENEW_MS` of the life that the journal ended with.
+        one-group: a group is founded by an act of an operator, by all configured members, each of
+          which follows the same journal of the first member and knows no group. The first member
+          writes the group down before it sends it to any other. A group without disks needs no
+          act.
+        registered-votes: a node votes only under a journal id that its group has registered. A
+          journal that is not registered never becomes so here: only the group can register it
+          later (`VotersChanged`), if ``grows``.
+        latest-start-votes: a registered journal votes after every other member has confirmed that
+          it knows of no later start of it, or was silent for `GREET_MS`. It stops when any member
+          knows of one, in this life and in all later ones.
 
     Args:
         members: all configured members, sorted.
@@ -124,12 +195,13 @@ class Bootstrap(Role[BootstrapEvent]):
             These leave out a member that is known to run on an old copy.
         voter: returns the address of a member's role that votes.
         voting: the roles of this node that receive `StopVoting`.
-        greet_ms: see `GREET_MS`.
+        greet_ms: see `GREET_MS`. A group is founded by nodes that have run for as long.
         grows: whether the group changes its members. Then a node that is not a member may belong to
             it, and receives `StartVoting` as soon as others have confirmed its start; its votes
             count once the group has registered its journal.
         journals: the journals that the group registered later, as far as this node recovered them;
             None for the journals of the founding.
+        founding: whether an operator wants a new group.
         listener: a role of this node that receives `VotingStatus`, or None.
 
     """
@@ -152,6 +224,7 @@ class Bootstrap(Role[BootstrapEvent]):
         greet_ms: int = GREET_MS,
         grows: bool = False,
         journals: tuple[Voter, ...] | None = None,
+        founding: Founding = Founding.NO,
     ) -> None:
         super().__init__(address, host)
         assert list(members) == sorted(members)
@@ -177,9 +250,19 @@ class Bootstrap(Role[BootstrapEvent]):
         """The members that confirmed this start."""
         self.followers: dict[str, int] = {}
         """At the first member: the journals that follow its own."""
+        self.founding = founding
+        self.act_until = Instant(0)
+        """The end of the time for which an operator's request to found a group holds."""
+        self.guests: dict[str, None] = {}
+        """Nodes beyond the configuration from which a message came while no group was known."""
+        self.knowing: dict[str, None] = {}
+        """Nodes that belong to a group which this node does not know yet."""
+        self.parted: dict[str, None] = {}
+        """Former members, as far as this node knows."""
         self.refused: dict[str, int] = {}
         """The last boot of each member whose journal was refused, so that it is logged once."""
         self.greet_until = Instant(0)
+        self.began_at = Instant(0)
         self.reported: VotingStatus | None = None
         self.registered: dict[Address, int] = {}
         """The id that each voter's votes name, without those that run on an old copy."""
@@ -188,16 +271,26 @@ class Bootstrap(Role[BootstrapEvent]):
         self.journals = dict(journals or ())
         """The journals of the present members."""
         self.confirmed = False
-        """Whether this journal may vote, if it is registered (I4)."""
+        """Whether this journal may vote, if it is registered (latest-start-votes)."""
         self._recover(records)
 
     def begin(self, now: Instant) -> Effects:
         """Record this start, announce it, and take all steps that are possible now."""
         self.greet_until = Instant(now + self.greet_ns)
-        begun = [*self._write(), *self._announce(self.others)]
+        self.began_at = now
+        begun = [*self._join(), *self._write(), *self._announce(self.others)]
+        if self.group is not None and self.founding is Founding.AGAIN:
+            text = (
+                f"{self.node} has a journal of group {self.group.group:x}, so --found-again does "
+                "nothing: to give the cluster up, stop all nodes and empty their folders first"
+            )
+            notice = RoleNotice(level=Level.ERROR, text=text)
+            begun.append(Send(address_of(self.node, "node"), notice))
         return [*begun, *self._found(now), *self._go_on(now), self._retry()]
 
-    def handle(self, sender: Address, event: BootstrapEvent, now: Instant) -> Effects:
+    def handle(  # noqa: PLR0912  (a case for each message)
+        self, sender: Address, event: BootstrapEvent, now: Instant
+    ) -> Effects:
         """Found the group, join it, or learn that it exists without this journal."""
         match event:
             case JoinRetry():
@@ -206,16 +299,22 @@ class Bootstrap(Role[BootstrapEvent]):
                 return self._on_renew()
             case VotersChanged():
                 return self._on_voters_changed(event, now)
+            case Relay():
+                return self._on_relay(sender, event, now)
+            case LinkUp() | LinkDown():
+                return self._on_link(event)
             case _:
                 pass
         member = node_at(sender)
-        if sender != bootstrap_of(member) or member not in self.others:
-            if not isinstance(event, Join) or not self.grows or sender != bootstrap_of(member):
-                return (Observe("bootstrap.stranger_ignored"),)
-            return self._welcome(member, event)
+        if sender != bootstrap_of(member):
+            return (Observe("bootstrap.stranger_ignored"),)
+        if member not in self.others:
+            return self._on_stranger(member, event, now)
         match event:
+            case Found():
+                return self._permit(now)
             case Join():
-                return self._on_join(member, event)
+                return self._on_join(member, event, now)
             case JoinAck():
                 return self._on_ack(member, event, now)
             case GroupConfig():
@@ -225,8 +324,10 @@ class Bootstrap(Role[BootstrapEvent]):
 
     def summary(self) -> Summary:
         """Return whether this node votes, or why not yet."""
+        group = "" if self.group is None else f"{self.group.group:x}"
         return (
             ("standing", self.standing.name),
+            ("group", group),
             ("members", ", ".join(self.members)),
         )
 
@@ -260,6 +361,30 @@ class Bootstrap(Role[BootstrapEvent]):
         """Whether the group counts this journal."""
         return self.journals.get(self.node) == self.own.journal
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether this node was a member of its group, is none, and has lost all of that."""
+        return self.group is not None and self.group.removed and not self.is_registered
+
+    def may_found(self, now: Instant) -> bool:
+        """Return whether this node founds a group with those that follow it (one-group)."""
+        wanted = self._is_wanted(now) and self._has_listened(now) and not self.knowing
+        wanted = wanted or self.founding is Founding.AGAIN
+        return wanted and self.group is None and self.later is None and self._is_first
+
+    def _is_wanted(self, now: Instant) -> bool:
+        """Return whether there is an act of an operator, or none is needed."""
+        return self.founding is not Founding.NO or now < self.act_until or not self.durable
+
+    def _has_listened(self, now: Instant) -> bool:
+        """Return whether members that joined later had the time to name their group."""
+        at_once = not self.durable or self.founding in (Founding.NEW, Founding.AGAIN)
+        return at_once or now >= self.began_at + self.greet_ns
+
+    @property
+    def _is_first(self) -> bool:
+        return self.node == self.members[0]
+
     def _write(self) -> list[Effect]:
         """Write all records that must not be lost."""
         if not self.durable:
@@ -275,9 +400,12 @@ class Bootstrap(Role[BootstrapEvent]):
             records.append(Superseded(to=0, start=self.later))
         return [Checkpoint(tuple(records))]
 
+    def _join(self) -> list[Effect]:
+        """Let all frames name the group, once it is durable."""
+        return [] if self.group is None else [JoinGroup(self.group.group)]
+
     def _announce(self, members: Sequence[str]) -> list[Effect]:
-        founded_ms = 0 if self.group is None else self.group.founded_ms
-        join = Join(start=self.own, founded_ms=founded_ms)
+        join = Join(start=self.own, group=0 if self.group is None else self.group.group)
         return [Send(bootstrap_of(member), join) for member in members]
 
     def _retry(self) -> Wake:
@@ -285,11 +413,11 @@ class Bootstrap(Role[BootstrapEvent]):
         return Wake(GREET_RETRY_MS if greeting else JOIN_RETRY_MS, JoinRetry())
 
     def _on_retry(self, now: Instant) -> Effects:
-        went_on = self._go_on(now)
+        went_on = [*self._found(now), *self._go_on(now)]
         if self.group is None:
-            left = self.others
-        else:
-            left = tuple(member for member in self.others if member not in self.acked)
+            left = (*self.others, *self.guests)
+            return [*went_on, *self._announce(left), self._retry()]
+        left = tuple(member for member in self.others if member not in self.acked)
         unconfirmed = self.grows and self.later is None and not self.confirmed
         if not left or (self.standing is JournalStatus.NON_VOTING and not unconfirmed):
             return went_on
@@ -301,14 +429,23 @@ class Bootstrap(Role[BootstrapEvent]):
         self.own = self.own._replace(incarnation=self.own.incarnation + 1)
         return [*self._write(), *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
 
-    def _on_join(self, member: str, join: Join) -> Effects:
+    def _on_link(self, event: LinkUp | LinkDown) -> Effects:
+        """Let a node that lost its disk know of the group before it founds another."""
+        if isinstance(event, LinkDown):
+            self.followers.pop(event.node, None)  # It may learn of a group: it must follow again.
+        elif self.group is not None:
+            return self._announce((event.node,))
+        return ()
+
+    def _on_join(self, member: str, join: Join, now: Instant) -> Effects:
         """Confirm the start of a peer; or name the voting journals, or call it an old copy."""
         start, to = join.start, bootstrap_of(member)
-        if not _is_sound(start):
+        if not start.is_sound:
             return (Observe("bootstrap.impossible_start"),)
         sent: list[Effect] = []
-        if self.group is not None and join.founded_ms != self.group.founded_ms:
-            sent = [Send(to, self._config_for(start.boot))]
+        self._note_group(member, join)
+        if self.group is not None and join.group != self.group.group:
+            sent = [Send(to, self._config_for(member, start.boot))]
         if self.group is not None and self.journals.get(member) != start.journal:
             refused = self._refuse(member, start, "with a journal that is not registered")
             sent += self._confirm(to, start)
@@ -316,7 +453,9 @@ class Bootstrap(Role[BootstrapEvent]):
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
             if self.group is not None:
-                self.registered.pop(self.voter(member), None)  # I4: its votes count no more.
+                self.registered.pop(
+                    self.voter(member), None
+                )  # latest-start-votes: its votes count no more.
             older = Superseded(to=start.boot, start=known)
             refused = self._refuse(member, start, "from an old copy of its journal")
             return (Send(to, older), *sent, *refused, Observe("bootstrap.old_copy"))
@@ -329,17 +468,36 @@ class Bootstrap(Role[BootstrapEvent]):
         if self.group is not None:
             self.registered[self.voter(member)] = vote_id(self.group, member, start.journal)
         follows = self.group is None and member == self.members[0] and self.later is None
+        follows = follows and self._has_listened(now)
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
         announced = self._announce((member,)) if self._lacks_follower(member) else []
         return [*written, Send(to, ack), *sent, *announced]
 
+    def _on_stranger(self, node: str, event: GroupMessage, now: Instant) -> Effects:
+        """Exchange groups with a node that is no member, as far as this node knows.
+
+        Without disks a group is its configured nodes, so there is nobody else to ask.
+        """
+        match event:
+            case Join() if self.grows and event.start.is_sound:
+                if self.group is not None:
+                    return self._welcome(node, event)
+                if self.durable and len(self.guests) < GUESTS_MAX:
+                    self.guests[node] = None
+                    self._note_group(node, event)
+                    return self._announce((node,)) if event.group else ()
+            case GroupConfig() if self.group is None and node in self.guests:
+                return self._on_config(node, event, now)
+            case _:
+                pass
+        return (Observe("bootstrap.stranger_ignored"),)
+
     def _welcome(self, node: str, join: Join) -> Effects:
         """Answer a node that is no member: it learns, and may become one later."""
-        if self.group is None or not _is_sound(join.start):
-            return (Observe("bootstrap.stranger_ignored"),)
+        assert self.group is not None
         to = bootstrap_of(node)
-        known = join.founded_ms == self.group.founded_ms
-        sent = [] if known else [Send(to, self._config_for(join.start.boot))]
+        known = join.group == self.group.group
+        sent = [] if known else [Send(to, self._config_for(node, join.start.boot))]
         return [*sent, *self._confirm(to, join.start)]
 
     def _confirm(self, to: Address, start: Start) -> list[Effect]:
@@ -357,10 +515,16 @@ class Bootstrap(Role[BootstrapEvent]):
         notice = RoleNotice(level=Level.WARNING, text=text)
         return [Send(address_of(self.node, "node"), notice)]
 
+    def _note_group(self, node: str, join: Join) -> None:
+        """Note whether ``node`` belongs to a group: then none is founded before it has replied."""
+        if self.group is None and join.group:
+            self.knowing[node] = None
+        else:
+            self.knowing.pop(node, None)
+
     def _lacks_follower(self, member: str) -> bool:
         """Return whether this first member waits for ``member`` to follow it."""
-        founds = self.group is None and self.node == self.members[0]
-        return founds and member not in self.followers
+        return self.group is None and self._is_first and member not in self.followers
 
     def _note(self, member: str, start: Start) -> bool:
         """Remember ``start`` of a peer; return False if its journal was given up already."""
@@ -375,10 +539,10 @@ class Bootstrap(Role[BootstrapEvent]):
         return True
 
     def _on_ack(self, member: str, ack: JoinAck, now: Instant) -> Effects:
-        if ack.to != self.own.boot or not _is_sound(ack.start):
+        if ack.to != self.own.boot or not ack.start.is_sound:
             return (Observe("bootstrap.ack_ignored"),)
         effects: list[Effect] = []
-        if ack.follows and self.group is None and self.node == self.members[0]:
+        if ack.follows and self.group is None and self._is_first:
             known = self.starts.get(member)
             if known is None or known.journal != ack.start.journal or known < ack.start:
                 if not self._note(member, ack.start):
@@ -388,49 +552,93 @@ class Bootstrap(Role[BootstrapEvent]):
         self.acked[member] = None
         return [*effects, *self._found(now), *self._go_on(now)]
 
-    def _found(self, now: Instant) -> list[Effect]:
-        """Found the group, if all others follow this journal of the first member (I2)."""
-        waits = self.group is not None or self.later is not None
-        if waits or self.node != self.members[0]:
+    def _on_relay(self, proxy: Address, relay: Relay, now: Instant) -> Effects:
+        """Take an operator's wish for a new group, and report whether there is one."""
+        request = relay.request
+        assert isinstance(request, ChangeMembers)
+        assert request.action is MemberAction.FOUND
+        begun: list[Effect] = []
+        if self.group is None:
+            first = bootstrap_of(self.members[0])
+            begun = self._permit(now) if self._is_first else [Send(first, Found())]
+            begun += [*self._found(now), *self._go_on(now)]
+        if self.group is None:
+            detail, members = self._what_is_awaited(now), self.members
+        else:
+            members = tuple(sorted(self.journals))
+            detail = f"the cluster is there, as group {self.group.group:x}"
+        changed = MembersChanged(
+            done=self.group is not None,
+            detail=detail,
+            view=0,
+            members=members,
+            session=request.session,
+            request=request.request,
+        )
+        return [*begun, Send(proxy, Relayed(client=relay.client, reply=changed))]
+
+    def _permit(self, now: Instant) -> list[Effect]:
+        """Found a group with those that follow from now on: they may have learned of one since."""
+        if self.group is not None or self.founding is not Founding.NO or not self._is_first:
             return []
-        if any(member not in self.followers for member in self.others):
+        is_repeated = now < self.act_until
+        self.act_until = Instant(now + ACT_MS * NS_PER_MS)
+        if is_repeated:
+            return []
+        self.followers.clear()
+        return self._announce(self.others)
+
+    def _found(self, now: Instant) -> list[Effect]:
+        """Found the group, if all others follow this journal of the first member (one-group)."""
+        if not self.may_found(now) or any(member not in self.followers for member in self.others):
             return []
         journals = {**self.followers, self.node: self.own.journal}
-        voters = tuple(Voter(member, journals[member]) for member in self.members)
-        founded_ms = min(max(1, self.date_ms), FOUNDED_MS_MAX - 1)
-        self._take(GroupConfig(to=0, founded_ms=founded_ms, voters=voters), now)
+        date_ms = self.date_ms + (now - self.began_at) // NS_PER_MS
+        founded_ms = min(max(1, date_ms), FOUNDED_MS_MAX - 1)
+        follows_another = self.founding is Founding.AGAIN or not self.durable
+        group = GroupConfig(
+            to=0,
+            group=self.own.boot,
+            founded_ms=founded_ms,
+            voters=tuple(Voter(member, journals[member]) for member in self.members),
+            fence_floor=founded_ms * US_PER_MS if follows_another else 0,
+        )
+        self._take(group, now)
         sent = [
-            Send(bootstrap_of(member), self._config_for(self.starts[member].boot))
+            Send(bootstrap_of(member), self._config_for(member, self.starts[member].boot))
             for member in self.others
         ]
-        return [*self._write(), *sent, Observe("bootstrap.founded")]
+        return [*self._write(), *self._join(), *sent, Observe("bootstrap.founded")]
 
     def _take(self, group: GroupConfig, now: Instant) -> None:
         self.group = group
         self._join_group()
         self.greet_until = Instant(now + self.greet_ns)
 
-    def _config_for(self, boot: int) -> GroupConfig:
+    def _config_for(self, node: str, boot: int) -> GroupConfig:
+        """Return the group for a start of ``node``."""
         assert self.group is not None
-        founded_ms, voters = self.group.founded_ms, self.group.voters
-        return GroupConfig(to=boot, founded_ms=founded_ms, voters=voters)
+        known = node in self.starts or node in self.parted or node in dict(self.group.voters)
+        return replace(self.group, to=boot, removed=known and node not in self.journals)
 
     def _on_config(self, member: str, config: GroupConfig, now: Instant) -> Effects:
         names = tuple(voter.member for voter in config.voters)
         sound = (names == self.members or self.grows) and 0 < config.founded_ms < FOUNDED_MS_MAX
-        if config.to != self.own.boot or not sound:
+        if config.to != self.own.boot or not sound or not 0 < config.group < NUMBER_MAX:
             return (Observe("bootstrap.config_ignored"),)
         if self.group is not None:
-            same = config.voters == self.group.voters
+            same = config.group == self.group.group
             return () if same else (Observe("bootstrap.other_group"),)
         registered = journals_of(config)
         first = names[0] if names else ""
         mine = registered.get(self.node) == self.own.journal
+        if self.founding is Founding.AGAIN and not mine:
+            return (Observe("bootstrap.given_up_group"),)
         followed = self.starts.get(first)
         if mine and (followed is None or followed.journal != registered.get(first)):
             self.later = self.own  # It recorded the journal it followed, and this copy lacks that.
-        self._take(GroupConfig(to=0, founded_ms=config.founded_ms, voters=config.voters), now)
-        return [*self._write(), *self._announce((member,)), *self._go_on(now)]
+        self._take(replace(config, to=0), now)
+        return [*self._write(), *self._join(), *self._announce((member,)), *self._go_on(now)]
 
     def _on_superseded(self, superseded: Superseded, now: Instant) -> Effects:
         mine = superseded.to == self.own.boot and superseded.start.journal == self.own.journal
@@ -447,21 +655,21 @@ class Bootstrap(Role[BootstrapEvent]):
     def _go_on(self, now: Instant) -> list[Effect]:
         """Start the roles of the group, once it is known whether to vote."""
         if self.standing is JournalStatus.WAITING:
-            return self._tell(votes=False, why=self._what_is_awaited())
+            return self._tell(votes=False, why=self._what_is_awaited(now))
         greeted = all(other in self.acked for other in self.others) or now >= self.greet_until
         if self.standing is JournalStatus.NON_VOTING:
             return self._start_voting() if greeted else []
         if self.standing is not JournalStatus.GREETING:
             return []
-        if not self.is_registered or self.later is not None:  # I1, I3
+        if not self.is_registered or self.later is not None:  # registered-votes
             return self._become(JournalStatus.NON_VOTING)
-        if greeted:  # I4
+        if greeted:  # latest-start-votes
             self.confirmed = True
             return [*self._become(JournalStatus.VOTER), Wake(RENEW_MS, RenewStart())]
         return []
 
     def _start_voting(self) -> list[Effect]:
-        """Let the roles vote as far as the group lets this journal vote (I4)."""
+        """Let the roles vote as far as the group lets this journal vote (latest-start-votes)."""
         if not self.grows or self.later is not None or self.confirmed:
             return []
         self.confirmed = True
@@ -484,9 +692,14 @@ class Bootstrap(Role[BootstrapEvent]):
         """Exchange starts with the present members."""
         if self.group is None:
             return ()
+        self.parted.update(dict.fromkeys(self.journals))
         self.journals = dict(changed.voters)
+        written: list[Effect] = []
+        if self.is_registered and self.group.removed:
+            self.group = replace(self.group, removed=False)
+            written = self._write()
         self.others = tuple(sorted(self.journals.keys() - {self.node}))
-        return [*self._go_on(now), *self._stand_by()]
+        return [*written, *self._go_on(now), *self._stand_by()]
 
     def _become(self, standing: JournalStatus) -> list[Effect]:
         """Start the roles of the group; until now there were none on this node."""
@@ -508,6 +721,13 @@ class Bootstrap(Role[BootstrapEvent]):
                 f"{self.node} was started from an old copy of its journal: it serves, but does "
                 "not vote, since it may have forgotten votes"
             )
+        if self.is_removed:
+            assert self.group is not None
+            return (
+                f"{self.node} was removed from group {self.group.group:x} of this cluster, or "
+                "replaced, and has an empty journal: it serves nobody. Stop it; or make it a "
+                f"member again: fencelock join {self.node}"
+            )
         if not self.durable:
             return (
                 f"{self.node} was restarted without its memory: it serves, but does not vote "
@@ -526,26 +746,42 @@ class Bootstrap(Role[BootstrapEvent]):
             "other members running"
         )
 
-    def _what_is_awaited(self) -> str:
+    def _what_is_awaited(self, now: Instant) -> str:
         if self.later is not None:
             return (
                 f"{self.node} was started from an old copy of its journal, and no cluster began "
                 "yet: stop it and start it with an empty folder"
             )
-        waits = self.followers if self.node == self.members[0] else self.acked
+        if self.knowing and self.founding is not Founding.AGAIN:
+            return f"{', '.join(self.knowing)} belongs to this cluster: waiting for its reply"
+        waits = self.followers if self._is_first else self.acked
         missing = ", ".join(member for member in self.others if member not in waits)
+        if self._is_wanted(now):
+            if self._is_first and not missing:
+                return f"{self.node} listens whether a member is left: if not, a new cluster begins"
+            return (
+                f"waiting for {missing or self.members[0]}: a new cluster begins when all its "
+                "members have met once"
+            )
+        if missing:
+            return (
+                f"waiting for {missing}: this node has an empty journal, and asks who knows its "
+                "cluster. A new cluster begins once all its nodes run, by: fencelock found"
+            )
         return (
-            f"waiting for {missing or self.members[0]}: a new cluster begins when all its "
-            "members have met once"
+            f"no cluster is known to {', '.join(self.members)}. If it is new, begin it: fencelock "
+            "found. If it has run before, that would begin a second one without its locks: connect "
+            "this node to a member that is left, or restore a backup"
         )
 
     def _tell(self, *, votes: bool, why: str) -> list[Effect]:
         """Notify the listener and the log of a change."""
-        status = VotingStatus(votes=votes, why=why)
+        status = VotingStatus(votes=votes, why=why, serves=not self.is_removed)
         if status == self.reported:
             return []
         self.reported = status
-        lost = self.standing is JournalStatus.NON_VOTING and self.node in self.journals
+        gone = self.node in self.journals or self.is_removed
+        lost = self.standing is JournalStatus.NON_VOTING and gone
         level = Level.WARNING if lost else Level.INFO
         text = why or f"{self.node} is a voting member"
         effects: list[Effect] = [
@@ -554,34 +790,11 @@ class Bootstrap(Role[BootstrapEvent]):
         return effects if self.listener is None else [Send(self.listener, status), *effects]
 
 
+def greet_time_ms(round_trip_ms: int, greet_ms: int = GREET_MS) -> int:
+    """Return `GREET_MS`, or ``greet_ms``, for members with these round trips (ms)."""
+    return greet_ms + GREET_TRIPS * max(0, round_trip_ms - ROUND_TRIP_MS)
+
+
 def bootstrap_of(node: str) -> Address:
     """Return the address of the bootstrap role of ``node``."""
     return address_of(node, "bootstrap")
-
-
-def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:
-    """Return the id that votes of ``member`` in ``group`` name (63 bits).
-
-    It identifies the journal and the whole group: a founding that was lost and came back
-    with its journal may have registered some of the same journals.
-
-    Args:
-        group: the group as it was founded.
-        member: a member of it, now or then.
-        journal: its journal; None for the journal of the founding.
-
-    """
-    voters = ",".join(f"{name}={journal:x}" for name, journal in group.voters)
-    if journal is not None and (member, journal) not in group.voters:
-        member = f"{member}={journal:x}"
-    hashed = blake2b(f"{member} of {voters}".encode(), digest_size=8).digest()
-    return int.from_bytes(hashed) >> 1
-
-
-def journals_of(group: GroupConfig) -> dict[str, int]:
-    """Return the registered journal of each member."""
-    return dict(group.voters)
-
-
-def _is_sound(start: Start) -> bool:
-    return all(0 < number < NUMBER_MAX for number in (start.journal, start.incarnation, start.boot))

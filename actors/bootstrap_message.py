@@ -1,10 +1,30 @@
-"""Messages and records by which nodes agree on the journals that vote. Tags 0xa4 to 0xa8."""
+"""Messages and records by which nodes agree on the journals that vote. Tags 0xa4 to 0xa9."""
 
 from __future__ import annotations
 
+from enum import Enum
+from hashlib import blake2b
 from typing import NamedTuple
 
 from fencelock.actors.message import Local, Message, local, message
+
+NUMBER_MAX = 1 << 63
+"""Journal ids, incarnations, boots and groups stay below it."""
+
+
+class Founding(Enum):
+    """What an operator wants of a node that finds no group. It holds for one life of the node."""
+
+    NO = "no"
+    """Wait, and ask for a group."""
+    ONCE = "found"
+    """Found a group with the other configured nodes, unless any of them knows one, or a member that
+    joined later names it while they listen for that."""
+    NEW = "new"
+    """The same without listening: no group can exist, since the caller has just made the folders of
+    all nodes."""
+    AGAIN = "found again"
+    """The same, and take no group that others know: they are given up."""
 
 
 class Start(NamedTuple):
@@ -18,6 +38,11 @@ class Start(NamedTuple):
     journal: int
     incarnation: int
     boot: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all numbers are within their limits."""
+        return all(0 < number < NUMBER_MAX for number in self)
 
     def is_before(self, other: Start) -> bool:
         """Return whether ``other`` shows that this start is of an old copy of its journal."""
@@ -37,11 +62,11 @@ class Voter(NamedTuple):
 class Join(Message):
     """Announce a start. Answered by `JoinAck` or `Superseded`, and `GroupConfig` if that helps.
 
-    ``founded_ms`` names the group that the sender knows, or 0 if it knows none.
+    ``group`` is the id of the group that the sender knows, or 0 if it knows none.
     """
 
     start: Start
-    founded_ms: int
+    group: int
 
 
 @message(0xA5)
@@ -61,12 +86,17 @@ class JoinAck(Message):
 class GroupConfig(Message):
     """Notify the start with boot ``to`` which journals vote; also a record of the journal.
 
-    ``founded_ms`` is the date on which the group was founded (ms since 1970).
+    ``group`` is the id of the group: the boot of the life that founded it. ``founded_ms`` is the
+    date of that (ms since 1970), and all its fences are above ``fence_floor``. ``voters`` founded
+    it. ``removed``: the receiver was a member of it, and is none now.
     """
 
     to: int
+    group: int
     founded_ms: int
     voters: tuple[Voter, ...]
+    fence_floor: int = 0
+    removed: bool = False
 
 
 @message(0xA7)
@@ -88,12 +118,21 @@ class Started(Message):
     start: Start
 
 
+@message(0xA9)
+class Found(Message):
+    """To the first member: an operator at the sender wants a new group (`Founding.ONCE`)."""
+
+
 @local
 class VotingStatus(Local):
-    """Whether this node votes; if not, ``why`` in words. From `Bootstrap` to the proxy."""
+    """Whether this node votes; if not, ``why`` in words. From `Bootstrap` to the proxy.
+
+    A node that does not ``serve`` was removed from its group and has an empty journal.
+    """
 
     votes: bool
     why: str
+    serves: bool = True
 
 
 @local
@@ -111,3 +150,25 @@ class StartVoting(Local):
 @local
 class StopVoting(Local):
     """Do not vote or stand for election again in this life. From `Bootstrap` to roles that vote."""
+
+
+def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:
+    """Return the id that votes of ``member`` in ``group`` name (63 bits).
+
+    It identifies the journal and the group: two groups may have registered the same journal, if the
+    founding of one was lost and came back.
+
+    Args:
+        group: the group as it was founded.
+        member: a member of it, now or then.
+        journal: its journal; None for the journal of the founding.
+
+    """
+    journal = journals_of(group)[member] if journal is None else journal
+    hashed = blake2b(f"{member}={journal:x} of {group.group:x}".encode(), digest_size=8).digest()
+    return int.from_bytes(hashed) >> 1
+
+
+def journals_of(group: GroupConfig) -> dict[str, int]:
+    """Return the registered journal of each member."""
+    return dict(group.voters)

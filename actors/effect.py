@@ -60,6 +60,28 @@ class Checkpoint:
 
 
 @effect
+class CheckpointPart:
+    """Write ``records``, a part of a checkpoint that is too large for one write.
+
+    Later effects do not wait for it. Until the checkpoint ends, a restart finds the parts behind
+    the earlier records of the role, and perhaps only some of them, which the role must notice. With
+    ``first`` a checkpoint begins, and the parts of an unfinished one count as earlier records.
+    """
+
+    records: tuple[Message, ...]
+    first: bool = False
+
+
+@effect
+class CheckpointEnd:
+    """Forget everything this role persisted before the first part of the checkpoint.
+
+    All parts and the end are durable before any later effect of the same role begins. What the role
+    persisted together with the first part, or after it, stays.
+    """
+
+
+@effect
 class Spawn:
     """Start a role of class ``role`` at ``address`` of this node; its `begin` runs next.
 
@@ -97,6 +119,16 @@ class Disconnect:
 
 
 @effect
+class JoinGroup:
+    """Send frames as a node of ``group`` from now on, and refuse those of another group.
+
+    ``group`` is 1 or more, and never changes in the life of a node.
+    """
+
+    group: int
+
+
+@effect
 class Observe:
     """Count ``name`` (``folder.what_happened``): a metric in production, a mark in tests."""
 
@@ -104,5 +136,30 @@ class Observe:
     count: int = 1
 
 
-Effect = Send | Wake | Persist | Checkpoint | Spawn | Retire | Connect | Disconnect | Observe
+@effect
+class Fault:
+    """Log ``error``, which a bug of ours raised while the role only read its state; count it.
+
+    The role has refused what it was ``doing``, and goes on; see `fencelock.actors.fault`.
+    """
+
+    doing: str
+    error: Exception
+
+
+Effect = (
+    Send
+    | Wake
+    | Persist
+    | Checkpoint
+    | CheckpointPart
+    | CheckpointEnd
+    | Spawn
+    | Retire
+    | Connect
+    | Disconnect
+    | JoinGroup
+    | Observe
+    | Fault
+)
 Effects = Sequence[Effect]

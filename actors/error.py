@@ -69,6 +69,13 @@ class InvalidRequestError(RefusedError, ValueError):
     """A field of the request exceeds its limits; the text names field, value and limit."""
 
 
+class InternalError(RefusedError):
+    """A bug in fencelock kept the cluster from serving the request. Nothing was done.
+
+    The same request fails again. The log of a node has the traceback: please report it.
+    """
+
+
 class VersionMismatchError(RefusedError):
     """The entry of a map does not have the version that was expected. Nothing was changed.
 

@@ -3,12 +3,17 @@
 A change is asked for until it is done. Each time the node that decides compares the wanted members
 with the present ones, and takes the next step: one member more, or one less. So a change goes on
 under the next such node, and a repetition has no further effect.
+
+A node becomes a member together with its journal. A description of it that is older than the
+request may be of a journal that it has lost since: an operator empties a folder, starts the node
+and asks at once. Such a journal never votes, and the group would count it. So the node that decides
+waits until the node has described itself anew.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from fencelock.actors.api.membership_message import (
@@ -23,11 +28,14 @@ from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.effect import Connect, Disconnect, Effect, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import MEMBERS_MAX, Member
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.message import Address, Instant, address_of, ms_between
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 
 REQUESTS_MAX = 64
 """Maximum requests that wait for an answer; they are asked again."""
+
+REPEATED_MS = 10_000
+"""A request that comes again after a longer pause is a new one (ms)."""
 
 MembersRequest = ChangeMembers | ReadMembers
 MembersReply = MembersChanged | MembersRead | Refused
@@ -94,6 +102,32 @@ class ClientRequests:
         return Send(self.proxy, MembersKnown(view=number, members=members))
 
 
+class RepeatedChanges:
+    """The changes that clients ask for, with the times at which each came first and last."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, MemberAction, str, str], tuple[Instant, Instant]] = {}
+
+    def asked_ms(self, request: ChangeMembers, now: Instant) -> int:
+        """Note that ``request`` came; return for how long its client has repeated it (ms)."""
+        key = _change_of(request)
+        first, last = self._asked.pop(key, (now, now))
+        if ms_between(last, now) > REPEATED_MS:
+            first = now
+        self._asked[key] = first, now
+        if len(self._asked) > REQUESTS_MAX:
+            del self._asked[next(iter(self._asked))]
+        return ms_between(first, now)
+
+    def end(self, request: ChangeMembers) -> None:
+        """Forget a change that is done or refused: asked for again, it is a new one."""
+        self._asked.pop(_change_of(request), None)
+
+
+def _change_of(request: ChangeMembers) -> tuple[str, MemberAction, str, str]:
+    return request.session, request.action, request.node, request.replacement
+
+
 class Learner(NamedTuple):
     """A node that is no member, or has lost its journal, as it describes itself."""
 
@@ -103,6 +137,8 @@ class Learner(NamedTuple):
     bytes_left: int = 0
     waits_for: str = ""
     """The step that it must take before it can join; empty if there is none."""
+    heard_ms: int = 0
+    """Time since it described itself so (ms)."""
 
 
 class Step(NamedTuple):
@@ -116,6 +152,10 @@ class Step(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
+class _UnheardError(MembershipError):
+    """The leader has not heard from a node that is to join."""
+
+
 class MemberChanges(ABC):
     """The knowledge of the node that decides, as far as changes depend on it, and their steps.
 
@@ -126,14 +166,21 @@ class MemberChanges(ABC):
         node: the node that decides.
         members: the present members.
         number: the number of changes so far.
+        only: the only nodes that may be members, or empty if any may. A group without disks keeps
+            to those that founded it, since the next one is founded without an operator.
 
     """
 
-    def __init__(self, node: str, members: tuple[Member, ...], number: int) -> None:
+    def __init__(
+        self, node: str, members: tuple[Member, ...], number: int, only: Container[str] = ()
+    ) -> None:
         self.node = node
+        self.only = only
         self.seats = {member.name: member for member in members}
         self.members = tuple(self.seats)
         self.number = number
+        self.asked_ms: int | None = None
+        """Time since a client first asked for the change (ms); None if no client did."""
 
     @abstractmethod
     def pending(self) -> str:
@@ -142,10 +189,6 @@ class MemberChanges(ABC):
     @abstractmethod
     def votes(self, member: str) -> bool:
         """Return whether ``member`` voted lately, under its registered journal."""
-
-    @abstractmethod
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` runs a version that cannot change the members."""
 
     @abstractmethod
     def learner(self, node: str) -> Learner | None:
@@ -167,11 +210,16 @@ class MemberChanges(ABC):
         self,
         request: ChangeMembers,
         reply: Callable[[MembersReply], list[Effect]],
+        repeated: RepeatedChanges,
+        now: Instant,
     ) -> list[Effect]:
-        """Take the next step of a change, and answer."""
+        """Take the next step of an operator's change, and answer."""
+        self.asked_ms = repeated.asked_ms(request, now)
         try:
+            self._check_silent(request)
             step = self.step(request)
         except MembershipError as error:
+            repeated.end(request)
             refused = Refused(
                 lock="",
                 reason=Reason.MEMBERSHIP,
@@ -181,21 +229,46 @@ class MemberChanges(ABC):
                 request=request.request,
             )
             return reply(refused)
+        if not step.detail:
+            repeated.end(request)
         left = step.slots_left, step.bytes_left
         changed = unchanged(request, step.detail, self.number, self.members, *left)
         return [*step.effects, *reply(changed)]
 
+    def _check_silent(self, request: ChangeMembers) -> None:
+        """Refuse to remove a member that runs: the operator may have mistaken its name."""
+        node = request.node
+        if request.action is MemberAction.REMOVE and self.votes(node):
+            raise MembershipError(
+                f"{node} runs, as it answered {self.node} lately: run fencelock leave {node}, "
+                "or stop it first"
+            )
+
     def step(self, request: ChangeMembers) -> Step:
         """Return the next step.
+
+        A replacement that has begun waits for a node that has not been heard from: a new leader
+        hears from it soon.
 
         Raises:
             MembershipError: the change is refused.
 
         """
+        try:
+            return self._step(request)
+        except _UnheardError as error:
+            begun = request.replacement == request.node or request.node not in self.seats
+            if request.action is MemberAction.REPLACE and begun:
+                return Step(str(error))
+            raise
+
+    def _step(self, request: ChangeMembers) -> Step:
         node = request.node
         match request.action:
             case MemberAction.TRANSFER:
                 return self.transfer(node)
+            case MemberAction.FOUND:
+                return Step("")  # The group that decides about its members is founded.
             case MemberAction.JOIN:
                 return self._add(request, node)
             case MemberAction.LEAVE | MemberAction.REMOVE:
@@ -207,7 +280,9 @@ class MemberChanges(ABC):
                 if node not in self.seats or (new not in self.seats and self._fits(new)):
                     return self._add(request, new)
                 if new not in self.seats:
-                    self._joiner(new)  # Refuse before anything has changed.
+                    joiner = self._joiner(new)  # Refuse before anything has changed.
+                    if self._is_outdated(joiner):
+                        return _awaits_journal(new)
                 step = self._drop(node)
                 return step._replace(detail=step.detail or self.pending())
 
@@ -223,25 +298,37 @@ class MemberChanges(ABC):
         """Return the report of a node that is to join; refuse one that has not been heard."""
         report = self.learner(node)
         if report is None:
-            raise MembershipError(
+            raise _UnheardError(
                 f"{node} has not been heard from: start it with the address of a member in its "
                 "configuration, and try again"
             )
         return report
 
+    def _is_outdated(self, report: Learner | None) -> bool:
+        """Return whether ``report`` is older than the request: its journal may be lost since."""
+        asked_ms = self.asked_ms
+        return report is not None and asked_ms is not None and report.heard_ms > asked_ms
+
     def _add(self, request: ChangeMembers, node: str) -> Step:
         seat, report = self.seats.get(node), self.learner(node)
         if seat is not None:
+            if self._is_outdated(report) and not self.votes(node):  # Voters name none any more.
+                return _awaits_journal(node)
             journal = report.journal if report is not None else request.journal
             if journal not in (0, seat.journal):
                 raise MembershipError(
                     f"{node} is a member, but lost its journal: run fencelock replace {node}"
                 )
             return Step(self.pending())
+        if self.only and node not in self.only:
+            raise MembershipError(
+                f"{node} did not found this group, which keeps nothing on disk: such a group "
+                "forgets who joined it. Stop all nodes, list the new one in the configuration of "
+                "all, and start them; that ends all holds"
+            )
         joiner = self._joiner(node)
         if self.pending():
             return Step(self.pending())
-        self._check_versions()
         if len(self.members) >= MEMBERS_MAX:
             raise MembershipError(f"there are {MEMBERS_MAX} members, the limit: remove one first")
         if not self._fits(node):
@@ -251,6 +338,8 @@ class MemberChanges(ABC):
             )
         if joiner.waits_for:
             return Step(f"{node} {joiner.waits_for}", joiner.slots_left, joiner.bytes_left)
+        if self._is_outdated(joiner):
+            return _awaits_journal(node)
         return self.propose_with(Member(node, joiner.endpoint or request.endpoint, joiner.journal))
 
     def _drop(self, node: str) -> Step:
@@ -259,7 +348,6 @@ class MemberChanges(ABC):
         left = tuple(member for member in self.members if member != node)
         if not left:
             raise MembershipError(f"{node} is the only member: let another node join first")
-        self._check_versions(but=node)
         if not self.has_majority(left):
             silent = ", ".join(one for one in left if not self.votes(one))
             raise MembershipError(
@@ -274,19 +362,18 @@ class MemberChanges(ABC):
         seat, report = self.seats.get(node), self.learner(node)
         if seat is None or (report is not None and report.journal == seat.journal):
             return self._add(request, node)
+        if self._is_outdated(report):
+            return _awaits_journal(node)
         if report is None:
             if request.journal == seat.journal or self.votes(node):
                 return Step(self.pending())
             self._joiner(node)
         return self._drop(node)
 
-    def _check_versions(self, but: str = "") -> None:
-        """Refuse a change while members cannot read it."""
-        for member in self.members:
-            if member != but and self.is_old(member):
-                raise MembershipError(
-                    f"{member} runs a version that cannot change the members: upgrade it first"
-                )
+
+def _awaits_journal(node: str) -> Step:
+    """Return the step that waits until ``node`` has described itself since the request."""
+    return Step(f"{node} is to name its journal again, which it may have lost since it last did")
 
 
 def unchanged(

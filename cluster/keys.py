@@ -19,9 +19,9 @@ from typing import Annotated, Any, NamedTuple, Self
 import zmq
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
-from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX
+from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, NAME_END
 from fencelock.actors.error import ConfigError
-from fencelock.actors.proxy.access import CLIENT, NAME_END, NODE, OPERATOR, ROLES, Rights
+from fencelock.actors.proxy.access import CLIENT, NODE, OPERATOR, ROLES, Rights
 from fencelock.transport.keys import KeyGuard, LinkKey
 
 LIST = "keys.toml"

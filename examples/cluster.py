@@ -42,7 +42,7 @@ from view import plain_line, screen
 
 import fencelock
 from fencelock import FencelockError
-from fencelock.cluster.bench.members import described
+from fencelock.verification.bench.members import described
 
 VIEW_EVERY_S = 0.5
 LINE_EVERY_S = 1.0
@@ -184,7 +184,9 @@ def check_growth(protocol: str, *, killing: bool) -> None:
 
     """
     if protocol != "paxos":
-        text = f"the members of {protocol} are those of its configuration: use --protocol paxos"
+        text = (
+            f"this example grows a cluster of paxos only, not of {protocol}: use --protocol paxos"
+        )
         raise typer.BadParameter(text, param_hint="--grow")
     if killing:
         raise typer.BadParameter("leave out --kill-leader", param_hint="--grow")

@@ -25,8 +25,8 @@ from fencelock import (
     ReadLeaders,
     Release,
 )
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import parse
+from fencelock.cluster.node.config import parse
+from fencelock.cluster.testing.ports import free_ports
 
 CONFIG = """
 cluster = "embedded"
@@ -44,7 +44,9 @@ address = "tcp://127.0.0.1:{}"
 def main(folder: Path) -> None:
     config = parse(CONFIG.format(*free_ports(3)), folder)
     with ExitStack() as nodes:
-        one, two, _ = (nodes.enter_context(Node.start(config, node)) for node in config.nodes)
+        one, two, _ = (
+            nodes.enter_context(Node.start(config, node, found=True)) for node in config.nodes
+        )
         first: Granted = one.proxy.ask(Acquire(lock="orders/42"), timeout=30)
         print(f"n1 granted orders/42 under fence {first.fence}")
 

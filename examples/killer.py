@@ -10,7 +10,7 @@ from contenders import Contenders
 from local_cluster import LocalCluster, leaders_of
 
 import fencelock
-from fencelock.cluster.bench.members import described
+from fencelock.verification.bench.members import described
 
 DOWN_S = 1.0
 """Time for which a killed node stays down (s), or half the time between kills if that is less."""

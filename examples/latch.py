@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import fencelock
 
@@ -20,7 +21,8 @@ def main(addresses: str, cluster: str) -> None:
         fencelock.connect(addresses, cluster=cluster) as client,
         ThreadPoolExecutor(MACHINES) as threads,
     ):
-        ready = client.latch("release 7", count=MACHINES)
+        release = f"release {uuid4()}"  # A latch opens once: each release has its own.
+        ready = client.latch(release, count=MACHINES)
 
         def prepare(machine: int) -> str:
             left = ready.count_down()

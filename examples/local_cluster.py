@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import fencelock
 from fencelock import NodeStatus, UnavailableError
-from fencelock.cluster.bench.members import described, master_of
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import starting_config
+from fencelock.cluster.node.config import starting_config
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.verification.bench.members import described, master_of
 
 READY_S = 60.0
 """Time limit for the start of nodes and clients (s); a busy machine needs many seconds."""
@@ -82,7 +82,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         try:
             for node in self.nodes:
-                self.start(node)
+                self.start(node, "--found")  # A new cluster, begun once.
         except BaseException:
             stop_all(list(self.processes.values()))
             raise
@@ -91,12 +91,12 @@ class LocalCluster:
     def __exit__(self, *error: object) -> None:
         stop_all(list(self.processes.values()))
 
-    def start(self, node: str) -> None:
+    def start(self, node: str, *options: str) -> None:
         """Start the process of ``node``."""
         command = [sys.executable, "-m", "fencelock", "serve"]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.configs[node]), "--id", node],
+                [*command, "--config", str(self.configs[node]), "--id", node, *options],
                 stdout=log,
                 stderr=log,
             )

@@ -36,10 +36,10 @@ from fencelock import aio
 from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.hold import BaseHold
-from fencelock.cluster.node import Node
+from fencelock.cluster.client.callback_executor import ThreadExecutor
+from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"

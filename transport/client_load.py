@@ -10,7 +10,7 @@ from typing import Any
 
 from loguru import logger
 
-from fencelock.transport.connections import acked_bytes, borrow, end_connection, peer_of
+from fencelock.transport.borrowed import acked_bytes, borrow, end_connection, peer_of
 
 WINDOW_NS = 100_000_000
 """Interval over which envelopes of clients are counted (ns, 100 ms)."""

@@ -1,9 +1,7 @@
 """The TCP connections to a listening socket: counted, and ended if silent or too many.
 
-libzmq accepts connections on its own thread, without a limit, and has no call that closes one. But
-its monitor reports each with its descriptor, and a frame knows the descriptor it came over. So a
-connection is ended here by shutting down its descriptor: libzmq then sees it as closed by the other
-side, and cleans up.
+libzmq accepts connections on its own thread, without a limit. Its monitor reports each with its
+descriptor, and a frame knows the descriptor it came over (`borrowed`).
 """
 
 from __future__ import annotations
@@ -16,12 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import zmq
 from loguru import logger
 from zmq.utils.monitor import parse_monitor_message
 
+from fencelock.transport.barred import BarredAddresses
+from fencelock.transport.borrowed import borrow, end_connection, peer_of
+from fencelock.transport.held_bytes import HeldBytes
 from fencelock.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
 
 SILENT_S = HANDSHAKE_MS / 1000
@@ -48,13 +49,8 @@ LOOK_ON_S = 0.002
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: time since data came (ms)."""
 
-_BYTES_ACKED = struct.Struct("=120xQ")
-"""``tcpi_bytes_acked`` in it: the bytes that the other side has received."""
-
 SPARE = 64
 """Connections beyond a limit that are kept until they send a frame, since they may be members'."""
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -112,6 +108,7 @@ class Connections:
         most: limit of connections that are kept.
         most_of_address: limit of those from one address, see `counted_address`.
         count: called with a counter's name and its increment.
+        held: told of each connection.
 
     Attributes:
         fresh: the connections that have sent nothing so far, by descriptor, oldest first.
@@ -128,8 +125,12 @@ class Connections:
         most: int,
         most_of_address: int,
         count: Callable[[str, int], None],
+        held: HeldBytes,
     ) -> None:
         self._router = router
+        self._held = held
+        held.bar = self.bar
+        self._barred = BarredAddresses()
         self.monitor = monitor
         self._most = most
         self._most_of_address = most_of_address
@@ -203,6 +204,8 @@ class Connections:
                 self._closed(descriptor)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 self._stop_listening()
+            elif event == zmq.EVENT_LISTENING:
+                self._barred.listens(descriptor)
             elif self.failed is not None:
                 self.failed(event, descriptor)
         return True
@@ -213,6 +216,7 @@ class Connections:
         peer = self._open[descriptor] = borrow(descriptor, peer_of)
         if peer is None:
             return
+        self._held.opened(descriptor, peer)
         address = self._addresses[descriptor] = counted_address(peer[0])
         of_address = self._by_address.setdefault(address, OfAddress())
         of_address.counted.add(descriptor)
@@ -233,7 +237,8 @@ class Connections:
 
     def _closed(self, descriptor: int) -> None:
         """Forget a connection."""
-        self._open.pop(descriptor, None)
+        if self._open.pop(descriptor, None) is not None:
+            self._held.closed(descriptor)
         self._ended.discard(descriptor)
         self._forget(descriptor)
         address = self._addresses.pop(descriptor, None)
@@ -257,6 +262,7 @@ class Connections:
         if former == descriptor or address is None:
             return
         self._members[member] = descriptor
+        self._held.is_member(descriptor)
         self._discount(descriptor, address)
         address = None if former is None else self._addresses.get(former)
         if former is not None and address is not None:
@@ -273,6 +279,17 @@ class Connections:
             return False
         self._shut(descriptor, peer)
         return True
+
+    def bar(self, host: str, seconds: float) -> None:
+        """Accept no connection from ``host`` for so much longer."""
+        address = counted_address(host)
+        if self._barred.bar(address, seconds):
+            self._count("wire.address_barred", 1)
+            self._held.end_larger(
+                [one for one, of in self._addresses.items() if of == address],
+                "it is from the address of one that sent several parts",
+            )
+        self.tend_ms = self.tend_ms or 1
 
     def _make_room(self, silent: Silent, most: int) -> bool:
         """End the oldest connection in ``silent``; return False if there is room to spare."""
@@ -336,12 +353,15 @@ class Connections:
         if now >= self._due:
             self._tend(now)
         waits = self._resume > 0 or self._refused > 0 or len(self.fresh) > 0
+        waits = waits or len(self._barred.until) > 0
         self.tend_ms = max(1, round(1000 * (self._due - now))) if waits else None
 
     def _tend(self, now: float) -> None:
         self._due = now + LOOK_S
         if self._resume and now >= self._resume:
             self._listen_again(now)
+        if self._barred.until:
+            self._barred.tend(now)
         for descriptor, one in list(islice(self.fresh.items(), LOOKS_MAX)):
             if now - one.since < SILENT_S:
                 break
@@ -386,58 +406,12 @@ class Connections:
         self.monitor.close(linger=0)
 
 
-def shut(descriptor: int, host: str) -> None:
-    """Shut a connection down, if the descriptor belongs to one from ``host``."""
-    peer = borrow(descriptor, peer_of)
-    if peer is not None and peer[0] == host:
-        borrow(descriptor, _shut)
-
-
-def borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
-    """Return ``act`` of a descriptor that belongs to libzmq, or None if it is no open connection.
-
-    libzmq may close it at any time, and another file may get its number, so check its peer first.
-    """
-    try:
-        connection = tcp.socket(fileno=descriptor)
-    except (OSError, ValueError):
-        return None
-    try:
-        return act(connection)
-    except OSError:
-        return None
-    finally:
-        connection.detach()
-
-
 def counted_address(host: str) -> str:
     """Return what ``host`` counts as: an IPv6 address as its first 64 bits, all of them its own."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
     return str(address.ipv4_mapped or IPv6Network((int(address), 64), strict=False))
-
-
-def peer_of(connection: tcp.socket) -> Any:
-    """Return the address of the other side."""
-    return connection.getpeername()
-
-
-def acked_bytes(connection: tcp.socket) -> int | None:
-    """Return the bytes that the other side has received; None where that is not reported."""
-    info = getattr(tcp, "TCP_INFO", None)
-    told = b"" if info is None else connection.getsockopt(tcp.IPPROTO_TCP, info, _BYTES_ACKED.size)
-    return int(_BYTES_ACKED.unpack(told)[0]) if len(told) == _BYTES_ACKED.size else None
-
-
-def end_connection(descriptor: int, peer: object) -> None:
-    """Shut a connection down, if the descriptor still belongs to one to ``peer``."""
-    if peer is not None and borrow(descriptor, peer_of) == peer:
-        borrow(descriptor, _shut)
-
-
-def _shut(connection: tcp.socket) -> None:
-    connection.shutdown(tcp.SHUT_RDWR)
 
 
 def _heard(connection: tcp.socket) -> bool:

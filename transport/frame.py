@@ -1,6 +1,6 @@
 """Frames, the unit that travels between two processes, and the names in them. Pure.
 
-A frame is ``[version, cluster, view, stamp, [envelope, ...]]`` and an envelope
+A frame is ``[version, cluster, group, stamp, [envelope, ...]]`` and an envelope
 ``[to, from, tag, field, ...]``, see ``transport/README.md``. The version always comes first, so
 that it can be checked before anything else is interpreted.
 """
@@ -90,6 +90,8 @@ class Mismatch(IntEnum):
     """The sender sends more than a node takes from one client; its connection will be closed."""
     ID_TAKEN = 4
     """Another process uses the sender's id over an open connection."""
+    GROUP = 5
+    """The frame is of another group of the same cluster."""
 
 
 @message(0x70)
@@ -119,8 +121,8 @@ class Frame(NamedTuple):
     """One frame: the unit that one process sends another."""
 
     cluster: str
-    view: int
-    """Number of the membership that the sender uses, 0 where the protocol has only one."""
+    group: int
+    """The group of the sender, 0 of clients and of a node that knows none."""
     stamp: int
     """Logical time of the sender when it sent the frame."""
     envelopes: Sequence[EnvelopeItems]
@@ -142,17 +144,18 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
 
     Raises:
         FrameTooLargeError: more than `FRAME_BYTES_MAX` bytes or `ENVELOPES_MAX` envelopes.
-        ValueError: the cluster id or an address is not well-formed, or the view or the
+        ValueError: the cluster id or an address is not well-formed, or the group or the
             stamp is negative or beyond 63 bits.
         TypeError: a message has a field that is not of its declared type.
 
     """
-    cluster, view, stamp, envelopes, _ = frame
+    cluster, group, stamp, envelopes, _ = frame
     if len(envelopes) > ENVELOPES_MAX:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    if not 0 <= view | stamp <= INT_MAX:
-        raise ValueError(f"view {view} or stamp {stamp}: 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
+    if not 0 <= group | stamp <= INT_MAX:
+        raise ValueError(f"group {group} or stamp {stamp}: 0 to {INT_MAX} are allowed")
+    parts = [_start(cluster, group), dump(stamp), array_head(len(envelopes))]
+    size = sum(map(len, parts))
     last_to = last_sender = None
     addresses, openings = b"", dict[type[Message], tuple[_Write, bytes]]()
     for to, sender, sent in envelopes:
@@ -165,18 +168,21 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
             write, head, tag = _ways.get(cls) or _way(cls)
             opened = openings[cls] = write, b"".join((head, addresses, tag))
         write, opening = opened
-        parts.append(write(sent, opening))
-    data = b"".join(parts)
-    if len(data) > FRAME_BYTES_MAX:
-        raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
-    return data
+        part = write(sent, opening)
+        size += len(part)
+        if size > FRAME_BYTES_MAX:  # The caller sends fewer at a time: encode no more in vain.
+            break
+        parts.append(part)
+    if size > FRAME_BYTES_MAX:
+        raise FrameTooLargeError(f"frame of {size} bytes or more, at most {FRAME_BYTES_MAX}")
+    return b"".join(parts)
 
 
 @lru_cache(maxsize=64)
-def _start(cluster: str, view: int) -> bytes:
+def _start(cluster: str, group: int) -> bytes:
     """Return the first bytes of every frame of a cluster."""
     check_cluster(cluster)
-    return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(view)))
+    return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(group)))
 
 
 _Write = Callable[[Any, bytes], bytes]
@@ -255,19 +261,19 @@ def _judge_first_bytes(data: bytes) -> None:
 
 def frame_of(items: list[Any], cluster: str | None) -> Frame:
     """Return the frame in ``items``, as `open_frame` returned them; see `decode_frame`."""
-    _, found, view, stamp, packed = array(items, FRAME_ITEMS)
+    _, found, group, stamp, packed = array(items, FRAME_ITEMS)
     _check_name_of(check_cluster, found)
     if cluster is not None and found != cluster:
         raise ForeignClusterError(found, cluster)
-    for number in (view, stamp):
+    for number in (group, stamp):
         if type(number) is not int or not 0 <= number <= INT_MAX:
-            raise MalformedFrameError(f"{shown(number)} is no view and no stamp")
+            raise MalformedFrameError(f"{shown(number)} is no group and no stamp")
     envelopes = array(packed)
     if len(envelopes) > ENVELOPES_MAX:
         raise MalformedFrameError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
     opened = [_envelope(one) for one in envelopes]
     newer = sum(has_more for _, has_more in opened)
-    return Frame(found, view, stamp, tuple([envelope for envelope, _ in opened]), newer)
+    return Frame(found, group, stamp, tuple([envelope for envelope, _ in opened]), newer)
 
 
 def _envelope(packed: object) -> tuple[Envelope, bool]:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from typing import Any
 
 import zmq
 from loguru import logger
@@ -20,7 +21,9 @@ from fencelock.transport.admission import (
     FrameValidator,
     check_client_size,
 )
+from fencelock.transport.borrowed import acked_bytes, borrow, peer_of
 from fencelock.transport.descriptors import CONNECTIONS_MAX
+from fencelock.transport.fault_log import FaultLog
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
 from fencelock.transport.keys import KeyGuard, LinkKey, why_failed
 from fencelock.transport.listener import Arrival, Listener, new_arrival
@@ -54,8 +57,19 @@ RETRY_S = 1.0
 RETRY_MS = 200
 """Interval of looks for links that are due (ms)."""
 
+LINK_BYTES_MAX = 32 << 20
+"""Limit of the bytes that were sent over a link and not received (32 MiB): a second or two of large
+frames, then loss. libzmq bounds them in frames only."""
+
 DETAIL_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
+
+
+BEAT_S = 30.0
+"""Interval of empty frames over a link that has sent nothing else (s), see `held_bytes`."""
+
+BEAT_POLLS = 64
+"""A busy hub looks at the clock for them after so many polls."""
 
 
 class Link:
@@ -78,6 +92,15 @@ class Link:
         self.up: bool | None = None
         self.sent = 0
         """Frames sent."""
+        self.beaten = 0
+        """``sent`` when an empty frame was last due."""
+        self.unread = 0
+        """Bytes that were sent and not received, as of the last look at the connection."""
+        self._acked = 0
+        """Bytes that the other side had received then."""
+        self._descriptor = -1
+        self._peer: Any = None
+        """The address of the other side of the connection with that descriptor."""
         self._refusal = ""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
@@ -93,9 +116,30 @@ class Link:
                 return
             news = parse_monitor_message(parts)
             event, value = int(news["event"]), int(news["value"])
+            if event == zmq.EVENT_CONNECTED:
+                self._descriptor, self._peer = value, borrow(value, peer_of)
+                self.unread = self._acked = 0
+                continue
             self._turned(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
             if event & HANDSHAKE_FAILURES:
                 self._failed(event, value)
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a frame of ``size`` bytes may be sent, by a look at the connection.
+
+        It is needed once in `LINK_BYTES_MAX`, or while the other side does not read.
+        """
+        self._look()
+        return self.unread + size <= LINK_BYTES_MAX
+
+    def _look(self) -> None:
+        """Bring ``unread`` up to date; it is 0 where the system does not report it."""
+        acked = borrow(self._descriptor, acked_bytes)
+        if acked is None or borrow(self._descriptor, peer_of) != self._peer:
+            self.unread = 0  # The connection is gone, and with it what libzmq held for it.
+            return
+        self.unread = max(0, self.unread - (acked - self._acked))
+        self._acked = acked  # It also counts heartbeats and the handshake.
 
     def _failed(self, event: int, value: int) -> None:
         """Record a handshake that failed. One without a detail may be a node that stopped."""
@@ -205,6 +249,7 @@ class SocketHub:
         self._peers: set[str] = set()
         """The peers whose frames are a member's; admission and listener read it."""
         self._admission = FrameValidator(node, cluster, client=client, members=self._peers)
+        self._admission.note_fault = FaultLog(node, time.monotonic_ns, count).note
         self._links: dict[str, Link] = {}
         self._barred: dict[str, str] = {}
         """The endpoints of peers without a key: over a link to one, the other side would prove only
@@ -225,6 +270,9 @@ class SocketHub:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
+        self._polls = 0
+        self._beat_at = time.monotonic() + BEAT_S
+        """The time at which empty frames are due (s)."""
         self.has_events = self._news_waits = False
         self._closed = False
         try:
@@ -232,6 +280,15 @@ class SocketHub:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def group(self) -> int:
+        """The group of this node, 0 while it knows none."""
+        return self._admission.group
+
+    @group.setter
+    def group(self, group: int) -> None:
+        self._admission.group = group
 
     def _open(
         self, listen: str | None, peers: Mapping[str, str], connections_max: int, quotas: Quotas
@@ -250,6 +307,7 @@ class SocketHub:
                 self._poller,
                 self._count,
                 self._guard,
+                self.ring,
             )
             self.endpoint = self._listener.endpoint
             self.waiting = self._listener.waiting
@@ -339,11 +397,29 @@ class SocketHub:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
         if self._retries:
             timeout_ms = RETRY_MS if timeout_ms is None else min(timeout_ms, RETRY_MS)
+        if timeout_ms is None and self._links:
+            timeout_ms = round(1000 * BEAT_S)
         readable = self._readable = self._poller.poll(timeout_ms)
         if self._doorbell.fd in readable:
             self._doorbell.answer()
+        self._polls += 1
+        if not readable or self._polls > BEAT_POLLS:
+            self._beat()
         news = self._news_waits or not self._monitors.isdisjoint(readable)
-        self.has_events = news or tend_ms is not None or bool(self._retries)
+        ended = listener is not None and bool(listener.held.ended)
+        self.has_events = news or ended or tend_ms is not None or bool(self._retries)
+
+    def _beat(self) -> None:
+        """Send an empty frame over each link that has sent nothing for a while."""
+        self._polls = 0
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            empty = Frame(self.cluster, 0, 0, ())
+            for link in self._links.values():
+                if link.up and link.sent == link.beaten:
+                    self.send(link.node, empty)
+                link.beaten = link.sent
 
     def receive(self, most: int) -> list[Arrival]:
         """Return received frames: members', then clients'; read at most ``most`` of each."""
@@ -357,8 +433,11 @@ class SocketHub:
         """
         arrivals: list[Arrival] = []
         listener = self._listener
-        if listener is not None and listener.socket in self._readable:
-            listener.read(most, arrivals)
+        if listener is not None:
+            if listener.socket in self._readable:
+                listener.read(most, arrivals)
+            else:
+                listener.held.empties += 1
         self._sources.rotate()  # A peer that floods us must not always be read first.
         for link in self._sources:
             if link.dealer in self._readable:
@@ -434,8 +513,9 @@ class SocketHub:
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame`` to a peer or a client; never blocks.
 
-        A frame is dropped and counted if its link does not exist (``wire.unroutable``) or has a
-        full queue (``wire.queue_full``).
+        A frame is dropped and counted if its link does not exist (``wire.unroutable``), has a full
+        queue or `LINK_BYTES_MAX` that were not received (``wire.queue_full``), and before it is
+        encoded if the client does not read (``wire.client_slow``).
 
         Raises:
             FrameTooLargeError: it is above the limits of a frame; nothing was sent.
@@ -443,7 +523,9 @@ class SocketHub:
             ValueError: an address is not well-formed.
 
         """
-        client = self._admission.client
+        client, listener = self._admission.client, self._listener
+        if listener is not None and listener.unread.blocked and listener.drops(link):
+            return
         raw = encode_frame(frame, link if client else "")
         if len(raw) > CLIENT_BYTES_MAX:
             check_client_size(frame, len(raw), client=client)
@@ -454,6 +536,11 @@ class SocketHub:
             else:
                 self._listener.send(link, raw)
             return
+        size = len(raw)
+        if peer.unread + size > LINK_BYTES_MAX and not peer.has_room(size):
+            self._count("wire.queue_full", 1)
+            return
+        peer.unread += size
         peer.sent += 1
         if client or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
             self._poller.used[peer.dealer] = None

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 from loguru import logger
 
-from fencelock.actors.proxy.access import NAME_END
+from fencelock.actors.api.name import NAME_END
 from fencelock.actors.repeated import Repetitions, times_text
-from fencelock.transport.connections import shut
+from fencelock.transport.borrowed import shut
 from fencelock.transport.descriptors import CONNECTIONS_MAX
 from fencelock.transport.sockets import MECHANISM_MISMATCH, Socket
 

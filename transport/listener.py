@@ -15,6 +15,7 @@ from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
+from fencelock.transport.borrowed import borrow, peer_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
     BACKLOG_BYTES,
@@ -30,6 +31,7 @@ from fencelock.transport.client_load import (
 from fencelock.transport.clients import CLIENTS_MAX, Clients
 from fencelock.transport.connections import Connections
 from fencelock.transport.frame import Frame, Mismatch, encode_frame
+from fencelock.transport.held_bytes import HeldBytes
 from fencelock.transport.keys import KeyGuard
 from fencelock.transport.polling import Poller
 from fencelock.transport.sockets import (
@@ -51,8 +53,13 @@ WEIGHT_BYTES = 4 << 10
 DROPPED_BYTES = 8 * WEIGHT_BYTES
 """A frame that is dropped unread counts as this many bytes."""
 
-PARTS_MAX = 256
+PARTS_MAX = 2048
 """Parts of a message that are discarded in one turn."""
+
+BARRED_S = 0.1
+BARRED_PART_S = 20e-6
+"""An address is barred for so long after a message of several parts, and for so much longer for
+each of its parts (s). Discarding one takes 0.6 us: so it takes at most 3 % of the node's time."""
 
 MUTED_S = 1.0
 """Time for which frames of a sender are discarded unread after one that no version of ours
@@ -222,8 +229,10 @@ class Listener:
         poller: notified when the socket was used.
         count: called with a counter's name and its increment.
         guard: checks keys, where they are used.
+        ring: wakes the thread that uses the listener; from any thread.
 
     Attributes:
+        held: bounds what libzmq holds of each connection.
         waiting: the clients that have frames waiting, or their keys; a live view.
         owner_of: returns the owner of a client's share: itself or, with keys, its key.
 
@@ -243,6 +252,7 @@ class Listener:
         poller: Poller,
         count: Callable[[str, int], None],
         guard: KeyGuard | None = None,
+        ring: Callable[[], None] = lambda: None,
     ) -> None:
         self._admission = admission
         self._members = members
@@ -253,7 +263,7 @@ class Listener:
         self._queue = ClientQueue(self._clients.known, frames_max)
         self._load = Load()
         self.owner_of: Callable[[str], str] = str if guard is None else key_of
-        self._unread = UnreadReplies(quotas.unread_kib << 10, self.owner_of)
+        self.unread = UnreadReplies(quotas.unread_kib << 10, self.owner_of)
         self._floods = Floods()
         self._taken = Repetitions()
         self._busy_since = 0
@@ -261,16 +271,18 @@ class Listener:
         self._busy_from = 0
         """The time from which busy clients are served again (ns)."""
         self.waiting: Collection[str] = self._queue.sizes
-        self._amid_message = False
-        """Whether parts of a message that has too many are still to be discarded."""
+        self._discarded = ""
+        """The address that sent a message of which parts are still to be discarded, or ""."""
         self._muted: dict[bytes, float] = {}
         """Times until which frames under a routing id are discarded (s)."""
         monitor = connection_monitor(context)
         self._guard = guard
         secure = None if guard is None else guard.secure
         self.socket = bound_router(context, endpoint, monitor, secure)
+        endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.held = HeldBytes(endpoint, ring, count, curve=guard is not None)
         self.connections = Connections(
-            self.socket, monitor, connections_max, quotas.connections, count
+            self.socket, monitor, connections_max, quotas.connections, count, self.held
         )
         if guard is not None:
             guard.count = count
@@ -285,6 +297,7 @@ class Listener:
         if connections.monitor in readable and connections.watch():
             self._poller.used[connections.monitor] = None
         connections.tend()
+        self.held.tend()
         if self._guard is not None:
             self._guard.tend()
 
@@ -293,22 +306,24 @@ class Listener:
         socket = self.socket
         first = True
         while most > 0:
-            if self._amid_message and not self._discard():
+            if self._discarded and not self._discard():
                 most = 0
                 break
             try:
                 identity = socket.recv(NOBLOCK)
                 part: zmq.Frame = socket.recv(NOBLOCK, False)  # A frame knows whether more follow.
             except zmq.Again:
+                self.held.empties += 1
                 return most - 1
             if part.more:
-                self._amid_message = True
                 self._count("wire.malformed", 1)
+                self._end_sender(part)
                 most -= 1
             else:
                 most -= 1 + self._sort(identity, part, arrivals) // WEIGHT_BYTES
             # Mostly one comes at a time: asking for more is then cheaper than a failed read.
-            if first and not self._amid_message and not socket.get(EVENTS) & POLLIN:
+            if first and not self._discarded and not socket.get(EVENTS) & POLLIN:
+                self.held.empties += 1
                 return most
             first = False
         self._poller.used[socket] = None  # There may be more.
@@ -317,9 +332,27 @@ class Listener:
                 self._load.behind(name)
         return most
 
+    def _end_sender(self, part: zmq.Frame) -> None:
+        """End the connection of the first of several parts: no version of ours sends that.
+
+        A part of an old version of ZMTP, as garbage may seem to be, names no connection.
+        """
+        try:
+            source = int(part.get(_SRCFD))
+        except zmq.ZMQError:
+            self._count("wire.malformed", 1)
+            return
+        self.held.end(source, borrow(source, peer_of), "it sent a frame of several parts")
+        self._discarded = str(part.get("Peer-Address"))
+        self.connections.bar(self._discarded, BARRED_S)
+
     def _discard(self) -> bool:
-        self._amid_message = not discard_parts(self.socket, PARTS_MAX)
-        return not self._amid_message
+        """Discard some of the parts; return whether these were the last."""
+        self.connections.bar(self._discarded, PARTS_MAX * BARRED_PART_S)
+        if not discard_parts(self.socket, PARTS_MAX):
+            return False
+        self._discarded = ""
+        return True
 
     def _sort(self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]) -> int:
         """Decode a member's frame; queue a client's. Return the bytes that it counts as."""
@@ -329,16 +362,22 @@ class Listener:
             return 0
         if self._guard is not None and not self._guard.admits(name, identity, part):
             return 0
-        source = int(part.get(_SRCFD))
+        try:
+            source = int(part.get(_SRCFD))
+        except zmq.ZMQError:  # Of an old version of ZMTP: we speak none.
+            self._count("wire.malformed", 1)
+            return 0
+        size, held = len(part), self.held
+        held.taken[source] += size + (held.extra if size <= held.short_max else held.extra_long)
         if self._muted and self._is_muted(identity):
             return self._drop_unread("wire.muted", name, identity, source)
-        size, member = len(part), name in self._members
+        member = name in self._members
         if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
             self._count("wire.oversized", 1)
             self._mute(identity)
             return 0
         if not member:
-            if self._unread.blocked and self._unread.is_blocked(name):
+            if self.unread.blocked and self.unread.is_blocked(name):
                 return self._drop_unread("wire.client_slow", name, identity, source)
             owner = self.owner_of(name)
             waits = owner in self.waiting
@@ -370,16 +409,15 @@ class Listener:
         elif dropped == WARNED_FRAMES and counter != "wire.muted":
             text = f"client {name!r}: {dropped} frames were dropped within a second, the quota is "
             text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
-            self._answer(
-                identity, encode_frame(self._admission.refusal(name, Mismatch.QUOTA, text))
-            )
+            refusal = self._admission.refusal(name, Mismatch.QUOTA, text)
+            self._answer(identity, descriptor, encode_frame(refusal))
         return DROPPED_BYTES
 
     def _admitted(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
         """Decode and check a frame; return None if it is dropped."""
         frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
-            self._dropped(name, identity, frame, raw)
+            self._dropped(name, identity, source, frame, raw)
             return None
         connections = self.connections
         if connections.fresh or connections.beating or connections.is_behind:
@@ -507,7 +545,7 @@ class Listener:
         known = clients.connection(name)
         is_usual = known == (identity, source)
         if not is_usual and clients.is_taken(name, identity):
-            self._refuse_taken(name, identity)
+            self._refuse_taken(name, identity, source)
             return None
         frame = self._admitted(name, identity, source, waiting.raw)
         if frame is None:
@@ -518,17 +556,20 @@ class Listener:
             self._count("wire.client_forgotten", 1)
         return frame
 
-    def _refuse_taken(self, name: str, identity: bytes) -> None:
+    def _refuse_taken(self, name: str, identity: bytes, source: int) -> None:
         """Notify a process that another one uses its id; log the latest once an interval."""
         self._count("wire.client_id_taken", 1)
         text = f"another process uses the client id {name!r} over an open connection"
-        self._answer(identity, encode_frame(self._admission.refusal(name, Mismatch.ID_TAKEN, text)))
+        refusal = self._admission.refusal(name, Mismatch.ID_TAKEN, text)
+        self._answer(identity, source, encode_frame(refusal))
         count, node = self._taken.add("", time.monotonic_ns()), self._admission.node
         if count:
             text = f"{node} refused frames: {text}{times_text(count)}"
             logger.bind(node=node, event="client_id_taken", count=count).warning("{}", text)
 
-    def _dropped(self, name: str, identity: bytes, dropped: Dropped, raw: bytes) -> None:
+    def _dropped(
+        self, name: str, identity: bytes, source: int, dropped: Dropped, raw: bytes
+    ) -> None:
         """Count a dropped frame, and notify its sender if that can help."""
         self._count(dropped.counter, 1)
         if dropped.hostile:
@@ -536,10 +577,17 @@ class Listener:
         elif dropped.counter == "wire.malformed" and name not in self._members:
             replies = self._admission.field_refusals(name, raw)
             if replies is not None:
-                self._answer(identity, encode_frame(replies))
+                self._answer(identity, source, encode_frame(replies))
         if dropped.mismatch is not None and dropped.counter != "wire.rejected":
             refusal = self._admission.refusal(name, dropped.mismatch, dropped.detail)
-            self._answer(identity, encode_frame(refusal))
+            self._answer(identity, source, encode_frame(refusal))
+
+    def drops(self, client: str) -> bool:
+        """Return whether frames for ``client`` are dropped, since it does not read; count one."""
+        slow = self.unread.is_blocked(client)
+        if slow:
+            self._count("wire.client_slow", 1)
+        return slow
 
     def send(self, client: str, raw: bytes) -> None:
         """Send ``raw`` to ``client`` by the connection that it used last."""
@@ -548,17 +596,18 @@ class Listener:
             self._count("wire.unroutable", 1)
             return
         identity, descriptor = connection
-        if len(raw) > LARGE_BYTES and not self._unread.take(client, descriptor, len(raw)):
+        if len(raw) > LARGE_BYTES and not self.unread.take(client, descriptor, len(raw)):
             self._count("wire.client_slow", 1)
-        elif not self._answer(identity, raw):
+        elif not self._answer(identity, descriptor, raw):
             self._clients.gone(client)
 
-    def _answer(self, identity: bytes, raw: bytes) -> bool:
+    def _answer(self, identity: bytes, descriptor: int, raw: bytes) -> bool:
         """Send ``raw``; return whether the connection exists."""
         self._poller.used[self.socket] = None
         try:
             send_part(self.socket, identity, NOBLOCK_MORE)
             send_part(self.socket, raw, NOBLOCK)
+            self.held.sent[descriptor] += len(raw)
         except zmq.Again:
             self._count("wire.queue_full", 1)
         except zmq.ZMQError as error:
@@ -570,9 +619,10 @@ class Listener:
 
     def _is_open(self, identity: bytes) -> bool:
         """Return whether the connection exists. Only a message to it tells: an empty frame."""
-        return self._answer(identity, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
+        return self._answer(identity, -1, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
 
     def close(self) -> None:
         """Close the socket and its monitor."""
+        self.held.close()
         self.connections.close()
         close_socket(self.socket)

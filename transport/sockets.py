@@ -24,6 +24,9 @@ POLLIN: Any = int(zmq.POLLIN)
 send_part = BareSocket.send
 """Sends one part, as a `Socket`'s own ``send`` does, without options that we do not use."""
 
+receive_part = BareSocket.recv
+"""Receives one part; as above."""
+
 QUEUE_FRAMES_MAX = 1000
 """Limit of waiting frames in one direction of one link: a second or so of traffic, then loss."""
 
@@ -60,14 +63,18 @@ MECHANISM_MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 """Value of a failure: one side has a key, and the other does not."""
 
 LINK_EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | HANDSHAKE_FAILURES
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CONNECT_RETRIED
 )
-"""Events of a DEALER's monitor: the first means up, every other means down."""
+"""Events of a DEALER's monitor: the first carries a descriptor, the second means up, every other
+means down."""
 
-ROUTER_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
+ROUTER_EVENTS = (
+    zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_DISCONNECTED
+)
 """Events of a ROUTER's monitor, which carry the descriptor of the connection."""
 
 _MONITOR = "inproc://connections"
@@ -186,7 +193,12 @@ def connected_dealer(
 
 def discard_parts(socket: Socket, most: int) -> bool:
     """Read up to ``most`` more parts of a message; return whether it has ended."""
-    return any(not socket.recv(NOBLOCK, False).more for _ in range(most))
+    receive = receive_part
+    for _ in range(most):
+        part: Any = receive(socket, NOBLOCK, False)
+        if not part.more:
+            return True
+    return False
 
 
 def close_socket(socket: Socket) -> None:

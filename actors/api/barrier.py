@@ -35,7 +35,6 @@ class AwaitBarrier(UpdateRequest):
     wait_ms: int | None = None
     label: str = ""
 
-    LEVEL = 2
     KIND = BARRIER
     WAITS = True
 

@@ -35,7 +35,6 @@ class Lead(PermitRequest):
     wait_ms: int | None = None
     label: str = ""
 
-    LEVEL = 2
     KIND = ELECTION
     limit = 1
     permits = 1

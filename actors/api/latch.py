@@ -20,8 +20,9 @@ LATCH = "latch"
 COUNT_MAX = (1 << 31) - 1
 """Maximum count of a latch, far above the number of clients of a group."""
 
-KEEP_MS = 60_000
-"""Default time for which a latch is kept after its count has reached 0 (ms)."""
+KEEP_MS = 3_600_000
+"""Default time for which a latch is kept after its count has reached 0 (ms): a caller that comes
+later than that creates a new latch, and waits for counts that never come."""
 
 
 class LatchRequest(UpdateRequest):
@@ -60,8 +61,6 @@ class CountDown(LatchRequest):
     request: int = 0
     keep_ms: int = KEEP_MS
 
-    LEVEL = 2
-
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         LatchRequest.check(self)
@@ -85,7 +84,6 @@ class AwaitLatch(LatchRequest):
     label: str = ""
     keep_ms: int = KEEP_MS
 
-    LEVEL = 2
     WAITS = True
     IDEMPOTENT = True
 

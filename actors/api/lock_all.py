@@ -44,7 +44,6 @@ class AcquireAll(ObjectRequest, AcquireRequest):
     wait_ms: int | None = None
     label: str = ""
 
-    LEVEL = 2
     KIND = SEVERAL
     limit = 1
 

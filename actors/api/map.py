@@ -114,8 +114,6 @@ class PutEntry(EntryRequest):
     guard: str = ""
     fence: int = 0
 
-    LEVEL = 2
-
     @property
     def needs_session(self) -> bool:
         """Whether the entry ends with the session."""
@@ -144,8 +142,6 @@ class DeleteEntry(EntryRequest):
     version: int | None = None
     guard: str = ""
     fence: int = 0
-
-    LEVEL = 2
 
 
 @message(0x73)

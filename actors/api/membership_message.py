@@ -40,6 +40,8 @@ class MemberAction(IntEnum):
     empty journal."""
     TRANSFER = 5
     """``node``, a member, leads from now on. The members stay the same."""
+    FOUND = 6
+    """The configured nodes, which know no group, found one. ``node`` is any of them."""
 
 
 class NodeRole(IntEnum):

@@ -85,6 +85,8 @@ class Reason(IntEnum):
     """The client's key does not allow this; the text names the key, and what is needed."""
     BROKEN = 18
     """Another party of the barrier stopped waiting for the others."""
+    INTERNAL = 19
+    """A bug in fencelock: serving the request raised an exception. Nothing was done."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -106,6 +108,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.MEMBERSHIP: error.MembershipError,
     Reason.FORBIDDEN: error.ForbiddenError,
     Reason.BROKEN: error.BrokenBarrierError,
+    Reason.INTERNAL: error.InternalError,
 }
 """The error that a user's program gets for each reason."""
 
@@ -285,15 +288,6 @@ class Acquire(AcquireRequest):
     hold_ms: int = 0
     grace_ms: int = 0
 
-    LEVEL = 0
-    DEADLINE_LEVEL = 2
-    """The level of an acquire with a duration: lower members would grant it without a deadline."""
-
-    @property
-    def level(self) -> int:
-        """See `Command.level`."""
-        return self.DEADLINE_LEVEL if self.hold_ms or self.grace_ms else self.LEVEL
-
 
 @message(0x11)
 class Release(ReleaseRequest):
@@ -305,7 +299,6 @@ class Release(ReleaseRequest):
     owner: str = ""
     request: int = 0
 
-    LEVEL = 0
     check_new = ReleaseRequest.check  # Without the call of `check` in between.
 
 
@@ -323,7 +316,6 @@ class Cancel(LockRequest, Command):
     owner: str
     request: int
 
-    LEVEL = 0
     EASES = True
 
     @property
@@ -378,7 +370,6 @@ class KeepAlive(Command):
     session: str
     request: int = 0
 
-    LEVEL = 0
     EASES = True
 
 

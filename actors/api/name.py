@@ -68,6 +68,9 @@ SECRET_DIGITS = 32
 HANDLE_BYTES_MAX = SESSION_BYTES_MAX + 20
 """A handle is at most a session's name, a dot and the number that the table adds."""
 
+NAME_END = "@"
+"""Ends the name of a client's key in the client's id. No id of a node contains it."""
+
 _SECRET = re.compile(rf"~[0-9a-f]{{{SECRET_DIGITS}}}")
 
 _SHOWN_CHARS = 40
@@ -91,32 +94,56 @@ FORBIDDEN = _chars(
 )
 """Characters that no name, owner, session or label may have."""
 
-INVISIBLE = _chars(
-    (0x0020, 0x0020),  # Spaces.
+UNICODE = "16.0"
+"""The version of Unicode that the tables below are of. They are pinned: members of different
+releases must accept the same names."""
+
+WHITE_SPACE = _chars(
+    (0x0009, 0x000D),
+    (0x0020, 0x0020),
+    (0x0085, 0x0085),
     (0x00A0, 0x00A0),
     (0x1680, 0x1680),
     (0x2000, 0x200A),
+    (0x2028, 0x2029),
     (0x202F, 0x202F),
     (0x205F, 0x205F),
     (0x3000, 0x3000),
-    (0x115F, 0x1160),  # Letters without a shape: Hangul fillers and the empty Braille cell.
-    (0x2800, 0x2800),
-    (0x3164, 0x3164),
-    (0xFFA0, 0xFFA0),
-    (0x00AD, 0x00AD),  # Ignorable by default, by Unicode: not drawn.
+)
+"""The property White_Space, of ``PropList.txt``."""
+
+DEFAULT_IGNORABLE = _chars(
+    (0x00AD, 0x00AD),
     (0x034F, 0x034F),
+    (0x061C, 0x061C),
+    (0x115F, 0x1160),
     (0x17B4, 0x17B5),
     (0x180B, 0x180F),
-    (0x200B, 0x200D),
-    (0x2060, 0x2065),
-    (0x206A, 0x206F),
+    (0x200B, 0x200F),
+    (0x202A, 0x202E),
+    (0x2060, 0x206F),
+    (0x3164, 0x3164),
     (0xFE00, 0xFE0F),
     (0xFEFF, 0xFEFF),
-    (0xFFF0, 0xFFFB),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFF8),
     (0x1BCA0, 0x1BCA3),
     (0x1D173, 0x1D17A),
     (0xE0000, 0xE0FFF),
 )
+"""The property Default_Ignorable_Code_Point, of ``DerivedCoreProperties.txt``."""
+
+BLANK = _chars(
+    (0x2800, 0x2800),  # The Braille cell without dots.
+    (0xFFF9, 0xFFFC),  # Marks of annotations, and the place of an object.
+    (0x13430, 0x1343F),  # Controls of Egyptian hieroglyphs,
+    (0x13441, 0x13442),  # and their blanks.
+    (0x16FE4, 0x16FE4),  # The filler of the Khitan small script.
+    (0x1D159, 0x1D159),  # A note without a head.
+)
+"""Characters that are drawn as nothing by their names, which no property of Unicode lists."""
+
+INVISIBLE = WHITE_SPACE | DEFAULT_IGNORABLE | BLANK
 """Characters that are invisible by themselves. A name may contain them beside others."""
 
 _FORBIDDEN_ASCII = bytes(ord(one) for one in sorted(FORBIDDEN) if one.isascii())
@@ -288,7 +315,7 @@ def check_age(age_ms: int | None) -> None:
 def check_request(request: int) -> None:
     """Refuse the number of an Acquire that leaves no higher one for the Release.
 
-    The proxy refuses it. The table accepts it, because an earlier version may have written it.
+    Only the proxy refuses it: the table compares numbers, whatever they are.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -335,6 +362,15 @@ def client_of(session: str) -> str:
     """
     node, slash, _ = session.partition("/")
     return node if slash else session.partition(".")[0].partition("~")[0]
+
+
+def account_of(session: str) -> str:
+    """Return the name of the key with which ``session`` was opened; empty if with none.
+
+    A node accepts no other id from a client with a key, so the id of a session proves its key.
+    """
+    key, end, _ = client_of(session).partition(NAME_END)
+    return key if end else ""
 
 
 def without_secret(text: str) -> str:

@@ -109,13 +109,8 @@ class Command(Request):
     """
 
     __slots__ = ()
-    LEVEL: ClassVar[int]
-    """The `COMMAND_LEVEL` of the release that added this command; 0 for the first release."""
-
-    @property
-    def level(self) -> int:
-        """The lowest level at which a member applies this command correctly."""
-        return self.LEVEL
+    SINCE: ClassVar[int] = 1
+    """The log version that added this command; see `fencelock.actors.table.message.LOG_VERSION`."""
 
 
 class Reply(Message):

@@ -42,7 +42,6 @@ class AcquireReadWrite(PermitRequest):
     hold_ms: int = 0
     grace_ms: int = 0
 
-    LEVEL = 2
     KIND = RWLOCK
     limit = 0
     permits = RWLOCK_PERMITS
@@ -77,7 +76,6 @@ class Downgrade(PartRequest):
     owner: str = ""
     request: int = 0
 
-    LEVEL = 2
     KIND = RWLOCK
     amount = RWLOCK_PERMITS - 1  # All but the one of a reader.
 

@@ -34,6 +34,7 @@ class Elected(NamedTuple):
     epoch: int
     """The highest epoch known; 0 before the first."""
     leaders: tuple[str, ...]
-    """The leaders of that epoch, in order of rank."""
+    """The leaders of that epoch, in order of rank, without those that cannot be reached or have
+    restarted since."""
     members: tuple[MemberSeen, ...]
     """All configured members, by name."""

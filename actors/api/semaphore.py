@@ -38,7 +38,6 @@ class AcquirePermits(PermitRequest):
     wait_ms: int | None = None
     label: str = ""
 
-    LEVEL = 1
     KIND = SEMAPHORE
     limit = 1
 
@@ -64,7 +63,6 @@ class ReleasePermits(PartRequest):
     owner: str = ""
     request: int = 0
 
-    LEVEL = 1
     KIND = SEMAPHORE
 
     def check(self) -> None:

@@ -75,8 +75,6 @@ class Open(Command):
     label: str = ""
     request: int = 0
 
-    LEVEL = 0
-
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_text("session", self.session, SESSION_BYTES_MAX)
@@ -129,7 +127,6 @@ class End(Command):
     reason: CloseReason = CloseReason.GRACEFUL
     version: int = 0
 
-    LEVEL = 0
     EASES = True
 
     def check_new(self) -> None:
@@ -256,6 +253,10 @@ class LockList(Reply):
     objects: tuple[ListedObject, ...] = ()
 
 
+SKIP_MAX = 1_000_000
+"""Maximum number of records before a page: more than a group ever has."""
+
+
 class Records(IntEnum):
     """Kinds of records that the table keeps for operators. Numbers are on the wire."""
 
@@ -285,7 +286,7 @@ class ListRecords(Query):
         """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
-        check_number("skip", self.skip, 0, INT_MAX)
+        check_number("skip", self.skip, 0, SKIP_MAX)
         check_number("most", self.most, 1, PAGE_MAX)
 
 
@@ -368,8 +369,6 @@ class Evict(OperatorCommand):
     session: str = ""
     request: int = 0
 
-    LEVEL = 0
-
     @property
     def key(self) -> Key:
         """The request's key."""
@@ -419,8 +418,6 @@ class CloseSession(OperatorCommand):
     session: str = ""
     request: int = 0
 
-    LEVEL = 1
-
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_text("handle", self.handle, HANDLE_BYTES_MAX)
@@ -454,7 +451,6 @@ class Renew(LockRequest, Command):
     Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
     """
 
-    LEVEL = 2
     EASES = True
 
     lock: str

@@ -24,7 +24,14 @@ from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.api.session_message import End, Open, Opened, Renew
 from fencelock.actors.bakery import replies
 from fencelock.actors.bakery.cluster_watch import Watchers
-from fencelock.actors.bakery.config import SILENT_MS, Terms, later, leader_of, quorum
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    BakeryTiming,
+    Terms,
+    later,
+    leader_of,
+    quorum,
+)
 from fencelock.actors.bakery.event import ListTickets, Readiness, Tally
 from fencelock.actors.bakery.in_flight import (
     InFlightRequest,
@@ -36,6 +43,7 @@ from fencelock.actors.bakery.in_flight import (
     RequestOptions,
 )
 from fencelock.actors.bakery.proxy_message import (
+    Error,
     Expired,
     HoldRenewed,
     Locked,
@@ -45,15 +53,10 @@ from fencelock.actors.bakery.proxy_message import (
     Unlocked,
     Unlocking,
 )
-from fencelock.actors.bakery.ticket import TERM_MS_MAX, Who
+from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.error import (
-    InvalidRequestError,
-    NotHeldError,
-    OverloadedError,
-    UnsupportedError,
-)
+from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
@@ -70,6 +73,13 @@ LATE_MS = 150
 
 ANSWER_MS = 15_000
 """Timeout of a request that no leader answers (ms)."""
+
+READ_MS = 2_000
+"""Timeout of a read while no locks can be granted (ms)."""
+
+CANCEL_MS = 500
+"""Time after which a cancel is confirmed to the client, whether or not a leader has answered (ms):
+at once while no locks can be granted. The proxy goes on with it (`_on_cancel_due`)."""
 
 LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
@@ -108,17 +118,17 @@ class BakeryBackend(MembersBackend):
         random: Random,
         life: int,
         endpoints: Mapping[str, str] | None = None,
+        timing: BakeryTiming = BAKERY_TIMING,
     ) -> None:
         super().__init__(node, members, endpoints)
+        self.timing = timing
         self.leaders = set(members)
         """The nodes that may have been leaders, in this life."""
         self.terms = terms
-        self.in_flight = InFlightRequests(node, random)
+        self.in_flight = InFlightRequests(node, random, timing.repeat_ms)
         self.watchers = Watchers(node, life)
         self.tickets: Tally | None = None
         """The tickets of this node's leader, for a description; None while they are awaited."""
-        self.why_no_vote = ""
-        """Reason why this node does not vote; empty if it does, or while that is not known."""
         self.is_seated = False
         """Whether the group is known, so that the coordinator reports the election."""
         self.requests = {
@@ -173,7 +183,7 @@ class BakeryBackend(MembersBackend):
         opened = Opened(
             session=request.session,
             assigned=request.session,
-            ttl_ms=max(SILENT_MS, request.ttl_ms),
+            ttl_ms=max(self.timing.silent_ms, request.ttl_ms),
             node=self.node,
             request=request.request,
             master=self.master_for(request.session),
@@ -184,11 +194,11 @@ class BakeryBackend(MembersBackend):
 
     def _on_acquire(self, sender: Address, request: LockAcquire, now: Instant) -> Effects:
         """Request a lock; a request that is sent again is the same one."""
-        self._check_durations(request)
+        terms = self.terms
+        hold_ms, grace_ms = request.hold_ms or terms.hold_ms, request.grace_ms or terms.grace_ms
+        self._check_durations(request.lock, hold_ms, grace_ms)
         if isinstance(request, Acquire):
             self.check_not_reentrant(request)
-        elif leader := self.in_flight.without_shares():
-            raise UnsupportedError(replies.why_no_shares(leader))
         name = _name_of(Kind.LOCK, request)
         if any(wait.name.number > name.number for wait in self._waits(name)):
             return [Observe("proxy.late_request_dropped")]
@@ -197,28 +207,22 @@ class BakeryBackend(MembersBackend):
             if wait.name.number < name.number:
                 self.in_flight.end(wait)  # An owner is sequential: it has abandoned the old wait.
                 effects += replies.given_up(wait)
-        terms, until, note = self.terms, None, ""
+        until, note = None, ""
         if request.wait_ms is None and terms.wait_ms is not None:
             note = replies.default_timeout(terms.wait_ms)
         request = replace(
             request,
             wait_ms=terms.wait_ms if request.wait_ms is None else request.wait_ms,
-            hold_ms=request.hold_ms or terms.hold_ms,
-            grace_ms=request.grace_ms or terms.grace_ms,
+            hold_ms=hold_ms,
+            grace_ms=grace_ms,
         )
         if request.wait_ms is not None:
             until = later(now, (request.wait_ms or TRY_MS) + LATE_MS)
         return [*effects, *self._begin(name, sender, request, now, until=until, note=note)]
 
-    def _check_durations(self, request: LockAcquire | Renew) -> None:
-        durations = [("duration", request.hold_ms)]
-        if isinstance(request, LockAcquire):
-            durations.append(("grace", request.grace_ms))
-        for name, term_ms in durations:
-            if term_ms and not self.terms.least_ms <= term_ms <= TERM_MS_MAX:
-                allowed = f"{self.terms.least_ms} to {TERM_MS_MAX} ms are allowed"
-                text = f"{titled(request.lock)}: {name} is {term_ms} ms, {allowed}"
-                raise InvalidRequestError(text)
+    def _check_durations(self, lock: str, hold_ms: int, grace_ms: int) -> None:
+        if why := self.terms.why_invalid(hold_ms, grace_ms):
+            raise InvalidRequestError(f"{titled(lock)}: {why}")
 
     def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
         """Send the leaders a request to drop a hold."""
@@ -229,7 +233,7 @@ class BakeryBackend(MembersBackend):
 
     def _on_renew(self, sender: Address, request: Renew, now: Instant) -> Effects:
         """Send the leaders a request to restart the duration of a hold."""
-        self._check_durations(request)
+        self._check_durations(request.lock, request.hold_ms, 0)
         if request.fence <= 0:
             raise NotHeldError(replies.not_held(request, self.node))
         name, until = _name_of(Kind.RENEW, request), later(now, ANSWER_MS)
@@ -238,11 +242,39 @@ class BakeryBackend(MembersBackend):
     def _on_cancel(self, sender: Address, request: Cancel, now: Instant) -> Effects:
         """Send the leaders a request to drop an acquire, in any state; repeatable."""
         name, leader = _name_of(Kind.UNLOCK, request), ""
+        known = self.in_flight.by_name.get(name)
+        if known is not None and isinstance(known.request, Cancel) and known.until is None:
+            known.sender, known.request = sender, request  # It was confirmed, and that was lost.
+            return self._confirm_cancel(known)
         for wait in self._waits(name):
             if wait.name.number <= name.number:
                 leader = wait.leader  # It has the ticket.
                 self.in_flight.end(wait)
-        return self._begin(name, sender, request, now, leader=leader)
+        for earlier in self.in_flight.about(name.lock, name.who):
+            # This cancel includes the earlier ones, and it drops what the proxy drops by itself.
+            confirmed = earlier.sender is None and earlier.name.kind is Kind.UNLOCK
+            if confirmed and earlier.name.number <= name.number:
+                self.in_flight.end(earlier)
+        until_ms = CANCEL_MS if self.is_ready() else 0
+        return self._begin(name, sender, request, now, until=later(now, until_ms), leader=leader)
+
+    def _on_cancel_due(self, cancel: InFlightRequest, now: Instant) -> list[Effect]:
+        """Confirm a cancel that no leader has confirmed, and go on sending it.
+
+        The client relies on no grant of that request any more: if one comes, it gives it back.
+        Later requests of the same owner have higher numbers, so a late drop does not mean them.
+        Until the drop is done, a leader may hold the lock for the cancelled request, and calls a
+        later one a duplicate: that is not passed on (`_on_decided`).
+        """
+        confirmed = self._confirm_cancel(cancel)
+        return [*confirmed, *self.in_flight.send(cancel, now)]
+
+    @staticmethod
+    def _confirm_cancel(cancel: InFlightRequest) -> list[Effect]:
+        """Confirm ``cancel``, which goes on without a client that waits for it."""
+        confirmed = replies.cancelled(cancel)
+        cancel.sender, cancel.until = None, None
+        return [*confirmed, Observe("bakery.cancel_unconfirmed")]
 
     def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
         """Send the leaders a request to drop everything of a session."""
@@ -318,15 +350,59 @@ class BakeryBackend(MembersBackend):
         name = Name(Kind.LOCK, event.lock, event.who, event.request)
         pending = self.in_flight.by_name.get(name)
         if pending is not None:
+            duplicate = isinstance(event, LockFailed) and event.error in (
+                Error.DUPLICATE,
+                Error.HELD,
+            )
+            if duplicate and self._is_cancelled_before(name):
+                return [Observe("bakery.behind_cancel")]  # It is sent again.
+            if isinstance(event, LockFailed) and event.error is Error.HELD:
+                return self._verify_held(pending, event, now)
             self.in_flight.end(pending)
             kind = "acquire" if isinstance(event, Locked) else "other"
             self.latencies[kind].add(now - pending.since)
-            return replies.decided(pending, event)
+            return replies.decided(pending, event, self.in_flight.readiness, now)
         if isinstance(event, LockFailed):
             return [Observe("bakery.late_answer")]
         client = self.clients.of(event.who.session)
         stray = Observe("bakery.stray_grant")
         return [stray] if client is None else [stray, Send(client.address, replies.granted(event))]
+
+    def _verify_held(
+        self, acquire: InFlightRequest, refusal: LockFailed, now: Instant
+    ) -> list[Effect]:
+        """Ask a quorum whether the owner of ``acquire`` holds the lock, as one leader replied.
+
+        A leader that missed the drop of a hold, because the one that sent it died, has it until the
+        next epoch. Meanwhile the owner, whose release was confirmed, may acquire the lock again.
+        """
+        name = acquire.name._replace(kind=Kind.QUERY)
+        if name in self.in_flight.by_name:
+            return []
+        acquire.refusal = refusal
+        read = Inspect(lock=name.lock, session=name.who.session, request=name.number)
+        verified = self.in_flight.add(name, None, read, now, until=later(now, ANSWER_MS))
+        return [Observe("bakery.held_verified"), *verified]
+
+    def _on_verified(self, name: Name, state: QueryResult, now: Instant) -> list[Effect]:
+        """Refuse an acquire whose owner holds the lock; else another leader is asked for it."""
+        acquire = self.in_flight.by_name.get(name._replace(kind=Kind.LOCK))
+        if acquire is None or acquire.refusal is None:
+            return []
+        holders = state.holders or (() if state.holder is None else (state.holder,))
+        if name.who in [Who(one.session, one.owner) for one in holders]:
+            self.in_flight.end(acquire)
+            return replies.decided(acquire, acquire.refusal, self.in_flight.readiness, now)
+        acquire.refusal = None
+        self.in_flight.avoid(acquire)
+        return []
+
+    def _is_cancelled_before(self, name: Name) -> bool:
+        """Return whether a cancel of an earlier request of the same owner is not confirmed yet."""
+        about = self.in_flight.about(name.lock, name.who)
+        return any(
+            isinstance(one.request, Cancel) and one.name.number < name.number for one in about
+        )
 
     def _on_done(
         self, leader: Address, event: Unlocked | HoldRenewed | QueryResult, now: Instant
@@ -345,7 +421,7 @@ class BakeryBackend(MembersBackend):
                 return [Observe("bakery.answer_malformed")]
             case HoldRenewed() if not isinstance(request, Renew):
                 return [Observe("bakery.answer_malformed")]
-            case HoldRenewed() if not event.fence:
+            case HoldRenewed() if not event.fence and not event.invalid:
                 passed_on = self.in_flight.pass_on(pending, node, now)
                 if passed_on is not None:
                     return passed_on
@@ -359,6 +435,8 @@ class BakeryBackend(MembersBackend):
             case _:
                 pass
         self.in_flight.end(pending)
+        if isinstance(event, QueryResult) and pending.sender is None:
+            return self._on_verified(pending.name, event, now)
         kind = "release" if isinstance(request, Release) else "other"
         self.latencies[kind].add(now - pending.since)
         return replies.done(pending, event, self.node)
@@ -390,20 +468,13 @@ class BakeryBackend(MembersBackend):
         del sender
         self.is_seated = True
         self.leaders.update(leader.node for leader in readiness.leaders)
-        refusals: list[Effect] = []
         leads = self.in_flight.lead(readiness, now)
-        if leader := self.in_flight.without_shares():
-            for wait in self._waits_where(lambda wait: isinstance(wait.request, AcquireReadWrite)):
-                self.in_flight.end(wait)
-                refusals += replies.no_shares(wait, leader)
-                if wait.sent:
-                    refusals += self._undo(wait, now)
-        return [*leads, *refusals, *self.watchers.see(readiness)]
+        return [*leads, *self.watchers.see(readiness)]
 
     def _on_voting_status(self, sender: Address, status: VotingStatus, now: Instant) -> Effects:
         """Store why this node does not vote; before the first election nothing else is known."""
         del sender, now
-        self.why_no_vote = status.why
+        self.let_serve(status)
         if self.is_seated or not status.why:
             return []
         self.in_flight.readiness = replace(self.in_flight.readiness, detail=status.why)
@@ -414,15 +485,36 @@ class BakeryBackend(MembersBackend):
         effects = [*self.watchers.fall_silent(now), *self.tell_members()]
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
+                if isinstance(pending.request, Cancel):
+                    effects += self._on_cancel_due(pending, now)
+                    continue
                 self.in_flight.end(pending)
                 effects += replies.over(pending, self.in_flight.readiness, now)
                 if pending.name.kind is Kind.LOCK and pending.sent:
                     effects += self._undo(pending, now)
-            elif pending.sender is None and ms_between(pending.since, now) >= ANSWER_MS:
+            elif pending.sender is None and self._is_moot(pending, now):
                 self.in_flight.end(pending)  # Its target ends by its lease.
+            elif self._is_hopeless(pending, now):
+                self.in_flight.end(pending)
+                effects += replies.over(pending, self.in_flight.readiness, now)
             else:
                 effects += self.in_flight.send(pending, now)
         return effects
+
+    def _is_moot(self, pending: InFlightRequest, now: Instant) -> bool:
+        """Return whether ``pending``, for which no client waits, has been sent for long enough.
+
+        A cancel is sent until the lease of a hold that it means must be over: while the hold lives,
+        leaders refuse the next request of its owner.
+        """
+        cancels = isinstance(pending.request, Cancel)
+        longest_ms = max(ANSWER_MS, self.terms.max_ms) if cancels else ANSWER_MS
+        return ms_between(pending.since, now) >= longest_ms
+
+    def _is_hopeless(self, pending: InFlightRequest, now: Instant) -> bool:
+        """Return whether ``pending`` is a read that no leaders will answer soon."""
+        read = pending.name.kind is Kind.QUERY and not self.in_flight.readiness.ready
+        return read and ms_between(pending.since, now) >= READ_MS
 
     def _undo(self, wait: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to drop a wait that a leader has; no client waits for the reply."""
@@ -435,6 +527,15 @@ class BakeryBackend(MembersBackend):
         silent = set(clients)
         gone = self._drop_waits(lambda session: client_of(session) in silent)
         return [Observe("proxy.wait_of_silent_client_ended", gone)] if gone else []
+
+    def cancel_waits(self, clients: list[str], now: Instant) -> Effects:
+        """End the waits of clients whose key was removed, and have the leaders drop them."""
+        removed, effects = set(clients), list[Effect]()
+        for wait in self._waits_where(lambda wait: client_of(wait.name.who.session) in removed):
+            self.in_flight.end(wait)
+            if wait.sent:
+                effects += self._undo(wait, now)
+        return effects
 
     def gather_status(self, now: Instant) -> Effects:
         """Ask this node's leader for its tickets."""
@@ -456,7 +557,7 @@ class BakeryBackend(MembersBackend):
         if self.tickets is None:
             return None
         readiness = self.in_flight.readiness
-        leaders = tuple(leader.node for leader in readiness.leaders)
+        leaders = tuple(self.in_flight.leaders())
         detail = readiness.detail
         if self.why_no_vote and self.why_no_vote != detail:
             detail = f"{detail}; {self.why_no_vote}"

@@ -12,11 +12,9 @@ from fencelock.actors.message import Instant, ms_between
 if TYPE_CHECKING:
     from random import Random
 
+    from fencelock.actors.bakery.electorate import Electorate
     from fencelock.actors.bakery.event import Member
     from fencelock.actors.bakery.message import Seating
-
-BACKOFF_MS = 300
-"""Range over which coordinators that outbid each other spread their next proposals (ms)."""
 
 OVERRULED_MS_MAX = 1_600
 """Longest mean pause of a coordinator that is overruled again and again (ms).
@@ -35,29 +33,31 @@ class DuelBackoff:
 
     Args:
         random: spreads them.
+        range_ms: the range of the first ones (ms).
 
     """
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, range_ms: int) -> None:
+        self._range_ms = range_ms
         self.mine = 0
         """The epoch of the last seating that this coordinator had installed."""
-        self.pause_ms = BACKOFF_MS
+        self.pause_ms = self._range_ms
         self.until = Instant(0)
         """Time before which nothing is proposed, unless every leader is connected meanwhile."""
         self.overruled_at = Instant(0)
         self._random = random
 
-    def hear(self, seating: Seating, members: Sequence[Member]) -> None:
+    def hear(self, seating: Seating, members: Sequence[Member], electorate: Electorate) -> None:
         """End the pause if every leader is connected, since nothing needs to be undone then.
 
         A leader that is lost from now on is replaced at once.
         """
-        if len(living(seating, members)) == len(seating.leaders):
+        if len(living(seating, members, electorate)) == len(seating.leaders):
             self.until = Instant(0)
 
     def spread_ms(self) -> int:
         """Return the pause after a proposal of another was promised (ms)."""
-        return int(self._random.random() * BACKOFF_MS)
+        return int(self._random.random() * self._range_ms)
 
     def learn(self, before: int, epoch: int, now: Instant) -> None:
         """Note that ``epoch`` follows ``before``: propose nothing before ``until``.
@@ -68,7 +68,7 @@ class DuelBackoff:
         if before != self.mine or epoch == before:
             return
         if ms_between(self.overruled_at, now) > CALM_MS:
-            self.pause_ms = BACKOFF_MS
+            self.pause_ms = self._range_ms
         self.until = later(now, self.pause_ms // 2 + int(self._random.random() * self.pause_ms))
         self.overruled_at = now
-        self.pause_ms = min(2 * self.pause_ms, OVERRULED_MS_MAX)
+        self.pause_ms = min(2 * self.pause_ms, max(OVERRULED_MS_MAX, self._range_ms))

@@ -11,7 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.bakery.config import (
-    TRUST_MS,
+    BAKERY_TIMING,
+    TRUST_MS_MAX,
+    BakeryTiming,
     election_of,
     later,
     leader_of,
@@ -29,6 +31,7 @@ from fencelock.actors.bakery.epochs import (
     VotingRole,
     sound_leaders,
     sound_seating,
+    sound_statements,
 )
 from fencelock.actors.bakery.event import (
     BeatContents,
@@ -37,25 +40,26 @@ from fencelock.actors.bakery.event import (
     ElectionDue,
     Known,
     Member,
-    Raise,
     Readiness,
     Serve,
+    StateBound,
 )
 from fencelock.actors.bakery.leader_selection import (
     LeaderSelection,
-    can_hand_over,
+    can_merge,
     choose,
+    coordinator_of,
     leadership,
     living,
     names_of,
     readiness,
 )
-from fencelock.actors.bakery.max_lease import MaxLease
+from fencelock.actors.bakery.max_lease import MaxLease, longest_lease_ms
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
+    BoundStatement,
     Chosen,
-    Install,
     Lead,
     Merged,
     Outbid,
@@ -82,18 +86,16 @@ if TYPE_CHECKING:
 TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
 
-STALL_MS = 400
-"""A seating whose beats no majority accepted for this long is replaced (ms)."""
 
-PATIENCE_MS = 300
-"""Time for which a coordinator waits for further members after a majority is connected (ms)."""
+DEAF_MS = 300
+"""Time for which leaders must not reach each other before they are replaced (ms): three beats."""
 
 RECORDS_MAX = 64
 """Maximum records in the journal before it is compacted."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
 FromNode = (
-    Connected | Raise | ElectionDue | StartVoting | StopVoting | ChangeElectorate | ReadLeaders
+    Connected | StateBound | ElectionDue | StartVoting | StopVoting | ChangeElectorate | ReadLeaders
 )
 Received = FromPeer | FromNode
 
@@ -122,9 +124,11 @@ class ElectionCoordinator(VotingRole[Received]):
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
+        timing: BakeryTiming = BAKERY_TIMING,
         **known: Unpack[VoterArguments],
     ) -> None:
         super().__init__(address, host, **known)
+        self.timing = timing
         self.bound_ms = bound_ms
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
@@ -142,7 +146,9 @@ class ElectionCoordinator(VotingRole[Received]):
         """The next electorate, until an epoch with it was proposed."""
         self.reported: Readiness | None = None
         self.served: Serve | None = None
-        self.duel_backoff = DuelBackoff(random)
+        self.duel_backoff = DuelBackoff(random, timing.backoff_ms)
+        self.since: dict[str, Instant] = {}
+        """The time since which a condition holds that must last before it counts."""
         self._count()
 
     def begin(self, now: Instant) -> Effects:
@@ -157,7 +163,7 @@ class ElectionCoordinator(VotingRole[Received]):
                 return [*self._on_seen(event, now), *self._go_on(now)]
             case ElectionDue():
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
-            case Raise():
+            case StateBound():
                 return self.bound.begin(self.durable_promises.seating, event, self.electorate)
             case StartVoting():
                 self.may_vote = True
@@ -202,8 +208,17 @@ class ElectionCoordinator(VotingRole[Received]):
             counts = asked if isinstance(event, Promised) and asked.members else self.electorate
             if not self.voting.registers(member, event.voter, counts):
                 return (Observe("bakery.unregistered_vote"),)
-        if isinstance(event, Promised) and not sound_seating(event.seating, self.names_with(sent)):
+        if isinstance(event, Promised) and not (
+            sound_seating(event.seating, self.names_with(sent))
+            and sound_statements(event.statements, event.seating)
+        ):
             return (Observe("bakery.promise_malformed"),)
+        refused = self._refuse_members(sender, event, now)
+        refused = refused or self._refuse_leases(sender, event, now)
+        return refused or self._on_sound(sender, event, now)
+
+    def _on_sound(self, sender: Address, event: FromPeer, now: Instant) -> Effects:
+        member = node_of(sender)
         match event:
             case Propose():
                 return self._on_propose(sender, event, now)
@@ -214,10 +229,32 @@ class ElectionCoordinator(VotingRole[Received]):
             case Merged():
                 return self._on_merged(member, event, now)
             case Vouch():
-                return self._on_vouch(sender, event, now)
+                return self._on_vouch(sender, event)
             case Vouched():
-                seating = self.durable_promises.seating
-                return self.bound.on_vouched(member, seating, event, self.electorate)
+                return self.bound.on_vouched(member, event, self.electorate)
+
+    def _refuse_members(self, sender: Address, event: FromPeer, now: Instant) -> list[Effect]:
+        """Return nothing if ``sender`` names only members that it can know, else a report."""
+        known = self.durable_promises.seating.epoch
+        if isinstance(event, Promised):
+            epoch = event.seating.epoch
+            return self.refuse_electorate(sender, event.electorate, epoch, known, now)
+        if isinstance(event, Propose) and event.electorate.number >= self.electorate.number:
+            return self.refuse_electorate(sender, event.electorate, event.epoch, known, now)
+        return []
+
+    def _refuse_leases(self, sender: Address, event: FromPeer, now: Instant) -> list[Effect]:
+        """Return nothing if ``sender`` reports only leases that it can have, else a report."""
+        match event:
+            case Promised():
+                stated_ms = (one.bound_ms for one in event.statements)
+                return self.refuse_lease(sender, event.seating, now, *stated_ms)
+            case Merged():
+                return self.refuse_lease(sender, NOBODY, now, event.left_ms)
+            case Vouch():
+                return self.refuse_lease(sender, NOBODY, now, event.bound_ms)
+            case Propose() | Outbid() | Vouched():
+                return []
 
     def _votes_on(self, proposed: Electorate) -> bool:
         """Return whether this node votes, or would if ``proposed`` came into force."""
@@ -272,6 +309,7 @@ class ElectionCoordinator(VotingRole[Received]):
             quiet_ms=quiet_ms,
             voter=self.voting.voter,
             electorate=durable_promises.electorate,
+            statements=tuple(durable_promises.statements.values()),
         )
         return [*effects, Send(sender, promised)]
 
@@ -306,7 +344,9 @@ class ElectionCoordinator(VotingRole[Received]):
     def _on_seen(self, seen: Connected, now: Instant) -> list[Effect]:
         """Store the connected members, and learn the highest seating that any of them knows."""
         if not self.electorate.is_quorum([member.node for member in self.seen]):
-            self.patient_until = later(now, PATIENCE_MS)  # An unseen leader may be there.
+            self.patient_until = later(
+                now, self.timing.patience_ms
+            )  # An unseen leader may be there.
         self.seen = seen.members
         self._recount()
         self.highest = max(self.highest, *(member.promised for member in seen.members))
@@ -327,9 +367,7 @@ class ElectionCoordinator(VotingRole[Received]):
             self.duel_backoff.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
-        record = Install(
-            seating=self.durable_promises.seating, electorate=self.durable_promises.electorate
-        )
+        record = self.durable_promises.installed()
         return [self._persist(record), self._beat_contents(now), self._known()]
 
     def _persist(self, record: Message) -> Persist | Checkpoint:
@@ -343,11 +381,11 @@ class ElectionCoordinator(VotingRole[Received]):
     def _go_on(self, now: Instant) -> list[Effect]:
         """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
-        self.duel_backoff.hear(self.durable_promises.seating, self.seen)
+        self.duel_backoff.hear(self.durable_promises.seating, self.seen, self.electorate)
         election = self.election
-        voters = [member.node for member in self.seen if member.votes]
-        coordinates = self.is_voter and voters[:1] == [self.node]
-        if election is not None and (not coordinates or election.is_late(now)):
+        coordinates = self.is_voter and self._coordinates(now)
+        late = election is not None and election.is_late(now, self.timing.phase_ms)
+        if election is not None and (late or not coordinates):
             effects += self._give_up(now, "bakery.election_given_up")
         elif election is not None and election.phase is ElectionPhase.WAITING:
             election.begin_merging(self.seen, now)
@@ -359,6 +397,23 @@ class ElectionCoordinator(VotingRole[Received]):
         ):
             effects += self._propose(now)
         return [*effects, *self._report(now)]
+
+    def _coordinates(self, now: Instant) -> bool:
+        """Return whether this is the smallest voter that reaches a quorum, and has been for long.
+
+        The beats of a smaller one show only a moment later whom it reaches.
+        """
+        first = next((member.node for member in self.seen if member.votes), "")
+        chosen = coordinator_of(self.seen, self.electorate) == self.node
+        deputy = self._has_lasted("deputy", now, holds=chosen and first != self.node)
+        return first == self.node or deputy
+
+    def _has_lasted(self, what: str, now: Instant, *, holds: bool) -> bool:
+        """Return whether ``what`` holds, and has held for `DEAF_MS`."""
+        if not holds:
+            self.since.pop(what, None)
+            return False
+        return ms_between(self.since.setdefault(what, now), now) >= DEAF_MS
 
     def _serve(self, now: Instant) -> list[Effect]:
         """Let the leader of this node serve once a quorum knows the seating, durably (B2).
@@ -381,8 +436,10 @@ class ElectionCoordinator(VotingRole[Received]):
     def _propose(self, now: Instant) -> list[Effect]:
         seating = self.durable_promises.seating
         changed = self._changed()
-        leaders, why_not = changed or choose(seating, self.seen, self.electorate)
-        stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= STALL_MS
+        leaders, why_not, deaf = changed or choose(seating, self.seen, self.electorate)
+        if not self._has_lasted("deaf", now, holds=deaf) and deaf:
+            return []
+        stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= self.timing.stall_ms
         if not leaders and not why_not and stalled:
             leaders = seating.leaders  # They are connected, but a quorum promised more.
         missing = self.electorate.everyone.keys() - {member.node for member in self.seen}
@@ -405,7 +462,7 @@ class ElectionCoordinator(VotingRole[Received]):
         seen = [m._replace(votes=m.votes or _joins(m, wanted)) for m in self.seen]
         choice = choose(seating, seen, wanted)
         if not choice.leaders and not choice.why_not:
-            choice = LeaderSelection(tuple(living(seating, self.seen)), "")
+            choice = LeaderSelection(tuple(living(seating, self.seen, wanted)), "")
         if not choice.leaders:
             self.wanted = None
             return None
@@ -424,28 +481,33 @@ class ElectionCoordinator(VotingRole[Received]):
                 return [Send(election_of(name), election.proposal) for name in left]
             case ElectionPhase.MERGING:
                 left = [one.node for one in election.leaders if one.node not in election.merged]
-                return [Send(leader_of(name), election.lead) for name in left]
+                return [Send(leader_of(name), election.lead(self.bound_ms)) for name in left]
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
         self.election = None
         self.not_before = later(now, TICK_MS + self.duel_backoff.spread_ms())
         return [Observe(why), self._beat_contents(now)]
 
-    def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
-        """Store a longer bound, unless a higher epoch was promised: that has reported its bound."""
+    def _on_vouch(self, sender: Address, vouch: Vouch) -> Effects:
+        """Store a leader's statement, unless a higher epoch was promised, with the last one."""
         durable_promises = self.durable_promises
         if (durable_promises.promised, durable_promises.seating.epoch) != (
             vouch.epoch,
             vouch.epoch,
         ):
             return (Observe("bakery.vouch_ignored"),)
-        seating = durable_promises.seating._replace(
-            bound_ms=max(durable_promises.seating.bound_ms, vouch.bound_ms)
-        )
+        leader = node_of(sender)
+        statement = BoundStatement(leader, vouch.number, vouch.bound_ms)
+        if not sound_statements((statement,), durable_promises.seating):
+            return (Observe("bakery.vouch_malformed"),)
+        written: list[Effect] = []
+        if durable_promises.state(statement):
+            written = [self._persist(durable_promises.installed())]
+        elif durable_promises.statements[leader] != statement:
+            return (Observe("bakery.vouch_ignored"),)
         voter = self.voting.voter
-        vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, voter=voter)
-        learned = self._learn(seating, durable_promises.electorate, now)
-        return [*learned, Send(sender, vouched)]
+        vouched = Vouched(epoch=vouch.epoch, number=vouch.number, voter=voter)
+        return [*written, Send(sender, vouched)]
 
     def _beat_contents(self, now: Instant) -> Send:
         election = self.election
@@ -459,16 +521,12 @@ class ElectionCoordinator(VotingRole[Received]):
         return Send(status_of(self.node), contents)
 
     def _report(self, now: Instant) -> list[Effect]:
-        heeded = ms_between(self.healthy_at, now) < STALL_MS
+        heeded = ms_between(self.healthy_at, now) < self.timing.stall_ms
         report = readiness(self.durable_promises.seating, self.seen, self.electorate, heeded=heeded)
         if report == self.reported:
             return []
         self.reported = report
         return [Send(proxy_of(self.node), report), Send(members_of(self.node), report)]
-
-
-PHASE_MS = 1_000
-"""A phase that takes longer than this (ms) is given up: a member is gone, or another proposes."""
 
 
 NEVER = Instant(0)
@@ -508,6 +566,8 @@ class Election:
     quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
     former: Seating = NOBODY
     former_electorate: Electorate = FOUNDERS
+    statements: dict[str, BoundStatement] = field(default_factory=dict[str, BoundStatement])
+    """The last statement of each leader of ``former`` that a promise reported."""
     empty: bool = False
     merged: dict[str, int] = field(default_factory=dict[str, int])
     promised_at: Instant = NEVER
@@ -519,10 +579,15 @@ class Election:
         electorate = self.electorate.as_sent()
         return Propose(epoch=self.epoch, leaders=self.leaders, electorate=electorate)
 
-    @property
-    def lead(self) -> Lead:
-        """The request sent to the leaders."""
-        return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
+    def lead(self, bound_ms: int) -> Lead:
+        """Return the request sent to the leaders; see `seating`."""
+        return Lead(
+            epoch=self.epoch,
+            leaders=self.leaders,
+            former=self.former,
+            empty=self.empty,
+            bound_ms=bound_ms,
+        )
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
         """Count a promise, once per member; return whether a quorum has promised now."""
@@ -532,8 +597,12 @@ class Election:
         quiet_ms = max(0, promised.quiet_ms)
         self.quiet_at[member] = Instant(now - quiet_ms * NS_PER_MS)
         if promised.seating.epoch > self.former.epoch:
-            self.former_electorate = promised.electorate
-        self.former = max(self.former, promised.seating, key=lambda s: (s.epoch, s.bound_ms))
+            self.former, self.former_electorate = promised.seating, promised.electorate
+            self.statements = {}
+        if promised.seating.epoch == self.former.epoch:
+            for one in promised.statements:
+                known = self.statements.get(one.leader, one)
+                self.statements[one.leader] = max(known, one, key=lambda each: each.number)
         if not self.electorate.is_quorum(self.promised):
             return False
         self.promised_at = now
@@ -544,7 +613,7 @@ class Election:
         self.phase, self.began = ElectionPhase.MERGING, now
         if self.former.epoch == 0:
             self.empty = True
-        elif not can_hand_over(self.former, members):
+        elif not can_merge(self.former, self.leaders, members):
             if self.left_ms(now) > 0:
                 self.phase = ElectionPhase.WAITING
             else:
@@ -554,14 +623,15 @@ class Election:
         """Return how long some lease of the former leaders may still live (ms).
 
         A majority heeded them until ``quiet_at``. So they granted nothing later than
-        `TRUST_MS` after that, and nothing for longer than the bound. A member whose promise
-        counts, but reported an older seating, has been quiet since it promised now.
+        `TRUST_MS_MAX` after that, and nothing for longer than they had stated. A member whose
+        promise counts, but reported an older seating, has been quiet since it promised now.
         """
         quiet = max(
             at if self.promised[member].epoch == self.former.epoch else self.promised_at
             for member, at in self.quiet_at.items()
         )
-        whole = surely_over(TRUST_MS + self.former.bound_ms)
+        longest_ms = longest_lease_ms(self.former, tuple(self.statements.values()))
+        whole = surely_over(TRUST_MS_MAX + longest_ms)
         return max(0, whole - ms_between(quiet, now))
 
     def on_merged(self, member: str, merged: Merged) -> bool:
@@ -577,9 +647,9 @@ class Election:
         """Return the seating to install; leases last ``bound_ms`` unless one is longer."""
         return Seating(self.epoch, self.leaders, max(bound_ms, *self.merged.values()))
 
-    def is_late(self, now: Instant) -> bool:
-        """Return whether the phase has taken too long."""
-        return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= PHASE_MS
+    def is_late(self, now: Instant, phase_ms: int) -> bool:
+        """Return whether the phase has taken longer than ``phase_ms``."""
+        return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= phase_ms
 
 
 def _joins(member: Member, wanted: Electorate) -> bool:

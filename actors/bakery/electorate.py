@@ -131,6 +131,22 @@ def is_sound(electorate: Electorate) -> bool:
     )
 
 
+def can_follow(later: Electorate, known: Electorate, epoch: int) -> bool:
+    """Return whether an honest member that knows ``later``, with ``epoch``, can exist beside this.
+
+    Each change of the members takes an epoch, and adds or removes one voter. So two electorates
+    differ in no more voters than there are changes between them. ``known`` may have been given up
+    while two groups had to agree; then what follows begins with its ``former``.
+    """
+    begins = [Membership(known.number, known.members)]
+    if known.former:
+        begins.append(Membership(known.number - 1, known.former))
+    voters = Membership(later.number, later.members).voters
+    return later.number <= epoch and any(
+        len(voters ^ begin.voters) <= later.number - begin.number for begin in begins
+    )
+
+
 def _is_one_change(electorate: Electorate) -> bool:
     former = Membership(electorate.number - 1, electorate.former)
     return Membership(electorate.number, electorate.members).is_next_of(former)

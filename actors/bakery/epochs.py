@@ -6,19 +6,29 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
-from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, election_of, leader_of, quorum
-from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    LEADERS_MAX,
+    BakeryTiming,
+    election_of,
+    leader_of,
+    quorum,
+)
+from fencelock.actors.bakery.electorate import FOUNDERS, NUMBER_MAX, Electorate, can_follow
+from fencelock.actors.bakery.max_lease import OwnBound
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
+    BoundStatement,
     Chosen,
     DropTicket,
     Install,
     Propose,
     Seating,
 )
-from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.effect import Observe, Send
+from fencelock.actors.bakery.ticket import LEASE_MS_MAX, Who
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Member, VoterIds
 from fencelock.actors.message import Address, Event, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role
@@ -31,24 +41,38 @@ EPOCHS_PER_S = 1
 EPOCHS_AHEAD_MAX = 1 << 16
 """Epochs allowed beyond that rate: days of elections at more than one a second."""
 
+EPOCHS_AFTER_START = 64
+"""Epochs above the highest in the journal that are allowed at the start of a life in any case. With
+more, each restart beside a rogue member could take this one further away from the others."""
+
+LEASE_SLACK_MS = 1_000
+"""Time by which a lease may be above its limit (ms): each hand-over of a table rounds it up."""
+
 
 @dataclass(slots=True)
 class EpochLimit:
-    """The highest epoch that is plausible at present: a message with a higher one is forged.
+    """The highest epoch and the longest lease that are plausible: what is beyond them is forged.
 
     Without a limit one message could use up all epochs, and no leaders would ever be chosen
     again. The limit rises by `EPOCHS_PER_S`. It counts from the founding date of the group, so
     that a member that was away for long accepts the epochs of the others; or from the epoch in
-    its journal, if the clock of its host is wrong.
+    its journal, if the clock of its host is wrong. A member that a forged epoch took up to the
+    limit stays within that of the others, as soon as the difference of their dates has passed.
+
+    A lease that a member reports is one for which the leaders may have to be waited for, so no
+    honest member reports one that nobody may take: above ``[bakery] max_hold``, or above the one
+    in the journal if that was lowered since.
 
     Args:
         age_s: time from the founding date to the start of this life (s), or 0 if it is not known.
         known: the highest epoch in the journal.
+        lease_ms: the longest lease that this member accepts (ms).
 
     """
 
     age_s: int = 0
     known: int = 0
+    lease_ms: int = LEASE_MS_MAX
     began: Instant | None = None
     """The time of the first question."""
 
@@ -57,15 +81,27 @@ class EpochLimit:
         if self.began is None:
             self.began = now
         passed_s = ms_between(self.began, now) // 1_000
-        start = max(self.age_s * EPOCHS_PER_S, self.known)
-        return min(EPOCH_MAX, start + passed_s * EPOCHS_PER_S + EPOCHS_AHEAD_MAX)
+        start = max(self.age_s * EPOCHS_PER_S + EPOCHS_AHEAD_MAX, self.known + EPOCHS_AFTER_START)
+        return min(EPOCH_MAX, start + passed_s * EPOCHS_PER_S)
 
     def allows(self, epoch: int, now: Instant) -> bool:
         """Return whether ``epoch`` is plausible at ``now``."""
         return 0 <= epoch <= self.highest(now)
 
+    def allows_lease(self, lease_ms: int) -> bool:
+        """Return whether an honest member can report a lease of ``lease_ms``."""
+        return lease_ms <= self.lease_ms + LEASE_SLACK_MS
+
 
 TOO_FAR = Observe("bakery.epoch_too_far")
+
+
+def longest(lease_ms: int, limit: EpochLimit) -> str:
+    """Return the report of a lease that no honest member can have."""
+    return (
+        f"a lease of {lease_ms} ms, and {limit.lease_ms} ms are allowed: all nodes must have the "
+        "same max_hold under [bakery] in the configuration. If they have, stop that node"
+    )
 
 
 def _journal_of(member: Member) -> int:
@@ -142,6 +178,8 @@ class DurablePromises:
     seating: Seating = NOBODY
     electorate: Electorate = FOUNDERS
     quiet_since: Instant | None = None
+    statements: dict[str, BoundStatement] = field(default_factory=dict[str, BoundStatement])
+    """The last statement that is known of each leader of ``seating``."""
 
     @classmethod
     def recover(cls, records: Sequence[Message]) -> DurablePromises:
@@ -153,16 +191,26 @@ class DurablePromises:
                 durable_promises.proposed = record.electorate
             elif isinstance(record, Install):
                 durable_promises.learn(record.seating, record.electorate, Instant(0))
+                if record.seating.epoch == durable_promises.seating.epoch:
+                    for statement in record.statements:
+                        durable_promises.state(statement)
         durable_promises.quiet_since = None
         return durable_promises
 
     def records(self) -> tuple[Message, ...]:
         """Return the records that replace everything ever written."""
         promise = Propose(epoch=self.promised, leaders=self.leaders, electorate=self.proposed)
-        installed = Install(seating=self.seating, electorate=self.electorate)
         return (
             *((promise,) if self.promised else ()),
-            *((installed,) if self.seating.epoch else ()),
+            *((self.installed(),) if self.seating.epoch else ()),
+        )
+
+    def installed(self) -> Install:
+        """Return the record of the seating, and of the statements of its leaders."""
+        return Install(
+            seating=self.seating,
+            electorate=self.electorate,
+            statements=tuple(self.statements.values()),
         )
 
     def may_promise(self, proposal: Propose) -> bool:
@@ -185,19 +233,17 @@ class DurablePromises:
     def learn(self, seating: Seating, electorate: Electorate, now: Instant) -> bool:
         """Store an installed seating; return whether it is new.
 
-        Of one epoch the bound may grow, and the electorate may turn out to be in force.
+        Of one epoch, the electorate may turn out to be in force.
         """
         before = self.seating
         if seating.epoch < before.epoch or seating.epoch == 0:
             return False
         if seating.epoch == before.epoch:
-            seating = before._replace(bound_ms=max(seating.bound_ms, before.bound_ms))
-            if electorate != self.electorate.settled():
-                electorate = (
-                    self.electorate
-                )  # A node of an earlier release knows the founders only.
-            if (seating, electorate) == (before, self.electorate):
+            if electorate != self.electorate.settled() or electorate == self.electorate:
                 return False
+            seating = before
+        else:
+            self.statements = {}
         self.seating, self.electorate = seating, electorate
         if seating.epoch >= self.promised:
             self.promised, self.leaders = seating.epoch, seating.leaders
@@ -205,6 +251,20 @@ class DurablePromises:
         elif seating.epoch > before.epoch:
             self.quiet_since = now
         return True
+
+    def state(self, statement: BoundStatement) -> bool:
+        """Store a statement of a leader of ``seating``; return whether it is new."""
+        known = self.statements.get(statement.leader)
+        if known is not None and known.number >= statement.number:
+            return False
+        self.statements[statement.leader] = statement
+        return True
+
+    @property
+    def lease_ms(self) -> int:
+        """The longest lease that the seating or a statement allows (ms), or 0 if there is none."""
+        bounds = (one.bound_ms for one in self.statements.values())
+        return min(LEASE_MS_MAX, max(self.seating.bound_ms, *bounds, 0))
 
     def quiet_ms(self, now: Instant) -> int:
         """Return for how long no beat of a leader of ``seating`` was accepted (ms)."""
@@ -225,6 +285,15 @@ def sound_seating(seating: Seating, members: Collection[str]) -> bool:
         return seating == NOBODY
     sound = sound_leaders(seating.leaders, members)
     return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
+
+
+def sound_statements(statements: Sequence[BoundStatement], seating: Seating) -> bool:
+    """Return whether a peer's ``statements`` can be of the leaders of ``seating``."""
+    leaders = [leader.node for leader in seating.leaders]
+    return len(statements) <= len(leaders) and all(
+        one.leader in leaders and 0 < one.number < NUMBER_MAX and one.bound_ms > 0
+        for one in statements
+    )
 
 
 class VoterArguments(TypedDict):
@@ -263,12 +332,53 @@ class VotingRole(Role[E]):
         voting.found(members)
         self.electorate = voting.founders
         self.may_vote = voting.votes
+        self.impossible = ImpossibleMessages(node)
 
     @property
     def is_voter(self) -> bool:
         """Whether this node votes: under its own journal, which is registered."""
         voting = self.voting
         return self.may_vote and voting.registers(self.node, voting.voter, self.electorate)
+
+    def refuse_lease(
+        self, sender: Address, seating: Seating, now: Instant, *others_ms: int
+    ) -> list[Effect]:
+        """Return nothing if ``sender`` reports only leases that it can have, else a report.
+
+        Args:
+            sender: the role that sent the message.
+            seating: the seating in it.
+            now: the present time.
+            others_ms: the other leases in it (ms).
+
+        """
+        lease_ms = max(seating.bound_ms, *others_ms, 0)
+        if self.voting.limit.allows_lease(lease_ms):
+            return []
+        text = longest(lease_ms, self.voting.limit)
+        return self.impossible.report(sender, "bakery.impossible_lease", text, now)
+
+    def refuse_electorate(
+        self, sender: Address, sent: Electorate, epoch: int, known_epoch: int, now: Instant
+    ) -> list[Effect]:
+        """Return nothing if ``sender`` can know these members, else a report.
+
+        Args:
+            sender: the role that sent the message.
+            sent: the electorate in it.
+            epoch: its epoch. Of an earlier one than is known here, nothing is learned.
+            known_epoch: the epoch of the electorate that is known here.
+            now: the present time.
+
+        """
+        later = self.voting.electorate(sent)
+        if epoch < known_epoch or can_follow(later, self.electorate, epoch):
+            return []
+        text = (
+            f"the members {', '.join(later.names)} after {later.number} changes in epoch {epoch}, "
+            f"and known are {', '.join(self.electorate.names)} after {self.electorate.number}"
+        )
+        return self.impossible.report(sender, "bakery.impossible_members", text, now)
 
     def names_with(self, sent: Electorate) -> set[str]:
         """Return the nodes that may lead, as far as this node or the electorate ``sent`` says."""
@@ -298,31 +408,38 @@ class EpochState:
         leaders: the leaders of that epoch, this one too, in order of rank.
         barred: no lower epoch is accepted, because the table was exported for this one.
         serving: whether clients are served, in ``epoch``.
-        bound_ms: the longest lease (ms).
+        bound: the leases for which it votes.
         trusted_at: send time of the oldest beat that a majority answered.
+        timing: the times of this member.
 
     """
 
     node: str
     life: int
+    timing: BakeryTiming = BAKERY_TIMING
     epoch: int = 0
     leaders: tuple[Chosen, ...] = ()
     others: tuple[str, ...] = ()
     quorum: int = 1
     barred: int = 0
     serving: bool = False
-    bound_ms: int = 0
     trusted_at: Instant | None = None
+    bound: OwnBound = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without an epoch."""
+        self.bound = OwnBound(self.node)
 
     @property
     def me(self) -> Chosen:
         """This leader, in this life."""
         return Chosen(self.node, self.life)
 
-    def take(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
+    def take(self, epoch: int, leaders: tuple[Chosen, ...], bound_ms: int) -> None:
         """Become a leader of ``epoch``, with a complete table, but not serving yet."""
         assert epoch >= self.barred  # B4
         assert self.me in leaders
+        self.bound.begin(epoch, bound_ms)
         self.epoch, self.barred, self.leaders = epoch, epoch, leaders
         self.others = tuple(one.node for one in leaders if one.node != self.node)
         self.quorum = quorum(len(leaders))
@@ -355,7 +472,11 @@ class EpochState:
     def trusted(self, now: Instant) -> bool:
         """Return whether a grant made now ends before any member considers it impossible."""
         at = self.trusted_at
-        return self.serving and at is not None and ms_between(at, now) < TRUST_MS
+        return self.serving and at is not None and ms_between(at, now) < self.timing.trust_ms
+
+    def wait_for_bound(self, lease_ms: int) -> list[Effect]:
+        """Return nothing if a vote for ``lease_ms`` may be given, else what must come first."""
+        return self.bound.wait_for(lease_ms, serving=self.serving)
 
     def can_win(self, refused: int) -> bool:
         """Return whether a quorum is left, when so many have refused."""

@@ -27,8 +27,8 @@ class Member(NamedTuple):
     """The electorate of ``seating``."""
     voter: int = 0
     """The id under which it votes, as it said; 0 if it does not."""
-    shares: bool = False
-    """Whether the member knows shared tickets."""
+    reaches: tuple[Chosen, ...] | None = None
+    """The members that are connected with it, without itself; None if that is not known."""
 
 
 @local
@@ -91,13 +91,20 @@ class Serve(Local):
 
 
 @local
-class Raise(Local):
-    """Leader to coordinator: a lease of ``bound_ms`` is requested.
+class StateBound(Local):
+    """Leader to coordinator: statement ``number`` of this leader; see `max_lease.py`."""
 
-    Answered by a `Serve` of the same epoch with that bound, once a majority knows it.
-    """
-
+    epoch: int
+    number: int
     bound_ms: int
+
+
+@local
+class BoundKnown(Local):
+    """Coordinator to leader: a quorum has confirmed its statement ``number``."""
+
+    epoch: int
+    number: int
 
 
 @local

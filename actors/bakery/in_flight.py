@@ -20,6 +20,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.proxy_message import (
     Lock,
+    LockFailed,
     Query,
     QueryResult,
     RenewHold,
@@ -34,8 +35,6 @@ from fencelock.actors.message import Address, Instant, ms_between
 if TYPE_CHECKING:
     from random import Random
 
-REPEAT_MS = 200
-"""First pause before a leader is asked again (ms); it doubles from there."""
 
 REPEAT_MS_MAX = 1_000
 """Longest such pause (ms): it shows the leader that the request is still wanted."""
@@ -201,7 +200,7 @@ class InFlightRequest:
     leader: str = ""
     note: str = ""
     sent: int = 0
-    pause_ms: int = REPEAT_MS
+    pause_ms: int = 0
     due: Instant | None = None
     redirected: bool = False
     """Whether it was sent to another leader at once, which is known to have the request."""
@@ -209,6 +208,8 @@ class InFlightRequest:
     """Leaders that replied to a request to all, or that do not have the hold to renew."""
     poll: Poll | None = None
     """The replies to the current round of a read."""
+    refusal: LockFailed | None = None
+    """What a leader replied to an acquire, while a quorum is asked whether it is true."""
 
 
 class InFlightRequests:
@@ -217,11 +218,13 @@ class InFlightRequests:
     Args:
         node: this node: if it leads, it is asked first.
         random: chooses where the round robin begins.
+        repeat_ms: a request without a reply is first sent again after this.
 
     """
 
-    def __init__(self, node: str, random: Random) -> None:
+    def __init__(self, node: str, random: Random, repeat_ms: int) -> None:
         self.node = node
+        self.repeat_ms = repeat_ms
         self.readiness = Readiness(
             epoch=0, leaders=(), reachable=(), ready=False, detail="starting", members=()
         )
@@ -245,6 +248,7 @@ class InFlightRequests:
         """Add a request, and send it if there are leaders: to ``leader`` first, if that leads."""
         self.count += 1
         pending = InFlightRequest(name, self.count, sender, request, now, **options)
+        pending.pause_ms = self.repeat_ms
         self.by_name[name] = pending
         self.by_number[pending.number] = pending
         self.of.setdefault((name.lock, name.who), {})[pending.number] = None
@@ -279,11 +283,6 @@ class InFlightRequests:
             for node, life in self.readiness.leaders
             if node in reachable and lives.get(node, life) == life
         ]
-
-    def without_shares(self) -> str:
-        """Return the first leader that does not know shared tickets, or an empty text."""
-        known = {member.node for member in self.readiness.members if member.shares}
-        return next((name for name in self.leaders() if name not in known), "")
 
     def send(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to its leader, or to the next one if that is gone."""
@@ -335,6 +334,12 @@ class InFlightRequests:
             return self.send(pending, now)
         return None if len(pending.answered) >= exports_needed(len(led)) else []
 
+    def avoid(self, pending: InFlightRequest) -> None:
+        """Send a request to another leader than the last, if there is one, when it is due again."""
+        others = [name for name in self.leaders() if name != pending.leader]
+        if others:
+            pending.leader = others[0]
+
     def read(
         self, pending: InFlightRequest, leader: str, answer: QueryResult, now: Instant
     ) -> QueryResult | None:
@@ -365,7 +370,7 @@ class InFlightRequests:
             if began and pending.name.kind is Kind.RENEW:
                 pending.answered.clear()  # The new leaders may have learned of it.
             if began or pending.leader not in leaders:
-                pending.pause_ms = REPEAT_MS
+                pending.pause_ms = self.repeat_ms
                 effects += self.send(pending, now)
         return effects
 
@@ -383,7 +388,7 @@ class InFlightRequests:
     def _later(self, pending: InFlightRequest, now: Instant) -> None:
         pause_ms = pending.pause_ms
         if pending.name.kind is not Kind.QUERY:  # A read waits for no lock, only for agreement.
-            pending.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
+            pending.pause_ms = min(2 * pause_ms, max(REPEAT_MS_MAX, self.repeat_ms))
         at = later(now, pause_ms)
         pending.due = at if pending.until is None else max(later(now, 1), min(at, pending.until))
         heapq.heappush(self._due, (pending.due, pending.number))

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fencelock.actors.bakery.config import COPY_MS, RESEND_MS, Terms, later, leader_of, proxy_of
-from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    COPY_MS,
+    BakeryTiming,
+    Terms,
+    later,
+    leader_of,
+    proxy_of,
+)
+from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState, longest
 from fencelock.actors.bakery.event import (
+    BoundKnown,
     Connected,
     Known,
     ListTickets,
@@ -42,14 +51,16 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.proxy_message import Error
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
+from fencelock.actors.bakery.ticket import ROUND_MAX, Ticket, Turn, epoch_of, fits, is_fence, names
 from fencelock.actors.bakery.ticket_attempt import (
     TicketAttempt,
     TicketAttempts,
     TicketStep,
     ended_before,
 )
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
+from fencelock.actors.fault import reading
+from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
@@ -74,7 +85,17 @@ FromLeader = (
     | Extended
 )
 FromNode = (
-    Lead | Export | Table | Serve | Trust | Connected | Known | ListTickets | StepDue | ReadLeaders
+    Lead
+    | Export
+    | Table
+    | Serve
+    | BoundKnown
+    | Trust
+    | Connected
+    | Known
+    | ListTickets
+    | StepDue
+    | ReadLeaders
 )
 """Messages about epochs, and events of this node."""
 
@@ -92,6 +113,7 @@ class Leader(Role[Received]):
         members: all configured members, sorted.
         terms: the allowed durations.
         limit: the epochs that are plausible.
+        timing: the times of this member.
 
     """
 
@@ -105,12 +127,15 @@ class Leader(Role[Received]):
         members: tuple[str, ...],
         terms: Terms,
         limit: EpochLimit | None = None,
+        timing: BakeryTiming = BAKERY_TIMING,
     ) -> None:
         super().__init__(address, host)
         self.members = set(members)
         """The nodes that may take part in elections, at any time of this life."""
         self.limit = limit or EpochLimit()
-        self.epoch_state = EpochState(node, life)
+        self.impossible = ImpossibleMessages(node)
+        self.epoch_state = EpochState(node, life, timing)
+        self.epoch_state.bound.default_ms = terms.lease_ms
         self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
         self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
@@ -135,8 +160,16 @@ class Leader(Role[Received]):
         if sender != leader_of(leader) or not self.epoch_state.heeds(sender, event.epoch):
             return [Observe("bakery.step_of_another_epoch")]
         match event:
+            case Entering() | AddTicket() | Extend() if not self.limit.allows_lease(
+                event.ticket.lease_ms
+            ):
+                text = longest(event.ticket.lease_ms, self.limit)
+                return self.impossible.report(sender, "bakery.impossible_lease", text, now)
             case Entering() | AddTicket() | Yield() | DropTicket() | Extend():
                 return self.voting.on_step(leader, event, now)
+            case MaxTicket() | Collected() if event.known > ROUND_MAX:
+                text = f"round {event.known} of a ticket, and {ROUND_MAX} is allowed"
+                return self.impossible.report(sender, "bakery.impossible_round", text, now)
             case MaxTicket():
                 return self.attempts.on_max(leader, event, now)
             case Collected():
@@ -155,6 +188,18 @@ class Leader(Role[Received]):
             return [Observe("bakery.stranger_asks")]
         return self.requests.serve(sender, event, now)
 
+    def _read(
+        self, sender: Address, event: ListTickets | ReadLeaders, now: Instant
+    ) -> list[Effect]:
+        """Report the leaders, or the locks if this leader serves."""
+        state = self.epoch_state
+        if isinstance(event, ReadLeaders):
+            return [Send(sender, leadership(state.node, state.epoch, state.leaders))]
+        locks = reading("tickets", lambda: tickets_of(self.tickets, now)) if state.serving else ()
+        if isinstance(locks, Fault):
+            return [locks, Send(sender, Tally(serving=state.serving, locks=()))]
+        return [Send(sender, Tally(serving=state.serving, locks=locks))]
+
     def _on_other(self, sender: Address, event: FromNode, now: Instant) -> list[Effect]:
         match event:
             case Trust():
@@ -164,15 +209,12 @@ class Leader(Role[Received]):
                 self.requests.connected = {member.node: member.life for member in event.members}
             case Known():
                 self.members.update(event.nodes)
-            case ListTickets():
-                serving = self.epoch_state.serving
-                locks = tickets_of(self.tickets, now) if serving else ()
-                return [Send(sender, Tally(serving=serving, locks=locks))]
-            case ReadLeaders():
-                state = self.epoch_state
-                return [Send(sender, leadership(state.node, state.epoch, state.leaders))]
+            case ListTickets() | ReadLeaders():
+                return self._read(sender, event, now)
             case Serve():
                 return self.transfer.on_serve(event, now)
+            case BoundKnown():
+                self.epoch_state.bound.on_known(event)
             case Lead() | Export() if not self.limit.allows(event.epoch, now):
                 return [TOO_FAR]
             case Lead():
@@ -180,11 +222,20 @@ class Leader(Role[Received]):
             case Export():
                 return self.transfer.on_export(sender, event, now)
             case Table():
-                return self.transfer.on_table(sender, event, now)
+                return self._on_table(sender, event, now)
             case StepDue():
                 self.ticking = False
                 return self._on_due(now)
         return []
+
+    def _on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
+        """Refuse a table with a lease that is too long: without it, another could be granted."""
+        leases_ms = (max(one.left_ms, one.ticket.lease_ms) for one in table.records)
+        longest_ms = max(leases_ms, default=0)
+        if self.limit.allows_lease(longest_ms):
+            return self.transfer.on_table(sender, table, now)
+        text = longest(longest_ms, self.limit)
+        return self.impossible.report(sender, "bakery.impossible_lease", text, now)
 
     def summary(self) -> Summary:
         """Return the epoch, its leaders, and how much this leader serves."""
@@ -202,6 +253,8 @@ class Leader(Role[Received]):
             gone = self.tickets.forget_old(now)
             if gone:
                 effects.append(Observe("bakery.copies_forgotten", gone))
+            if self.epoch_state.serving:
+                effects += self.epoch_state.bound.lower(self.tickets.longest_ms(now), now)
         if self.epoch_state.serving:
             effects += self.attempts.tick(now)
             effects += self.releases.tick(now)
@@ -213,10 +266,15 @@ class Leader(Role[Received]):
             return []
         own = self.attempts.timers.by_key  # The table may have forgotten some of these.
         busy = own or self.tickets.size or self.releases.by_number or self.transfer.arriving
-        if not busy:
+        if not busy and not self.epoch_state.bound.is_raised:
             return []
         self.ticking = True
-        return [Wake(RESEND_MS if not self.attempts.timers.by_key else TICK_MS, StepDue())]
+        return [
+            Wake(
+                self.epoch_state.timing.resend_ms if not self.attempts.timers.by_key else TICK_MS,
+                StepDue(),
+            )
+        ]
 
 
 StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
@@ -265,9 +323,11 @@ class Voting:
         entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
         if entry is None:
             return [*ceded, *self._it_ended(leader, step)]
+        if ticket.lease_ms > self.epoch_state.bound.free_ms:
+            ceded += self.epoch_state.wait_for_bound(ticket.lease_ms)
         message = MaxTicket(
             **_request(step.epoch, ticket),
-            highest=self.table.counters_of(ticket.lock).highest,
+            highest=self.table.highest(ticket.lock, step.epoch),
             held=entry.fence,
             known=entry.round,
         )
@@ -325,6 +385,10 @@ class Voting:
         if entry is None:
             return self._it_ended(leader, step)
         entry.round, entry.owner = step.round, leader
+        if step.fence and ticket.lease_ms > self.epoch_state.bound.free_ms:
+            waits = self.epoch_state.wait_for_bound(entry.lease_left_ms(now))
+            if waits:  # Its owner sends the step again.
+                return waits
         ahead = None if entry.phase is TicketPhase.HOLDING else self.table.ahead(entry, now)
         if entry.phase is not TicketPhase.HOLDING and ahead is None and self._is_highest(step):
             self.table.vote(entry, step.fence, now)
@@ -362,7 +426,7 @@ class Voting:
             round=step.round,
             voted=voted and (entry.owner, entry.round) == (leader, step.round),
             ahead=ahead,
-            highest=self.table.counters_of(step.ticket.lock).highest,
+            highest=self.table.highest(step.ticket.lock, step.epoch),
             known=entry.round,
         )
         return self._answer(leader, message)
@@ -410,6 +474,10 @@ class Voting:
         sound = fits(ticket) and ticket.turn.number and is_fence(step.fence, step.epoch)
         if not sound or other:
             return [Observe("bakery.step_malformed")]
+        if ticket.lease_ms > self.epoch_state.bound.free_ms:
+            waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
+            if waits:  # Its sender sends it again.
+                return waits
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
             queue = self.table.queues.get(ticket.lock)

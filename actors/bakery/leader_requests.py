@@ -14,16 +14,8 @@ from fencelock.actors.api.name import (
     titled,
 )
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
-from fencelock.actors.bakery.config import (
-    HOLDERS_SHOWN_MAX,
-    LEADERS_MAX,
-    RESEND_MS,
-    Terms,
-    election_of,
-    later,
-)
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, LEADERS_MAX, Terms, later
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.event import Raise
 from fencelock.actors.bakery.message import Chosen, DropTicket, Extend, Extended, TicketDropped
 from fencelock.actors.bakery.proxy_message import (
     Error,
@@ -45,10 +37,11 @@ from fencelock.actors.bakery.table import (
     TicketQueue,
     TicketTable,
 )
-from fencelock.actors.bakery.ticket import ADDRESS_BYTES_MAX, TERM_MS_MAX, Who
+from fencelock.actors.bakery.ticket import ADDRESS_BYTES_MAX, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, locked
-from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 TICKETS_MAX = 100_000
@@ -71,8 +64,7 @@ def problem_of(
         return Observe("bakery.request_malformed")
     if not isinstance(asked, Lock):
         sound = isinstance(asked, Unlock) or (
-            len(asked.missed) <= LEADERS_MAX
-            and (asked.hold_ms == 0 or _why_invalid(asked.hold_ms, terms) == "")
+            len(asked.missed) <= LEADERS_MAX and terms.why_invalid(asked.hold_ms, 0) == ""
         )
         return None if sound else Observe("bakery.request_malformed")
     if len(asked.label) > OWNER_BYTES_MAX or asked.request < 1:
@@ -85,10 +77,9 @@ def problem_of(
 
 
 def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple[Error | None, str]:
-    for name, value in (("duration", asked.hold_ms), ("grace", asked.grace_ms)):
-        why = _why_invalid(value, terms)
-        if why:
-            return Error.INVALID, f"{titled(asked.lock)}: {name} is {value} ms, {why}"
+    why = terms.why_invalid(asked.hold_ms, asked.grace_ms)
+    if why or not asked.hold_ms or not asked.grace_ms:
+        return Error.INVALID, f"{titled(asked.lock)}: {why or 'duration or grace is missing'}"
     try:
         check_wait(asked.wait_ms)
     except InvalidRequestError as problem:
@@ -99,7 +90,7 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
         return Error.DUPLICATE, text
     if any(entry.fence and entry.ticket.request < asked.request for entry in of_owner):
         text = f"{titled(asked.lock)}: this owner holds it, under fence {of_owner[0].fence}"
-        return Error.DUPLICATE, text
+        return Error.HELD, text
     queue = table.queues.get(asked.lock)
     same = [entry for entry in of_owner if entry.ticket.request == asked.request]
     if any(entry.shared != asked.shared for entry in same):
@@ -113,13 +104,6 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
         text = f"{titled(asked.lock)}: {ENTERING_MAX} requests enter at the same time, its limit"
         return Error.OVERFLOW, text
     return None, ""
-
-
-def _why_invalid(term_ms: int, terms: Terms) -> str:
-    """Return why a duration or a grace is refused, or an empty text if it is not."""
-    if terms.least_ms <= term_ms <= TERM_MS_MAX:
-        return ""
-    return f"{terms.least_ms} to {TERM_MS_MAX} ms are allowed"
 
 
 FromProxy = Lock | Unlock | UnlockAll | RenewHold | Query
@@ -169,12 +153,11 @@ class LeaderRequests:
         """Report the holder of a lock, unless others may have acquired it without this leader."""
         if not self.epoch_state.trusted(now):
             return [Observe("bakery.query_unanswered")]
-        return [Send(proxy, query_result(self.tickets, query, self.epoch_state.epoch, now))]
+        epoch = self.epoch_state.epoch
+        found = reading(repr(query), lambda: query_result(self.tickets, query, epoch, now))
+        return [found if isinstance(found, Fault) else Send(proxy, found)]
 
     def _on_lock(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
-        lease_ms = request.hold_ms + request.grace_ms
-        if lease_ms > self.epoch_state.bound_ms:  # The proxy repeats it once enough members know.
-            return [Send(election_of(self.epoch_state.node), Raise(bound_ms=lease_ms))]
         attempt = self.attempts.timers.find(request.lock, request.who, request.request)
         if attempt is not None:
             attempt.requested_at = now
@@ -187,6 +170,11 @@ class LeaderRequests:
         owner = known.owner if known is not None else ""
         if self._can_serve(owner):
             return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
+        lease_ms = request.hold_ms + request.grace_ms
+        if lease_ms > self.epoch_state.bound.free_ms:
+            waits = self.epoch_state.wait_for_bound(lease_ms)
+            if waits:  # The proxy repeats it.
+                return waits
         return self.attempts.open(proxy, request, now)
 
     def _can_serve(self, owner: str) -> bool:
@@ -260,8 +248,11 @@ class LeaderRequests:
             return [Send(proxy, message)]
         hold_ms = request.hold_ms or entry.ticket.hold_ms
         ticket = entry.ticket._replace(hold_ms=hold_ms)
-        if ticket.lease_ms > self.epoch_state.bound_ms:
-            return [Send(election_of(self.epoch_state.node), Raise(bound_ms=ticket.lease_ms))]
+        if why := self.terms.why_invalid(hold_ms, ticket.grace_ms):
+            return [Send(proxy, replace(not_held_here(request.number), invalid=why))]
+        waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
+        if waits:
+            return waits
         # Its owner cannot be reached, or thinks it is over: this leader owns it from now on.
         entry.ticket, entry.owner = ticket, self.epoch_state.node
         # Never shorter: a late copy of an earlier renewal must not undo a later one.
@@ -407,7 +398,13 @@ class PendingReleases:
         message = self.epoch_state.drop_of(
             unlock.lock, unlock.who, unlock.request, unlock.fence, self.count
         )
-        release = PendingRelease(proxy, message, unlock.number, later(now, RESEND_MS), found=found)
+        release = PendingRelease(
+            proxy,
+            message,
+            unlock.number,
+            later(now, self.epoch_state.timing.resend_ms),
+            found=found,
+        )
         return self._begin(release, now)
 
     def extend(
@@ -418,7 +415,9 @@ class PendingReleases:
         message = Extend(
             epoch=self.epoch_state.epoch, ticket=entry.ticket, fence=entry.fence, number=self.count
         )
-        release = PendingRelease(proxy, message, renewal.number, later(now, RESEND_MS), entry)
+        release = PendingRelease(
+            proxy, message, renewal.number, later(now, self.epoch_state.timing.resend_ms), entry
+        )
         return self._begin(release, now)
 
     def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
@@ -504,7 +503,7 @@ class PendingReleases:
             if release.tries > TRIES_MAX:
                 self._forget(number)
                 continue
-            release.due = later(now, RESEND_MS)
+            release.due = later(now, self.epoch_state.timing.resend_ms)
             self.by_number[number] = self.by_number.pop(number)  # Keeps the order of deadlines.
             answered = frozenset(release.answered) | frozenset(release.refused)
             effects += self.epoch_state.send(release.message, answered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import LEADERS_MAX, OFF, exports_needed, majority, quorum
@@ -15,13 +16,13 @@ from fencelock.actors.role_message import Leaders
 class Identity(NamedTuple):
     """Fields by which candidates are compared, in order; the smallest leads first.
 
-    Source: the five parts of snaplock's id, which it joins to a text and compares as such.
+    Source: four of the five parts of snaplock's id, which it joins to a text and compares as such.
+    The fifth, the address, decides nothing, since names are unique.
     """
 
     priority: int
     random: int
     """Random number of this life, so that leadership moves between nodes."""
-    address: str
     pid: int
     name: str
 
@@ -32,6 +33,8 @@ class LeaderSelection(NamedTuple):
     leaders: tuple[Chosen, ...]
     why_not: str
     """Text that names the missing condition of an election; empty if there is none."""
+    deaf: bool = False
+    """Whether they are proposed only because the present ones do not reach each other."""
 
 
 NO_CHANGE = LeaderSelection((), "")
@@ -39,19 +42,86 @@ NO_CHANGE = LeaderSelection((), "")
 
 def identity_of(member: Member) -> Identity:
     """Return the fields by which ``member`` is compared; its life is the random number."""
-    return Identity(member.priority, member.life, member.node, member.pid, member.node)
+    return Identity(member.priority, member.life, member.pid, member.node)
 
 
-def living(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
-    """Return the leaders of ``seating`` that are connected in the life they were chosen in."""
+def coordinator_of(members: Sequence[Member], electorate: Electorate) -> str:
+    """Return the smallest voter that reaches a quorum, or an empty text if none does.
+
+    A smaller one that reaches only some members could not have leaders elected.
+    """
+    for member in members:
+        reached = [one.node for one in members if member.reaches is None]
+        reached += [member.node, *(one.node for one in member.reaches or ())]
+        if member.votes and electorate.is_quorum(reached):
+            return member.node
+    return ""
+
+
+def living(seating: Seating, members: Sequence[Member], electorate: Electorate) -> list[Chosen]:
+    """Return the leaders of ``seating`` that run in the life they were chosen in, and are heard.
+
+    A leader that this node does not reach counts if voters reach it that are a quorum with it. Two
+    coordinators that each do not reach a leader of the other would else replace them in turns.
+    """
     lives = {member.node: member.life for member in members}
-    return [leader for leader in seating.leaders if lives.get(leader.node) == leader.life]
+
+    def lives_on(leader: Chosen) -> bool:
+        if leader.node in lives:
+            return lives[leader.node] == leader.life
+        witnesses = [one.node for one in members if one.votes and leader in (one.reaches or ())]
+        return electorate.is_quorum([leader.node, *witnesses])
+
+    return [leader for leader in seating.leaders if lives_on(leader)]
 
 
-def can_hand_over(seating: Seating, members: Sequence[Member]) -> bool:
-    """Return whether enough leaders of ``seating`` live to know everything they agreed."""
-    needed = exports_needed(len(seating.leaders))
-    return seating.epoch == 0 or len(living(seating, members)) >= needed
+def can_merge(former: Seating, leaders: Sequence[Chosen], members: Sequence[Member]) -> bool:
+    """Return whether a quorum of ``leaders`` reaches enough of those of ``former``.
+
+    It is not known of a leader that this node does not reach.
+    """
+    needed = exports_needed(len(former.leaders)) if former.leaders else 0
+    known = {Chosen(member.node, member.life): member for member in members}
+
+    def reaches_enough(leader: Chosen) -> bool:
+        member = known.get(leader)
+        if member is None:
+            return False
+        reached = known.keys() if member.reaches is None else {leader, *member.reaches}
+        return len(reached & {*former.leaders}) >= needed
+
+    return sum(map(reaches_enough, leaders)) >= quorum(len(leaders))
+
+
+def working(
+    leaders: Sequence[Chosen], members: Sequence[Member], electorate: Electorate
+) -> tuple[int, int]:
+    """Return how many of ``leaders`` can grant locks, and how many pairs of them are connected.
+
+    A leader needs a quorum of the electorate that trusts it, and enough of the other leaders. Two
+    leaders of which this node reaches neither are assumed to reach each other.
+    """
+    known = {
+        Chosen(member.node, member.life): {*member.reaches}
+        for member in members
+        if member.reaches is not None
+    }
+
+    def connected(one: Chosen, other: Chosen) -> bool:
+        return (one not in known or other in known[one]) and (
+            other not in known or one in known[other]
+        )
+
+    def is_trusted(one: Chosen) -> bool:
+        reached = known.get(one)
+        return reached is None or electorate.is_quorum([one.node, *(each.node for each in reached)])
+
+    others = quorum(len(leaders)) - 1
+    degrees = [sum(connected(one, other) for other in leaders if other != one) for one in leaders]
+    able = sum(
+        degree >= others and is_trusted(one) for one, degree in zip(leaders, degrees, strict=True)
+    )
+    return able, sum(degrees) // 2
 
 
 def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) -> LeaderSelection:
@@ -59,7 +129,7 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
 
     A non-voting member is never chosen. One that stops voting while it leads keeps its seat:
     what leaders agree on is in their memory, and not in their journals. One that is a member no
-    longer gives its seat up.
+    longer gives its seat up. Leaders that do not reach each other are replaced if others do.
 
     Args:
         seating: the present or last leaders, as far as is known.
@@ -76,43 +146,98 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
     candidates = sorted((m for m in voters if m.priority != OFF), key=identity_of)
     offered = [Chosen(member.node, member.life) for member in candidates]
     lacking = _why_too_few(len(offered), len(voters), configured)
-    alive = [leader for leader in living(seating, members) if leader.node in staying]
-    if seating.epoch == 0 or not can_hand_over(seating, members):
-        return (
-            LeaderSelection((), lacking)
-            if lacking
-            else LeaderSelection(tuple(_seats(alive, offered)), "")
-        )
+    lives = living(seating, members, electorate)
+    alive = [leader for leader in lives if leader.node in staying]
+    teams = Teams(seating, members, electorate, alive, offered)
+    if seating.epoch == 0 or len(lives) < exports_needed(len(seating.leaders)):
+        return LeaderSelection((), lacking) if lacking else LeaderSelection(teams.best(), "")
     leaves = any(leader.node not in staying for leader in seating.leaders)
-    return _change(seating, alive, offered, lacking, min(LEADERS_MAX, configured), leaves=leaves)
+    return _change(teams, lacking, leaves=leaves)
 
 
-def _seats(alive: list[Chosen], offered: list[Chosen]) -> list[Chosen]:
-    """Fill all seats, beginning with those that lead already."""
-    others = [one for one in offered if one not in alive]
-    return [*alive, *others][:LEADERS_MAX]
+NEWCOMERS_MAX = 9
+"""Maximum candidates that are compared as leaders: those that reach most members."""
 
 
-def _change(
-    seating: Seating,
-    alive: list[Chosen],
-    offered: list[Chosen],
-    lacking: str,
-    seats: int,
-    *,
-    leaves: bool,
-) -> LeaderSelection:
-    """Keep the leaders that live, and fill one seat that was lost, given up, or never filled."""
+class Teams:
+    """The sets of leaders that could follow ``seating``.
+
+    Args:
+        seating: the present leaders.
+        members: the connected nodes.
+        electorate: the members that decide.
+        alive: the present leaders that may stay.
+        offered: the candidates, the best first.
+
+    """
+
+    def __init__(
+        self,
+        seating: Seating,
+        members: Sequence[Member],
+        electorate: Electorate,
+        alive: list[Chosen],
+        offered: list[Chosen],
+    ) -> None:
+        self.seating, self.members, self.electorate = seating, members, electorate
+        self.alive = alive
+        self.seats = min(LEADERS_MAX, len(electorate.members))
+        reached = {Chosen(one.node, one.life): len(one.reaches or ()) for one in members}
+        others = [one for one in offered if one not in alive]
+        self.newcomers = sorted(others, key=lambda one: -reached[one])[:NEWCOMERS_MAX]
+
+    def best(self) -> tuple[Chosen, ...]:
+        """Return the leaders that work together best, and of these as many present ones as may be.
+
+        Leaders that can take over the tables come before all others.
+        """
+        everyone = [*self.alive, *self.newcomers]
+        sets = combinations(everyone, min(self.seats, len(everyone)))
+
+        def worth(leaders: tuple[Chosen, ...]) -> tuple[bool, tuple[int, int], int]:
+            stay = sum(leader in self.alive for leader in leaders)
+            return self.can_merge(leaders), self.work(leaders), stay
+
+        return max(sets, key=worth, default=())  # The first of equals, in order of identity.
+
+    def work(self, leaders: Sequence[Chosen]) -> tuple[int, int]:
+        """Return how well ``leaders`` work together."""
+        return working(leaders, self.members, self.electorate)
+
+    def can_merge(self, leaders: Sequence[Chosen]) -> bool:
+        """Return whether ``leaders`` could take over the tables."""
+        return can_merge(self.seating, leaders, self.members)
+
+    def with_one_more(self) -> tuple[Chosen, ...]:
+        """Return the present leaders and the newcomer that works with them best."""
+        filled = [(*self.alive, newcomer) for newcomer in self.newcomers]
+        able = filter(self.can_merge, filled)
+        return max(able, key=self.work, default=())
+
+
+def _change(teams: Teams, lacking: str, *, leaves: bool) -> LeaderSelection:
+    """Keep the leaders that live, and fill one seat that was lost, given up, or never filled.
+
+    If some of them do not reach enough of the others, all seats are filled with those that do.
+    """
+    alive, seats = teams.alive, teams.seats
+    works, _ = teams.work(alive)
+    if works < len(alive):
+        best = teams.best()
+        better = teams.work(best)[0] > works
+        if better and (teams.can_merge(best) or works < quorum(len(alive))):
+            return LeaderSelection(best, "", deaf=True)
     if len(alive) == seats and not leaves:
         return NO_CHANGE
-    newcomer = next((one for one in offered if one not in alive), None)
-    if newcomer is not None and len(alive) < seats:
-        return LeaderSelection((*alive, newcomer), "")
-    if len(alive) >= quorum(len(seating.leaders)) or (leaves and alive and not lacking):
+    filled = teams.with_one_more() if len(alive) < seats else ()
+    if filled:
+        return LeaderSelection(filled, "")
+    led = len(teams.seating.leaders)
+    if len(alive) >= quorum(led) or (leaves and alive and not lacking):
         return LeaderSelection(tuple(alive), "") if leaves else NO_CHANGE
-    return LeaderSelection(
-        (), lacking or f"{len(alive)} of {len(seating.leaders)} leaders are connected"
-    )
+    if teams.newcomers and not lacking:  # Nobody can take the tables over: all leases must end.
+        return LeaderSelection(teams.best(), "")
+    return LeaderSelection((), lacking or f"{len(alive)} of {led} leaders are connected")
 
 
 def _why_down(connected: Sequence[Member], electorate: Electorate) -> str:
@@ -126,7 +251,10 @@ def _why_down(connected: Sequence[Member], electorate: Electorate) -> str:
         return f"{text}, {needed} are needed"
     verb = "does" if len(silent) == 1 else "do"
     names = ", ".join(silent)
-    return f"{text}, of which {names} {verb} not vote; {needed} voters are needed"
+    return (
+        f"{text}, of which {names} {verb} not vote; {needed} voters are needed. If their disks "
+        'were lost, see "Loss of a majority" in docs/operations.md'
+    )
 
 
 def _why_too_few(candidates: int, connected: int, configured: int) -> str:
@@ -159,15 +287,24 @@ def readiness(
 
     """
     missing = _missing(seating, seen, electorate, heeded=heeded)
+    silent = [one.node for one in seen if one.node in electorate.everyone and not one.votes]
     return Readiness(
         epoch=seating.epoch,
         leaders=seating.leaders,
         reachable=tuple(member.node for member in seen),
         ready=not missing,
-        detail=missing or "ready",
+        detail=missing or f"ready{_advice(silent)}",
         members=tuple(member._replace(waiting_ms=0) for member in seen),
         electorate=electorate,
     )
+
+
+def _advice(silent: Sequence[str]) -> str:
+    """Return what to add to the state of a cluster in which the members ``silent`` do not vote."""
+    if not silent:
+        return ""
+    verb = "does" if len(silent) == 1 else "do"
+    return f", but {', '.join(silent)} {verb} not vote: fencelock members says what to run"
 
 
 def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
@@ -198,8 +335,11 @@ def _missing(
     if seating.epoch == 0:
         return "no leaders yet: an election is under way"
     names = names_of(seating.leaders)
-    if not can_hand_over(seating, seen) or not heeded:
+    alive = living(seating, seen, electorate)
+    if len(alive) < exports_needed(len(seating.leaders)) or not heeded:
         return f"an election is under way: epoch {seating.epoch}, led by {names}, is over"
+    if working(alive, seen, electorate)[0] < quorum(len(seating.leaders)):
+        return f"the leaders {names} do not reach each other"
     serving = sum(member.serving == seating.epoch for member in seen)
     if serving < quorum(len(seating.leaders)):
         return f"hand-over: {serving} of the leaders {names} serve in epoch {seating.epoch}"

@@ -34,7 +34,15 @@ class Seating(NamedTuple):
     leaders: tuple[Chosen, ...]
     """One to three, in order of rank; empty only in epoch 0."""
     bound_ms: int
-    """The longest lease in this epoch: duration and grace together (ms)."""
+    """The longest lease at the beginning of this epoch: duration and grace together (ms)."""
+
+
+class BoundStatement(NamedTuple):
+    """The last statement of a leader about the leases for which it votes; see `max_lease.py`."""
+
+    leader: str
+    number: int
+    bound_ms: int
 
 
 NOBODY = Seating(0, (), 0)
@@ -71,8 +79,8 @@ class Beat(Message):
     beats of registered voters count in a majority."""
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
-    shares: bool = False
-    """Whether the sender knows shared tickets. Earlier releases do not send this."""
+    reaches: tuple[Chosen, ...] = ()
+    """The members that are connected with the sender both ways, each in its present life."""
 
 
 @message(0x41)
@@ -102,6 +110,8 @@ class Promised(Message):
     voter: int = 0
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
+    statements: tuple[BoundStatement, ...] = ()
+    """The last statement that I know of each leader of ``seating``."""
 
 
 @message(0x43)
@@ -123,6 +133,8 @@ class Lead(Message):
     leaders: tuple[Chosen, ...]
     former: Seating
     empty: bool
+    bound_ms: int = 0
+    """Leases of up to this may be voted for before the seating is installed (ms)."""
 
 
 @message(0x45)
@@ -143,27 +155,30 @@ class Install(Message):
     seating: Seating
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
+    statements: tuple[BoundStatement, ...] = ()
+    """The last statement that is known of each leader."""
 
     TRIMMED = True
 
 
 @message(0x49)
 class Vouch(Message):
-    """Leases of up to ``bound_ms`` are requested in ``epoch``; also the record of that."""
+    """Statement ``number`` of my leader in ``epoch``: its votes last ``bound_ms`` at most (ms)."""
 
     epoch: int
+    number: int
     bound_ms: int
 
 
 @message(0x4A)
 class Vouched(Message):
-    """I know, durably, that leases of ``epoch`` may last ``bound_ms``.
+    """I know, durably, the statement ``number`` of your leader in ``epoch``.
 
     ``voter`` is the id under which the sender votes.
     """
 
     epoch: int
-    bound_ms: int
+    number: int
     voter: int = 0
 
 
@@ -172,9 +187,6 @@ class Export(Message):
     """To a former leader: from now on heed no epoch below ``epoch``, and send me your table."""
 
     epoch: int
-    shares: bool = False
-    """Whether the sender knows shared tickets. If not, it receives the table only once no shared
-    ticket holds a lock in it."""
 
 
 @message(0x4C)

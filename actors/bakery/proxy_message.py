@@ -22,6 +22,8 @@ class Error(IntEnum):
     """A queue, or a counter, is at its limit."""
     FAILED = 5
     """The leaders could not agree, and nothing more is known."""
+    HELD = 6
+    """In this leader's table, the owner holds the lock for an earlier request."""
 
 
 @message(0xC0)
@@ -143,6 +145,8 @@ class HoldRenewed(Message):
     fence: int
     hold_ms: int
     grace_ms: int
+    invalid: str = ""
+    """Reason why the renewal is refused, although the hold exists; empty if it is not."""
 
 
 @message(0xCA)

@@ -16,10 +16,10 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import INT_MAX
-from fencelock.actors.bakery.config import SILENT_MS, election_of, members_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, election_of, members_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Member, Readiness
-from fencelock.actors.bakery.leader_selection import choose
+from fencelock.actors.bakery.leader_selection import choose, coordinator_of, living
 from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo, Seating
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
@@ -32,6 +32,7 @@ from fencelock.actors.membership_changes import (
     MemberChanges,
     MembersReply,
     MembersRequest,
+    RepeatedChanges,
     Step,
     unchanged,
 )
@@ -42,7 +43,7 @@ from fencelock.actors.role import Host, Role, Summary
 INFO_MS = 300
 """Interval at which a node describes itself to all others (ms)."""
 
-HEARD_MS = 3 * SILENT_MS
+HEARD_MS = 3 * BAKERY_TIMING.silent_ms
 """A node that did not describe itself for this long does not count as reachable (ms)."""
 
 NODES_MAX = 128
@@ -91,6 +92,7 @@ class Reconfigurer(Role[Received]):
         self.electorate = electorate
         self.own = own
         self.requests = ClientRequests(address, self.node)
+        self.repeated = RepeatedChanges()
         self.readiness: Readiness | None = None
         self.infos: dict[str, tuple[NodeInfo, Instant]] = {}
         """The last description of each other node, and its time."""
@@ -137,8 +139,8 @@ class Reconfigurer(Role[Received]):
     @property
     def coordinator(self) -> str:
         """The node that coordinates, as far as this node sees; empty if none is connected."""
-        seen = () if self.readiness is None else self.readiness.members
-        return next((member.node for member in seen if member.votes), "")
+        known = self.readiness
+        return "" if known is None else coordinator_of(known.members, known.electorate)
 
     def _on_readiness(self, readiness: Readiness, now: Instant) -> Effects:
         """Follow the leaders and the members, and describe this node to those that connect."""
@@ -192,7 +194,7 @@ class Reconfigurer(Role[Received]):
             told = unchanged(request, text, self.electorate.number, names)
             return self.requests.reply(sender, told)
         changes = SeatingChanges(self, self.readiness, now)
-        return changes.answer(request, partial(self.requests.reply, sender))
+        return changes.answer(request, partial(self.requests.reply, sender), self.repeated, now)
 
     def _read(self, request: ReadMembers, now: Instant) -> MembersRead:
         """Return what is known of each node."""
@@ -223,13 +225,16 @@ class Reconfigurer(Role[Received]):
         )
 
     def _role(self, node: str, seat: Seat | None, info: NodeInfo | None) -> NodeRole:
-        leaders = () if self.readiness is None else self.readiness.leaders
-        if any(leader.node == node for leader in leaders):
-            return NodeRole.MASTER
-        if seat is None:
-            return NodeRole.OBSERVER
-        lost = info is not None and info.journal != seat.journal
-        return NodeRole.NON_VOTING if lost else NodeRole.MEMBER
+        """Return what ``node`` is. A leader that has restarted leads no more: its table is lost."""
+        if seat is not None and info is not None and info.journal != seat.journal:
+            return NodeRole.NON_VOTING
+        known = self.readiness
+        if known is not None:
+            seating = Seating(known.epoch, known.leaders, 0)
+            leaders = living(seating, known.members, known.electorate)
+            if node in [leader.node for leader in leaders]:
+                return NodeRole.MASTER
+        return NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
 
 
 class SeatingChanges(MemberChanges):
@@ -260,21 +265,15 @@ class SeatingChanges(MemberChanges):
         """Return whether ``member`` is connected, and votes."""
         return member in self.connected and self.connected[member].votes
 
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` is connected, and its version does not describe itself."""
-        if member == self.node or member in self.role.infos:
-            return False
-        since = self.role.connected.get(member)
-        return since is not None and ms_between(since, self.now) > HEARD_MS
-
     def learner(self, node: str) -> Learner | None:
         """Return how a connected node that does not vote described itself lately."""
         info, at = self.role.infos.get(node, (None, self.now))
-        recent = ms_between(at, self.now) <= HEARD_MS and node in self.connected
+        heard_ms = ms_between(at, self.now)
+        recent = heard_ms <= HEARD_MS and node in self.connected
         if info is None or not recent or self.votes(node):
             return None
         waits = "" if info.ready else "asks the members whether its journal is an old copy"
-        return Learner(info.journal, info.endpoint, waits_for=waits)
+        return Learner(info.journal, info.endpoint, waits_for=waits, heard_ms=heard_ms)
 
     def transfer(self, node: str) -> Step:
         """Refuse: there is no single leader."""

@@ -38,6 +38,7 @@ REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,
     Error.INVALID: Reason.INVALID,
     Error.DUPLICATE: Reason.ALREADY_HELD,
+    Error.HELD: Reason.ALREADY_HELD,
     Error.OVERFLOW: Reason.OVERLOADED,
     Error.FAILED: Reason.CANCELLED,
 }
@@ -57,17 +58,32 @@ def granted(event: Locked) -> Granted:
     )
 
 
-def decided(pending: InFlightRequest, event: Locked | LockFailed) -> list[Effect]:
-    """Return the reply to an acquire."""
+def decided(
+    pending: InFlightRequest, event: Locked | LockFailed, readiness: Readiness, now: Instant
+) -> list[Effect]:
+    """Return the reply to an acquire.
+
+    A leader that is left alone ends waits as if another owner were ahead. The proxy knows better
+    whether locks can be granted.
+    """
     if pending.sender is None:
         return []
     if isinstance(event, Locked):
         return [Send(pending.sender, granted(event)), Observe("proxy.granted")]
+    if event.error is Error.TIMED_OUT and not readiness.ready:
+        return over(pending, readiness, now)
     detail = event.detail
     if event.error is Error.TIMED_OUT:
         detail += pending.note
     no = refused(pending.request, REASONS[event.error], detail)
     return [Send(pending.sender, no), Observe("proxy.refused")]
+
+
+def cancelled(pending: InFlightRequest) -> list[Effect]:
+    """Confirm a cancel."""
+    if pending.sender is None or not isinstance(pending.request, Cancel):
+        return []
+    return [Send(pending.sender, Cancelled(**pending.request.fields()))]
 
 
 def done(
@@ -92,6 +108,8 @@ def done(
         case Renew() if isinstance(event, HoldRenewed) and event.fence:
             fence, hold_ms, grace_ms = event.fence, event.hold_ms, event.grace_ms
             reply = Renewed(**request.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
+        case Renew() if isinstance(event, HoldRenewed) and event.invalid:
+            reply = refused(request, Reason.INVALID, f"{titled(request.lock)}: {event.invalid}")
         case Renew():
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Inspect():
@@ -139,23 +157,6 @@ def given_up(wait: InFlightRequest) -> list[Effect]:
         return []
     text = f"{titled(wait.name.lock)}: the wait was given up"
     return [Send(wait.sender, refused(wait.request, Reason.CANCELLED, text))]
-
-
-def no_shares(pending: InFlightRequest, leader: str) -> list[Effect]:
-    """Refuse a request about a read/write lock, because ``leader`` does not know shared tickets."""
-    if pending.sender is None:
-        return []
-    return [
-        Send(pending.sender, refused(pending.request, Reason.UNSUPPORTED, why_no_shares(leader)))
-    ]
-
-
-def why_no_shares(leader: str) -> str:
-    """Return why read/write locks are refused while ``leader`` leads."""
-    return (
-        f"leader {leader} runs a release without shared locks: bakery has read/write locks once "
-        "all leaders run a later one"
-    )
 
 
 def over(pending: InFlightRequest, readiness: Readiness, now: Instant) -> list[Effect]:

@@ -15,7 +15,7 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.event import Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
-from fencelock.actors.bakery.message import Export, Lead, Merged, Table
+from fencelock.actors.bakery.message import Chosen, Export, Lead, Merged, Table
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     LEASE_MS_MAX,
@@ -52,7 +52,7 @@ class StateTransfer:
         self.arriving: Import | None = None
         self.merged = 0
         """The epoch for which the table was completed last."""
-        self.exported: dict[bool, list[Table]] = {}
+        self.exported: list[Table] = []
         """The table that was handed over last, by whether its receiver knows shared tickets. A
         repeated request gets the same parts, since parts of two tables do not fit together."""
 
@@ -98,7 +98,7 @@ class StateTransfer:
             for entry in arriving.merge(self.tickets, now, held):
                 self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
-        self.epoch_state.take(lead.epoch, lead.leaders)
+        self._take(lead.epoch, lead.leaders, lead.bound_ms)
         count = arriving.malformed
         refused = [Observe("bakery.record_malformed", count)] if count else []
         return [*refused, self._merged(arriving.coordinator, lead.epoch, now)]
@@ -119,18 +119,10 @@ class StateTransfer:
         if export.epoch < self.epoch_state.barred:
             return [Observe("bakery.export_ignored")]
         left = self.leave(export.epoch)
-        if any(parts[0].epoch != export.epoch for parts in self.exported.values()):
-            self.exported.clear()
-        if export.shares not in self.exported:
+        if not self.exported or self.exported[0].epoch != export.epoch:
             self.tickets.forget_old(now)
-            if not export.shares and self.tickets.has_shared_holds():
-                # The other leader would grant the lock to writers. These holds end soon: this
-                # leader renews none of them.
-                return [*left, Observe("bakery.export_waits")]
-            life, shares = self.epoch_state.life, export.shares
-            parts = parts_of(self.tickets, export.epoch, life, now, shares=shares)
-            self.exported[shares] = parts
-        return [*left, *(Send(sender, part) for part in self.exported[export.shares])]
+            self.exported = parts_of(self.tickets, export.epoch, self.epoch_state.life, now)
+        return [*left, *(Send(sender, part) for part in self.exported)]
 
     def on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
         """Take a part of a former leader's table."""
@@ -158,6 +150,10 @@ class StateTransfer:
             return []
         return [Send(status_of(self.epoch_state.node), Serving(epoch=0))]
 
+    def _take(self, epoch: int, leaders: tuple[Chosen, ...], bound_ms: int) -> None:
+        self.epoch_state.take(epoch, leaders, bound_ms)
+        self.tickets.forget_numbers()
+
     def _clear(self) -> None:
         """Drop every ticket: they are of an epoch in which this leader had no part."""
         for entry in self.tickets.entries():
@@ -170,7 +166,6 @@ class StateTransfer:
         if serve.epoch < epoch_state.barred:
             return []
         if serve.epoch == epoch_state.epoch and epoch_state.serving:
-            epoch_state.bound_ms = max(epoch_state.bound_ms, serve.bound_ms)
             return []
         if epoch_state.me not in serve.leaders:
             left = self.leave(serve.epoch)
@@ -182,8 +177,9 @@ class StateTransfer:
             if self.arriving is not None and not self.arriving.own:
                 self._clear()
             self.arriving, self.merged = None, serve.epoch
-            epoch_state.take(serve.epoch, serve.leaders)
-        epoch_state.serving, epoch_state.bound_ms = True, serve.bound_ms
+            self._take(serve.epoch, serve.leaders, serve.bound_ms)
+        epoch_state.serving = True
+        epoch_state.bound.begin(serve.epoch, serve.bound_ms)
         effects: list[Effect] = [
             Send(status_of(epoch_state.node), Serving(epoch=epoch_state.epoch))
         ]
@@ -284,7 +280,7 @@ class Import:
             return []
         left = [one.node for one in self.lead.former.leaders if one.node != node]
         missing = [name for name in left if name not in self.arrivals or not self._whole(name)]
-        message = Export(epoch=self.lead.epoch, shares=True)
+        message = Export(epoch=self.lead.epoch)
         return [Send(leader_of(name), message) for name in missing]
 
     def _whole(self, name: str) -> bool:
@@ -446,17 +442,12 @@ def _keep_the_highest(
     return ended
 
 
-def parts_of(
-    tickets: TicketTable, epoch: int, life: int, now: Instant, *, shares: bool = True
-) -> list[Table]:
-    """Return the tickets that wait or hold, and the last ended requests, in parts.
-
-    If ``shares`` is false, shared tickets are left out.
-    """
+def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[Table]:
+    """Return the tickets that wait or hold, and the last ended requests, in parts."""
     records = [
         _record(entry, now)
         for entry in tickets.entries()
-        if entry.phase is not TicketPhase.ENTERING and (shares or not entry.shared)
+        if entry.phase is not TicketPhase.ENTERING
     ]
     ended = [_checked(tickets, end) for end in tickets.tombstones.newest(ENDED_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)

@@ -8,9 +8,10 @@ from typing import Unpack
 
 from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
     BEAT_MS,
     OFF,
-    SILENT_MS,
+    BakeryTiming,
     election_of,
     leader_of,
     status_of,
@@ -18,9 +19,10 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
 from fencelock.actors.bakery.epochs import TOO_FAR, VoterArguments, VotingRole, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
-from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
+from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import LinkDown
@@ -35,7 +37,7 @@ GUEST_MS = 10_000
 """A guest that was silent for so long is forgotten (ms)."""
 
 BEATS_MAX = 64
-"""Maximum beats whose echoes still count: older ones are far beyond `SILENT_MS`."""
+"""Maximum beats whose echoes still count: older ones are far beyond `BakeryTiming.silent_ms`."""
 
 
 @dataclass(slots=True)
@@ -53,10 +55,10 @@ class PeerBeats:
     down: bool = False
     """Whether its link broke, and no beat came since."""
 
-    def connected(self, now: Instant) -> bool:
-        """Return whether each of the two received a beat of the other lately."""
+    def connected(self, now: Instant, silent_ms: int) -> bool:
+        """Return whether each of the two received a beat of the other within ``silent_ms``."""
         late = max(ms_between(self.received_at, now), ms_between(self.sent_at, now))
-        return self.beat is not None and not self.down and late < SILENT_MS
+        return self.beat is not None and not self.down and late < silent_ms
 
 
 Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StartVoting | StopVoting
@@ -86,9 +88,11 @@ class ClusterStatus(VotingRole[Received]):
         life: int,
         priority: int,
         pid: int,
+        timing: BakeryTiming = BAKERY_TIMING,
         **known: Unpack[VoterArguments],
     ) -> None:
         super().__init__(address, host, **known)
+        self.silent_ms = timing.silent_ms
         self.life = life
         self.priority = priority
         self.pid = pid
@@ -98,6 +102,8 @@ class ClusterStatus(VotingRole[Received]):
         self.contents = BeatContents(promised=0, seating=NOBODY, waiting_ms=0)
         self.serving = 0
         self.seen: tuple[Member, ...] = ()
+        self.reaches: tuple[Chosen, ...] = ()
+        """The members that are connected, for this node's beats."""
 
     def begin(self, now: Instant) -> Effects:
         """Wait for the coordinator of this node, which gives beats their contents."""
@@ -168,7 +174,7 @@ class ClusterStatus(VotingRole[Received]):
             waiting_ms=self.contents.waiting_ms,
             voter=self.voting.voter if self.is_voter else 0,
             electorate=self.contents.electorate,
-            shares=True,
+            reaches=self.reaches,
         )
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
@@ -178,6 +184,11 @@ class ClusterStatus(VotingRole[Received]):
             return (Observe("bakery.beat_malformed"),)
         if not self.voting.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
             return (TOO_FAR,)
+        if refused := self.refuse_lease(sender, beat.seating, now):
+            return refused
+        known, epoch = self.contents.seating.epoch, beat.seating.epoch
+        if refused := self.refuse_electorate(sender, beat.electorate, epoch, known, now):
+            return refused
         named = self.voting.names(node, beat.voter, beat.electorate)
         if not self.is_known(node, beat.electorate if named else FOUNDERS):
             beat = _without_claims(beat)
@@ -218,7 +229,9 @@ class ClusterStatus(VotingRole[Received]):
     def _report(self, now: Instant) -> list[Effect]:
         """Notify the coordinator of changes, and send the leader its trust."""
         effects: list[Effect] = []
-        seen = self._connected(now)
+        reaches, seen = self.reaches, self._connected(now)
+        if self.reaches != reaches:
+            effects += self._beat(now)
         if seen != self.seen:
             self.seen = seen
             connected = Connected(members=seen)
@@ -249,13 +262,15 @@ class ClusterStatus(VotingRole[Received]):
         return [Send(leader_of(self.node), Trust(epoch=self.serving, at=Instant(at)))]
 
     def _connected(self, now: Instant) -> tuple[Member, ...]:
-        own = _member(self.node, self._own_beat(0, 0), self.is_voter)
         others = [
             _member(name, peer.beat, self._votes(name, peer.beat))
             for name, peer in self.peers.items()
-            if peer.beat is not None and peer.connected(now)
+            if peer.beat is not None and peer.connected(now, self.silent_ms)
         ]
-        return tuple(sorted([own, *others]))
+        members = self.electorate.everyone
+        self.reaches = tuple(Chosen(one.node, one.life) for one in others if one.node in members)
+        own = _member(self.node, self._own_beat(0, 0), self.is_voter)
+        return tuple(sorted([own, *others], key=lambda member: member.node))
 
 
 def _member(node: str, beat: Beat, votes: bool) -> Member:
@@ -271,14 +286,21 @@ def _member(node: str, beat: Beat, votes: bool) -> Member:
         votes,
         beat.electorate,
         beat.voter,
-        beat.shares,
+        beat.reaches,
     )
 
 
 def _without_claims(beat: Beat) -> Beat:
     """Return the beat of a guest without what it says of leaders and members."""
     return replace(
-        beat, promised=0, seating=NOBODY, serving=0, waiting_ms=0, voter=0, electorate=FOUNDERS
+        beat,
+        promised=0,
+        seating=NOBODY,
+        serving=0,
+        waiting_ms=0,
+        voter=0,
+        electorate=FOUNDERS,
+        reaches=(),
     )
 
 
@@ -286,4 +308,13 @@ def _sound(beat: Beat, members: Collection[str]) -> bool:
     """Return whether every field of ``beat`` is within its limits."""
     numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
-    return numbers and epochs and beat.waiting_ms >= 0 and sound_seating(beat.seating, members)
+    reached = len(beat.reaches) <= MEMBERS_MAX + 1 and all(
+        NODE_ID.fullmatch(one.node[:33]) for one in beat.reaches
+    )
+    return (
+        numbers
+        and epochs
+        and reached
+        and beat.waiting_ms >= 0
+        and sound_seating(beat.seating, members)
+    )

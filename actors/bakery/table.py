@@ -12,9 +12,9 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, counter_of
+from fencelock.actors.bakery.ticket import NUMBER_MAX, Ticket, Turn, Who, counter_of, epoch_of
 from fencelock.actors.bakery.tombstones import Tombstones
-from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
 
 class TicketPhase(Enum):
@@ -67,6 +67,12 @@ class TicketEntry:
     def is_over(self, now: Instant) -> bool:
         """Return whether its lease, or its time as a copy, is over."""
         return self.until is not None and self.until <= now
+
+    def lease_left_ms(self, now: Instant) -> int:
+        """Return how long its lease lasts if it has a vote, or gets one now (ms)."""
+        if self.phase is not TicketPhase.HOLDING or self.until is None:
+            return self.ticket.lease_ms
+        return ms_between(now, self.until)
 
 
 def is_named(entry: TicketEntry, request: int, fence: int) -> bool:
@@ -121,6 +127,11 @@ class Expiry:
         if entry.shelf is not None:
             del self.shelves[entry.shelf][entry]
             entry.shelf = None
+
+    def last(self) -> Instant | None:
+        """Return a time before which all entries with an end have ended, or None if none has."""
+        last = max((number for number, shelf in self.shelves.items() if shelf), default=None)
+        return None if last is None else Instant((last + 1) * SHELF_NS)
 
     def over(self, now: Instant) -> list[TicketEntry]:
         """Return the entries that have ended; only shelves whose second has begun are read."""
@@ -209,7 +220,7 @@ class Counters(NamedTuple):
     """Counters of a lock that outlive its queue."""
 
     highest: int
-    """The highest number of a ticket, or counter of a fence."""
+    """The highest number of a ticket."""
     fence: int
     """The highest fence that was voted for."""
     exclusive: int = 0
@@ -243,12 +254,29 @@ class TicketTable:
         """Return the highest counters known for ``lock``."""
         return self.counters.get(lock, self.floor)
 
+    def highest(self, lock: str, epoch: int) -> int:
+        """Return the highest number of a ticket for ``lock``, or counter of a fence in ``epoch``.
+
+        Counters of earlier epochs do not matter, so what a rogue leader claims ends with its epoch.
+        """
+        known = self.counters_of(lock)
+        return max(known.highest, counter_of(known.fence) if epoch_of(known.fence) == epoch else 0)
+
+    def forget_numbers(self) -> None:
+        """Forget all numbers but those of tickets in the table, at the start of an epoch."""
+        self.floor = self.floor._replace(highest=0)
+        for lock, known in self.counters.items():
+            queue = self.queues.get(lock)
+            entries = () if queue is None else queue.entries.values()
+            highest = max((one.ticket.turn.number for one in entries), default=0)
+            self.counters[lock] = known._replace(highest=highest)
+
     def note(self, lock: str, highest: int, fence: int = 0, *, shared: bool = False) -> None:
         """Store that this number, and this fence for a ticket of that mode, were drawn."""
         known = self.counters_of(lock)
         exclusive = known.exclusive if shared else max(known.exclusive, fence)
         fence = max(known.fence, fence)
-        highest = max(known.highest, highest, counter_of(fence))
+        highest = max(known.highest, min(highest, NUMBER_MAX))
         self.counters[lock] = Counters(highest, fence, exclusive)
         self.counters.move_to_end(lock)
         if len(self.counters) > COUNTED_MAX:
@@ -438,9 +466,10 @@ class TicketTable:
             if self.get(entry.ticket.lock, entry.key) is entry:  # Not dropped meanwhile.
                 yield entry
 
-    def has_shared_holds(self) -> bool:
-        """Return whether any shared ticket holds."""
-        return any(queue.shared.holding for queue in self.queues.values())
+    def longest_ms(self, now: Instant) -> int:
+        """Return a time within which all leases in the table end (ms)."""
+        last = self.expiry.last()
+        return 0 if last is None else max(0, ms_between(now, last) + 1)
 
     def forget_old(self, now: Instant) -> int:
         """Remove all entries that have ended; return their number."""

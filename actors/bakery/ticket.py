@@ -9,7 +9,14 @@ from fencelock.actors.message import Address
 
 COUNTER_BITS = 32
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
-"""Limit of ticket numbers and fence counters: beyond it a request is refused."""
+"""Limit of fence counters: beyond it a request is refused until the next epoch."""
+
+NUMBER_MAX = COUNTER_MAX // 2
+"""The highest number of a ticket. Beyond it all draw this one, and the names of their leaders order
+them. So a rogue leader that claims it stops nobody, and each epoch has as many fences left."""
+
+ROUND_MAX = 1 << 62
+"""The highest round that a leader may claim to know: as many are left above it."""
 
 TERM_MS_MAX = 7 * 24 * 3_600_000
 """The longest duration and the longest grace (ms): a week each."""
@@ -133,7 +140,7 @@ def fits(ticket: Ticket) -> bool:
         names(ticket.lock, ticket.who)
         and len(ticket.label) <= OWNER_BYTES_MAX
         and len(ticket.proxy) <= ADDRESS_BYTES_MAX
-        and 0 <= turn.number <= COUNTER_MAX
+        and 0 <= turn.number <= NUMBER_MAX
         and turn.serial != 0
         and 1 <= ticket.hold_ms <= TERM_MS_MAX
         and 0 <= ticket.grace_ms <= TERM_MS_MAX

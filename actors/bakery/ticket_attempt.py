@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fencelock.actors.api.name import titled
-from fencelock.actors.bakery.config import (
-    COPY_MS,
-    LEADERS_MAX,
-    REFRESH_MS,
-    RESEND_MS,
-    election_of,
-    later,
-)
+from fencelock.actors.bakery.config import COPY_MS, LEADERS_MAX, REFRESH_MS, later
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.event import Raise
 from fencelock.actors.bakery.message import AddTicket, Collected, Entering, MaxTicket, Yield
 from fencelock.actors.bakery.proxy_message import (
     Error,
@@ -29,6 +21,7 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
+    NUMBER_MAX,
     Ticket,
     Turn,
     Who,
@@ -236,10 +229,10 @@ class TicketAttempts:
         """Announce that the ticket is about to draw a number."""
         entry, epoch_state = attempt.entry, self.epoch_state
         attempt.step, attempt.answered = TicketStep.ENTERING, {}
-        attempt.highest = self.table.counters_of(entry.ticket.lock).highest
+        attempt.highest = self.table.highest(entry.ticket.lock, epoch_state.epoch)
         if epoch_state.quorum == 1:
             return self._draw(attempt, now)
-        self.timers.schedule(attempt, now, later(now, RESEND_MS))
+        self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
         return [*self.send_entering(attempt)]
 
     def send_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
@@ -269,10 +262,7 @@ class TicketAttempts:
     def _draw(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Draw a number above all that a quorum knows, unless the ticket has one."""
         entry = attempt.entry
-        number = entry.ticket.turn.number or attempt.highest + 1
-        if number >= COUNTER_MAX:
-            text = f"{titled(entry.ticket.lock)}: ticket numbers reached their limit {COUNTER_MAX}"
-            return self.fail(attempt, Error.OVERFLOW, text, now)
+        number = entry.ticket.turn.number or min(attempt.highest + 1, NUMBER_MAX)
         turn = entry.ticket.turn._replace(number=number)
         ticket = entry.ticket._replace(turn=turn)
         if self.table.put(ticket, self.epoch_state.node, now, None, attempt.held) is None:
@@ -300,22 +290,21 @@ class TicketAttempts:
             effects += self._give_way(entry, now)
             if table.holds_against(entry, now):
                 attempt.step = TicketStep.WAITING
-                self.timers.schedule(attempt, now, later(now, RESEND_MS))
+                self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
                 return [*effects, Observe("bakery.takeover_refused")]
         # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
-        if ahead is None and not attempt.held and entry.ticket.lease_ms > epoch_state.bound_ms:
-            # It waits since an earlier epoch, which knew of longer leases.
+        if ahead is None and (waits := self._bound_needed(entry, now)):
             attempt.step = TicketStep.WAITING
-            self.timers.schedule(attempt, now, later(now, RESEND_MS))
-            return [Send(election_of(epoch_state.node), Raise(bound_ms=entry.ticket.lease_ms))]
+            self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
+            return waits
         if ahead is not None:
             attempt.step = TicketStep.WAITING
             if attempt.eager:
                 return self.give_up(attempt, ahead, now)
             fence, pause_ms = 0, REFRESH_MS
         else:
-            fence, pause_ms = attempt.held or self._next_fence(entry), RESEND_MS
+            fence, pause_ms = attempt.held or self._next_fence(entry), epoch_state.timing.resend_ms
             if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
                 text = f"{titled(entry.ticket.lock)}: its fences reached their limit in this epoch"
                 return self.fail(attempt, Error.OVERFLOW, text, now)
@@ -325,6 +314,12 @@ class TicketAttempts:
         self.timers.schedule(attempt, now, later(now, pause_ms))
         effects += epoch_state.send(self._add_ticket(attempt, fence))
         return [*effects, *self.grant(attempt, now)]
+
+    def _bound_needed(self, entry: TicketEntry, now: Instant) -> list[Effect]:
+        """Return what must come before a vote for a lease that is longer than the default."""
+        epoch_state = self.epoch_state
+        long = entry.ticket.lease_ms > epoch_state.bound.free_ms
+        return epoch_state.wait_for_bound(entry.lease_left_ms(now)) if long else []
 
     def _give_way(self, entry: TicketEntry, now: Instant) -> list[Effect]:
         """Lose this leader's own rounds that conflict with ``entry``, which a quorum knows (B5)."""
@@ -400,7 +395,7 @@ class TicketAttempts:
     def lose_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Make the leaders give back the votes of the round: another ticket is ahead."""
         entry, epoch_state = attempt.entry, self.epoch_state
-        self.timers.schedule(attempt, now, later(now, RESEND_MS))
+        self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
         if attempt.held:
             return [Observe("bakery.takeover_refused")]
         entry.round += 1
@@ -487,13 +482,13 @@ class TicketAttempts:
         if attempt.wait_until is not None and attempt.wait_until <= now:
             return self.give_up(attempt, self.table.ahead(entry, now), now)
         if attempt.step is TicketStep.ENTERING:
-            self.timers.schedule(attempt, now, later(now, RESEND_MS))
+            self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
             return [*self.send_entering(attempt)]
         if attempt.step is not TicketStep.VOTING or entry.phase is not TicketPhase.HOLDING:
             return self.begin_round(attempt, now)
         if attempt.answered and not attempt.held:
             return self.lose_round(attempt, now)
-        self.timers.schedule(attempt, now, later(now, RESEND_MS))
+        self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
         add = self._add_ticket(attempt, entry.fence)
         answered = frozenset(attempt.votes) | frozenset(attempt.answered)
         won = self.grant(attempt, now)

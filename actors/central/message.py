@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from fencelock.actors.address import is_address
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
 from fencelock.actors.message import Address, Local, Message, Timer, local, message, node_of, timer
@@ -18,9 +19,6 @@ from fencelock.actors.proxy.message import ReleaseOutcome
 
 NUMBER_MAX = (1 << 63) - 1
 """A number is a fence, and a fence fits a signed 64-bit integer."""
-
-ROLE_BYTES_MAX = 128
-"""Maximum length of a role's name in a frame: ``clients-``, the boot and a count are far below."""
 
 
 class Mode(IntEnum):
@@ -258,14 +256,14 @@ def client_fits(client: Address, sender: Address) -> bool:
 
     Replies are sent there, so a frame must be able to carry it.
     """
-    node, _, role = client.partition("/")
-    fits = 1 <= len(role.encode(errors="replace")) <= ROLE_BYTES_MAX
-    return fits and node == node_of(sender) and "/" not in role and is_allowed(role)
+    return is_address(client) and node_of(client) == node_of(sender)
 
 
 def names_fit(*names: str) -> bool:
     """Return whether a peer's names of sessions and owners are within their limits."""
-    return all(len(name.encode(errors="replace")) <= OWNER_BYTES_MAX for name in names)
+    return all(
+        len(name.encode(errors="replace")) <= OWNER_BYTES_MAX and is_allowed(name) for name in names
+    )
 
 
 def holder_fits(holder: Contender | None) -> bool:

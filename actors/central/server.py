@@ -30,7 +30,8 @@ from fencelock.actors.central.message import (
     lock_fits,
     names_fit,
 )
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Fault, Observe, Persist, Send
+from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
 from fencelock.actors.proxy.message import ReleaseOutcome, eviction_notice
 from fencelock.actors.role import Host, Role, Summary
@@ -281,9 +282,13 @@ class LockServer(Role[Heard]):
     def _on_peek(self, sender: Address, peek: Peek, now: Instant) -> Effects:
         if not lock_fits(peek.lock):
             return (Observe("central.peek_malformed"),)
+        found = reading(repr(peek), lambda: self._peeked(peek, now))
+        return (found if isinstance(found, Fault) else Send(sender, found),)
+
+    def _peeked(self, peek: Peek, now: Instant) -> Peeked:
         holding = self.held.get(peek.lock)
         holder = None if holding is None else _contender_of(holding, now)
-        return (Send(sender, Peeked(lock=peek.lock, query=peek.query, holder=holder)),)
+        return Peeked(lock=peek.lock, query=peek.query, holder=holder)
 
     def _grant_of(self, lock: str, holding: Holding) -> Send:
         grant = Grant(lock=lock, client=holding.client, number=holding.number)

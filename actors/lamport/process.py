@@ -7,7 +7,8 @@ from heapq import nsmallest
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
+from fencelock.actors.fault import reading
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Congested,
@@ -223,14 +224,31 @@ class LockProcess(Role[Received]):
 
     def _on_query(self, query: QueryLock, now: Instant) -> Effects:
         description = self._describe(query, now)
+        if isinstance(description, Fault):
+            return self._unreadable(query, description)
         if not query.proven or description.holder is not None or self.nodes == (self.node,):
             return (Send(self.proxy, description),)
         self.proofs.add(query)
         return (*self._probe_for_queries(now), Wake(PROOF_MS, ProofDue(query=query.query)))
 
-    def _describe(self, query: QueryLock, now: Instant) -> LockDescription:
+    def _describe(self, query: QueryLock, now: Instant) -> LockDescription | Fault:
         view = StatusView(self.nodes, self.node, self.requests, self.pending, now)
-        return view.description(query, self.rejoin, self.evidence, self.contact)
+        return reading(
+            repr(query),
+            lambda: view.description(query, self.rejoin, self.evidence, self.contact),
+        )
+
+    def _unreadable(self, query: QueryLock, fault: Fault) -> list[Effect]:
+        """Report that a bug of ours keeps this process from describing a lock."""
+        description = LockDescription(
+            lock=query.lock,
+            query=query.query,
+            holder=None,
+            waiters=(),
+            waits_for=(),
+            unknown=f"a bug in fencelock, see the log of {self.node}",
+        )
+        return [Send(self.proxy, description), fault]
 
     def _probe_for_queries(self, now: Instant) -> list[Effect]:
         """Probe every process for each query that waits, once this process is ready."""
@@ -246,7 +264,14 @@ class LockProcess(Role[Received]):
     def _answer_looks(self, now: Instant) -> list[Effect]:
         """Answer the queries whose probes are covered."""
         queries = self.proofs.take_proven(self.evidence)
-        return [Send(self.proxy, self._describe(query, now)) for query in queries]
+        effects: list[Effect] = []
+        for query in queries:
+            found = self._describe(query, now)
+            if isinstance(found, Fault):
+                effects += self._unreadable(query, found)
+            else:
+                effects.append(Send(self.proxy, found))
+        return effects
 
     def _on_proof_due(self, due: ProofDue, now: Instant) -> Effects:
         """Report that the holder of a lock is not known, unless it is."""
@@ -260,6 +285,8 @@ class LockProcess(Role[Received]):
         if proof.turn is not None:
             missing = self.evidence.missing(proof.turn)
         description = self._describe(proof.query, now)
+        if isinstance(description, Fault):
+            return self._unreadable(proof.query, description)
         if description.holder is None:
             why = f"not heard in the last {PROOF_MS} ms: {', '.join(missing)}"
             description = replace(description, unknown=why)

@@ -15,12 +15,16 @@ from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
 from fencelock.actors.paxos.config import (
+    GROWTH_MAX,
     LEASE_MS,
+    NEAR_SLOTS,
     ROUND_JUMP_MAX,
     ROUND_MAX,
+    TIME_JUMP_MS_MAX,
     TOO_FAR,
     VOTES_BYTES_MAX,
     VOTES_MAX,
+    WINDOW,
     LogConfig,
     MemberArguments,
     MemberRole,
@@ -40,11 +44,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.member_event import Behind, ViewChanged
 from fencelock.actors.paxos.message import (
-    BATCH_BYTES_MAX,
-    BATCH_COMMANDS_MAX,
-    COMMAND_BYTES_MAX,
     NO_BALLOT,
-    NUMBER_MAX,
     Accept,
     Accepted,
     Ballot,
@@ -60,12 +60,13 @@ from fencelock.actors.paxos.message import (
     Promise,
     Release,
     Vote,
+    fits,
     page_of,
 )
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import DiskSynced
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.role_message import DiskSynced, Level
+from fencelock.actors.table.message import LOG_VERSION
 
 LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
@@ -82,8 +83,9 @@ _accepted = maker(Accepted)
 
 
 STREAM_BYTES = 32 << 20
-"""An acceptor whose stream is this long asks its replica for a snapshot (bytes, 32 MiB). While
-slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
+"""An acceptor notifies its replica each time that its stream has grown by so much (bytes, 32 MiB).
+While slots are decided the replica makes snapshots anyway; but votes may arrive without decisions.
+"""
 
 
 VERSION_HEARTBEATS = 20
@@ -154,6 +156,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """The first slot that this node has not applied, as its replica last reported; it reports
         every few slots. No votes are kept from before: a promise that began earlier would hide
         them."""
+        self.known = recovered.next
+        """The first slot that is not applied, at least, as far as the journal tells."""
         self.lease = LeasePromise()
         self.commander: Address | None = None
         """Sender of the last message that a leader was entitled to send, with its ballot."""
@@ -191,9 +195,9 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def handle(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
-            effects = self._on_accept(sender, event)
+            effects = self._on_accept(sender, event, now)
         elif type(event) is Commit and sender == self.commander and event.ballot == self.led:
-            effects = self._learn(event.ballot, event.committed)
+            effects = self._on_commit(sender, event, now)
         else:
             effects = self._judge(sender, event, now)
         return effects if self.is_voter else self._without_votes(effects)
@@ -227,11 +231,11 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             self.commander, self.led = sender, event.ballot
         match event:
             case Accept():
-                return self._on_accept(sender, event)
+                return self._on_accept(sender, event, now)
             case Prepare():
                 return self._on_prepare(sender, event, now)
             case Commit():
-                return self._learn(event.ballot, event.committed)
+                return self._on_commit(sender, event, now)
             case Heartbeat():
                 return self._on_heartbeat(sender, event, now)
             case Release():
@@ -277,8 +281,10 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return ()
 
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
-        if not 1 <= prepare.first < NUMBER_MAX:
-            return (Observe("paxos.impossible_slot"),)
+        if refused := self.bounds.refuse_slot(
+            scout, "a request for votes from", prepare.first, now
+        ):
+            return refused
         if acceptor_of(node_of(scout)) not in self.config.newest.registered:
             return (Observe("paxos.unregistered_leads"),)
         if prepare.ballot < self.promised:
@@ -321,10 +327,19 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             voter=self.voter,
         )
 
-    def _on_accept(self, commander: Address, accept: Accept) -> Effects:
+    def _on_accept(self, commander: Address, accept: Accept, now: Instant) -> Effects:
         slot, ballot, batch = accept.slot, accept.ballot, accept.batch
-        if not 1 <= slot < NUMBER_MAX or not fits(batch):
-            return (Observe("paxos.impossible_batch"),)
+        config = self.config
+        committed = accept.committed
+        possible = 1 <= slot < committed + WINDOW and committed <= config.applied + GROWTH_MAX
+        if not (possible and fits(batch) and batch.origin <= ballot):
+            return self._refuse_impossible(commander, accept, now)
+        if slot >= config.applied + VOTES_MAX:
+            return self._refuse_far(commander, accept, now)
+        if batch.time_ms > config.time_ms + TIME_JUMP_MS_MAX and (
+            batch.time_ms > config.latest_ms(slot)
+        ):
+            return self._refuse_impossible(commander, accept, now)
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
@@ -336,10 +351,16 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if before is not None and before.ballot == ballot:
             return self._on_repeated(before, accept, answer)
         # What was applied is known to be decided, and its vote is not kept.
-        if slot >= self.applied and not self.votes.put(accept):
+        if slot >= self.applied and not self.votes.put(
+            accept, near=slot < config.applied + NEAR_SLOTS
+        ):
             return (Observe("paxos.votes_full"),)
         effects = self._adopt(ballot) if ballot > self.promised else []
         assert ballot == self.promised  # P6
+        if slot >= self.known + VOTES_MAX:
+            self.known = config.applied
+            known = Ballot(self.known, self.address)
+            effects.append(Persist(Pledged(pledge=Pledge.APPLIED, ballot=known)))
         effects += (Persist(accept), *answer)
         if ballot == self.learned and self.applied <= slot < self.committed:
             # It arrives after it was reported as decided.
@@ -348,9 +369,55 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if accept.committed > self.committed or ballot != self.learned:
             effects += self._learn(ballot, accept.committed)
         written, self.written = self.written, self.written + batch.size
-        if written < STREAM_BYTES <= self.written:
-            effects.append(Send(self.replica, LogFull()))
+        if written // STREAM_BYTES < self.written // STREAM_BYTES:
+            effects.append(Send(self.replica, LogFull(written=self.written)))
         return effects
+
+    def _refuse_impossible(self, commander: Address, accept: Accept, now: Instant) -> Effects:
+        """Drop what no honest leader proposes; the docstring of `config` has the bounds."""
+        slot, batch = accept.slot, accept.batch
+        if not 1 <= slot < accept.committed + WINDOW:
+            text = (
+                f"a proposal for slot {slot}, although slots from {accept.committed} on are "
+                f"undecided and at most {WINDOW} may be"
+            )
+            return self.bounds.report(commander, "paxos.impossible_slot", text, now)
+        if refused := self._refuse_growth(commander, accept.committed, now):
+            return refused
+        latest_ms = self.config.latest_ms(slot)
+        if not 0 <= batch.time_ms <= latest_ms:
+            text = (
+                f"a proposal for slot {slot} with log time {batch.time_ms} ms, which can be "
+                f"{latest_ms} ms at most"
+            )
+            return self.bounds.report(commander, "paxos.impossible_time", text, now)
+        if batch.origin > accept.ballot:
+            text = (
+                f"a batch for slot {slot} in round {accept.ballot.round}, first proposed in the "
+                f"later round {batch.origin.round}"
+            )
+            return self.bounds.report(commander, "paxos.impossible_origin", text, now)
+        text = f"a batch of {len(batch.commands)} commands, {batch.size} bytes, for slot {slot}"
+        return self.bounds.report(commander, "paxos.impossible_batch", text, now)
+
+    def _refuse_far(self, commander: Address, accept: Accept, now: Instant) -> Effects:
+        """Drop a vote that this node must first catch up for, or that is forged."""
+        ahead = accept.slot - self.config.applied
+        text = (
+            f"a proposal for slot {accept.slot}, {ahead} slots ahead of this node, which votes on "
+            f"{VOTES_MAX} slots at most and fetches the others first"
+        )
+        level = Level.ERROR if ahead >= GROWTH_MAX else Level.WARNING
+        return self.bounds.report(commander, "paxos.slot_too_far", text, now, level)
+
+    def _on_commit(self, commander: Address, commit: Commit, now: Instant) -> Effects:
+        if refused := self._refuse_growth(commander, commit.committed, now):
+            return refused
+        return self._learn(commit.ballot, commit.committed)
+
+    def _refuse_growth(self, commander: Address, committed: int, now: Instant) -> Effects:
+        """Report a ``committed`` to which no log can have grown; return nothing for any other."""
+        return self.bounds.refuse_slot(commander, "that slots are decided up to", committed, now, 0)
 
     def _on_repeated(self, before: Vote | Accept, accept: Accept, answer: Effects) -> Effects:
         if before.batch != accept.batch:
@@ -360,7 +427,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
         """Notify the replica which votes have won, as their leader reports."""
         known = self.committed if self.learned == ballot else 0
-        if ballot < self.learned or not known < committed < NUMBER_MAX:
+        if ballot < self.learned or not known < committed <= self.config.applied + GROWTH_MAX:
             return ()
         self.learned, self.committed = ballot, committed
         first = max(known, self.applied)
@@ -378,6 +445,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def _on_heartbeat(self, commander: Address, beat: Heartbeat, now: Instant) -> Effects:
         if beat.ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
+        if refused := self._refuse_growth(commander, beat.committed, now):
+            return refused
         adopted = self._adopt(beat.ballot) if beat.ballot > self.promised else []
         if beat.ballot == self.released:
             return [*adopted, Observe("paxos.late_heartbeat")]
@@ -391,7 +460,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             sync_us=self.sync_us,
             lease_ms=self.lease_ms,
             version="" if beat.number % VERSION_HEARTBEATS else self.version,
-            commands=COMMAND_LEVEL,
+            log_version=LOG_VERSION,
         )
         effects = [
             *adopted,
@@ -402,7 +471,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         fresh = self.staleness.take(beat, now)
         if fresh is not None:
             effects.append(Send(self.replica, fresh))
-        if beat.min_applied > self.min_applied:
+        if self.min_applied < beat.min_applied <= self.config.applied:
             self.min_applied = beat.min_applied
             effects.append(Send(self.replica, MinApplied(slot=beat.min_applied)))
         return effects
@@ -423,7 +492,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """
         assert trimmed.slot >= self.applied
         self.votes.forget(self.applied, trimmed.slot)
-        self.applied = trimmed.slot
+        self.applied = self.known = trimmed.slot
         votes = [self.votes.by_slot[slot] for slot in self.votes.slots(0)]
         assert all(vote.slot >= trimmed.slot for vote in votes)
         self.written = self.votes.size
@@ -453,13 +522,17 @@ class Votes:
         self.size = sum(vote.batch.size for vote in self.by_slot.values())
         """Total size of their batches (bytes)."""
 
-    def put(self, vote: Accept) -> bool:
-        """Store ``vote`` as the last for its slot; return False if there is no room for it."""
+    def put(self, vote: Accept, *, near: bool = False) -> bool:
+        """Store ``vote`` as the last for its slot; return False if there is no room for it.
+
+        There is always room for one that is ``near``: the group needs it to go on, and there are
+        few of them.
+        """
         by_slot, slot, size = self.by_slot, vote.slot, vote.batch.size
         before = by_slot.get(slot)
         if before is not None:
             size -= before.batch.size
-        elif by_slot and (len(by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX):
+        elif (len(by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX) and not near:
             return False
         self.size += size
         by_slot[slot] = vote
@@ -511,18 +584,6 @@ class LeasePromise:
     def forbids(self, leader: Address, now: Instant) -> bool:
         """Return whether a ballot of ``leader`` must not be adopted at ``now``."""
         return leader != self.leader and now < self.until
-
-
-def fits(batch: Batch) -> bool:
-    """Return whether ``batch`` is within the limits of a slot; its size is known from then on."""
-    sizes = list(map(len, batch.commands))
-    total = sum(sizes)
-    batch.size = total + 64 * (1 + len(sizes))
-    return (
-        len(sizes) <= BATCH_COMMANDS_MAX
-        and (total <= BATCH_BYTES_MAX or (len(sizes) == 1 and total <= COMMAND_BYTES_MAX))
-        and 0 <= batch.time_ms < NUMBER_MAX
-    )
 
 
 def refusal(

@@ -9,6 +9,7 @@ from typing import Any
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import (
     Alive,
+    Cancel,
     CancellableRequest,
     Granted,
     Inspect,
@@ -48,12 +49,11 @@ from fencelock.actors.paxos.event import (
     LeaderChanged,
     Skipped,
     SlotOutcomes,
-    TimesDiffer,
+    TimesUnfit,
 )
 from fencelock.actors.paxos.in_flight import (
     BYTES_MAX,
     CLIENT_BYTES_MAX,
-    REPEAT_MS,
     InFlightRequest,
     InFlightRequests,
     QuorumContact,
@@ -70,15 +70,21 @@ from fencelock.actors.proxy.clients import (
 )
 from fencelock.actors.proxy.members_backend import MembersBackend
 from fencelock.actors.proxy.message import MembersKnown, eviction_notice
+from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
+from fencelock.actors.timing import TIMING, Timing
 
 REPEAT_MAX = 500
 """Maximum commands proposed again per tick: repetitions under load must not double the load."""
 
 NEW_MASTER_REPEAT_MAX = 5_000
 """Maximum commands proposed again when the master changes: half of its queue."""
+
+EXPIRED_LINES_MAX = 10
+"""Sessions that expire at one log time and have a line each in the log; the others share one."""
+
 
 _LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended, Evicted})
 
@@ -107,6 +113,7 @@ class PaxosBackend(MembersBackend):
         members: the nodes that vote, at first, by name: only outcomes from their replicas count.
         encode: encodes a command for the log.
         endpoints: where members are reached, at first, as far as that is known.
+        timing: the times of this member.
 
     """
 
@@ -121,11 +128,12 @@ class PaxosBackend(MembersBackend):
         members: tuple[str, ...],
         encode: Callable[[Command], bytes],
         endpoints: Mapping[str, str] | None = None,
+        timing: Timing = TIMING,
     ) -> None:
         super().__init__(node, members, endpoints)
         replica = replica_of(node)
         self.contact = QuorumContact(self.members)
-        self.in_flight = InFlightRequests(self.proxy, replica, encode)
+        self.in_flight = InFlightRequests(self.proxy, replica, encode, timing.outcome_ms)
         self.sessions = OpenSessions()
         self.queries = Queries(node, replica, self.contact, self.clients)
         self.table_status = TableStatus(self.queries)
@@ -135,10 +143,8 @@ class PaxosBackend(MembersBackend):
         """Whether this node leads without a majority."""
         self.why_diverged = ""
         """Description of the members' differences; empty if none is known."""
-        self.why_no_vote = ""
-        """Reason why this member does not vote; empty if it does."""
         self.why_times = ""
-        """The differences between the master's times and this node's; empty if none is known."""
+        """The reason why this node's times do not fit; empty if none is known."""
         self.requests = {
             Command: self._take,
             AcquireReadWrite: self._on_read_write,
@@ -158,14 +164,17 @@ class PaxosBackend(MembersBackend):
             Declined: self._on_declined,
             Consulted: self._on_consulted,
             Exported: self._on_exported,
+            NextQueries: self._on_next_queries,
             LeaderChanged: self._on_leader_changed,
             Isolated: self._on_isolated,
             Skipped: self._on_skipped,
             VotingStatus: self._on_voting_status,
             Divergence: self._on_divergence,
-            TimesDiffer: self._on_times_differ,
+            TimesUnfit: self._on_times_unfit,
             **self.member_events,
         }
+        self.expired = 0
+        """Sessions that expired in the slot whose outcomes are processed."""
 
     def begin(self, now: Instant) -> None:
         """Begin to measure silence."""
@@ -256,7 +265,14 @@ class PaxosBackend(MembersBackend):
         outcomes = slot.outcomes
         if not self.in_flight.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
             return []  # Usual with few clients: only losses would matter here.
-        return self._take_each(outcomes, now, warning=True)
+        self.expired = 0
+        effects = self._take_each(outcomes, now, warning=True)
+        if self.expired > EXPIRED_LINES_MAX:
+            more = self.expired - EXPIRED_LINES_MAX
+            text = f"{more} more sessions expired at the same time. Their locks are free for others"
+            fields = (("event", "sessions_expired"), ("count", str(more)))
+            effects.append(self._notice(RoleNotice(level=Level.INFO, text=text, fields=fields)))
+        return effects
 
     def _on_direct(self, sender: Address, outcome: Outcome | HoldLost, now: Instant) -> Effects:
         """Process an outcome that the master's replica sent, ahead of this node's own replica."""
@@ -352,7 +368,11 @@ class PaxosBackend(MembersBackend):
         """Log a loss, and notify the affected client if it uses this node."""
         if isinstance(outcome, Ended):
             self.sessions.ended(outcome.session)
-        if isinstance(outcome, Ended | Evicted):
+            self.expired += outcome.reason is CloseReason.EXPIRED
+        if isinstance(outcome, Evicted) or (
+            isinstance(outcome, Ended)
+            and (outcome.reason is not CloseReason.EXPIRED or self.expired <= EXPIRED_LINES_MAX)
+        ):
             effects.append(self._notice(notice_of(outcome)))
         if isinstance(outcome, Ended) and outcome.reason is CloseReason.GRACEFUL:
             return
@@ -413,7 +433,7 @@ class PaxosBackend(MembersBackend):
 
     def _on_voting_status(self, sender: Address, event: VotingStatus, now: Instant) -> Effects:
         del sender, now
-        self.why_no_vote = event.why
+        self.let_serve(event)
         return ()
 
     def _on_divergence(self, sender: Address, event: Divergence, now: Instant) -> Effects:
@@ -424,7 +444,7 @@ class PaxosBackend(MembersBackend):
             self.closed = event.why
         return ()
 
-    def _on_times_differ(self, sender: Address, event: TimesDiffer, now: Instant) -> Effects:
+    def _on_times_unfit(self, sender: Address, event: TimesUnfit, now: Instant) -> Effects:
         del sender, now
         self.why_times = event.why
         return ()
@@ -468,6 +488,10 @@ class PaxosBackend(MembersBackend):
         del sender, now
         return self.queries.on_exported(exported)
 
+    def _on_next_queries(self, sender: Address, event: NextQueries, now: Instant) -> Effects:
+        del sender, event
+        return self.queries.on_next(now)
+
     def gather_status(self, now: Instant) -> Effects:
         """Query the replica for the locks."""
         self._expect_reply(now)
@@ -489,7 +513,9 @@ class PaxosBackend(MembersBackend):
     def _explain(self, now: Instant) -> list[Effect]:
         """Notify the session of callers inside the process why its requests are not decided."""
         local = self.clients.local
-        if local is None or not local.usage.in_flight or self.contact.silent_ms(now) < REPEAT_MS:
+        if local is None or not local.usage.in_flight:
+            return []
+        if self.contact.silent_ms(now) < self.in_flight.repeat_ms:
             return []
         return [Send(local.address, Undecided(detail=self.contact.in_words(now)))]
 
@@ -502,6 +528,20 @@ class PaxosBackend(MembersBackend):
         del clients
         gone = self.in_flight.forget_silent(self.clients, now)
         return [Observe("proxy.request_of_silent_client_forgotten", gone)]
+
+    def cancel_waits(self, clients: list[str], now: Instant) -> Effects:
+        """Cancel the requests of ``clients`` that may wait, in the log."""
+        removed, gathered = set(clients), self.in_flight.gathered
+        was_empty = not gathered
+        for known in list(self.in_flight.by_key.values()):
+            wait = known.request
+            if isinstance(wait, CancellableRequest) and node_of(known.sender) in removed:
+                self.in_flight.end(known)
+                cancel = Cancel(
+                    lock=wait.name, session=wait.session, owner=wait.owner, request=wait.request
+                )
+                gathered.append(self.in_flight.add(cancel, cancel.key, now, sender=known.sender))
+        return (Send(self.proxy, Gather()),) if was_empty and gathered else ()
 
     def pending(self) -> Iterable[tuple[Address, Request]]:
         """Return the commands in flight with their senders."""

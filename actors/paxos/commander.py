@@ -32,10 +32,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.role import Host, Summary
 
-COMMANDER_RESEND_MS = 100
-"""Timeout for votes before they are requested again (ms): a round trip and a slow sync."""
-
-
 LATE_MS = 5
 """Time for which a majority may leave a slot undecided before the other members are asked (ms)."""
 
@@ -173,7 +169,7 @@ class Commander(MemberRole[CommanderEvent]):
             self.next = slot + 1
         if effects and not self.resending:
             self.resending = True
-            effects.append(Wake(COMMANDER_RESEND_MS, CommanderResend()))
+            effects.append(Wake(self.config.timing.answer_ms, CommanderResend()))
         if self.quorum_choice.behind and not self.waiting:
             effects.append(self._wait())
         return effects
@@ -270,7 +266,7 @@ class Commander(MemberRole[CommanderEvent]):
             proposal.asked_again = True
         self.resending = bool(self.proposals)
         if self.resending:
-            effects.append(Wake(COMMANDER_RESEND_MS, CommanderResend()))
+            effects.append(Wake(self.config.timing.answer_ms, CommanderResend()))
         return effects
 
     def _ask_again(self, slot: int, proposal: Proposal) -> list[Effect]:

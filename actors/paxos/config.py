@@ -1,5 +1,56 @@
 """The membership that votes on each slot, and the times and limits that all members share.
 
+Bounds on numbers of other members
+==================================
+
+A number that is kept must be one that an honest member can send. Otherwise one rogue or broken
+member could push a counter so far that the group never goes on, not even once that member is gone.
+Each bound is relative to what this node has applied (``applied``, at log time ``time_ms``): a group
+without disks begins its slots near ``2**60``, so no absolute bound would do.
+
+**A slot is below ``committed + WINDOW``** of the same `Accept` (`Acceptor`). A leader proposes a
+slot only while fewer than `WINDOW` slots are undecided, and ``committed`` is the first undecided
+one. A repetition reports the same or a later ``committed``, but for members outside the preferred
+quorum at most the slot after it, which keeps the inequality. Catch-up and recovery change nothing:
+they concern the receiver.
+
+**A slot is below ``applied + VOTES_MAX``** of the receiver. This is no statement about the sender:
+the receiver may lag behind by any number of slots, after an absence or with an old copy. It then
+fetches slots or a snapshot first, and votes when it is near. So at most `VOTES_MAX` votes exist,
+each for a slot that the group will soon decide, and each is replaced by the vote that decides it.
+The slots that the group needs next (`NEAR_SLOTS`) are voted on even if the others fill all room.
+
+**A vote is less than `WINDOW` slots above the first slot that no member of a majority voted on or
+applied** (`Scout`). When a slot is proposed, all slots `WINDOW` below it are decided, so a majority
+voted on them, and each majority that promises has a member that did. A vote further up was
+never proposed by an honest leader, so it is not chosen, and is left out.
+
+**Log time rises by at most `TIME_JUMP_MS_MAX` from slot to slot.** A leader that was idle for
+longer, or suspended, drops the rest of that time (`Ordering`): log time may be slower than real
+time, since what expires by it then only expires later. While anything can expire, an idle leader
+proposes a tick in each half of that interval, so that nothing expires late. The stamp of a slot
+``s`` exceeds that of the first slot undecided when its leader began by at most one jump for each
+slot between them, however often leaders change: a new leader continues from the highest stamp that
+it found. The stamps that a leader gave to open slots may be lost with these slots, which then get
+no-ops; there are fewer than `WINDOW` of them. So a receiver that has applied all slots before
+``applied`` accepts ``time_ms + (s - applied + WINDOW + 1)`` jumps (`LogConfig.latest_ms`), which
+holds for votes, decided slots and snapshots alike, during catch-up and after a restart.
+
+**Any other slot is at most ``applied + GROWTH_MAX``** (`LogBounds`). It is only a hint of what to
+fetch: ``committed``, the slots that a member says it has applied, those that it asks for. If a node
+that stands for election cannot fetch what a promise reports as applied, it next asks the others
+first (`Scout`).
+
+**A member applies the commands of the first log version.** A leader refuses commands that a member
+says it cannot apply, and names that member to the operator: a member of a lower version says the
+same.
+
+A rogue member that leads can still propose what it likes, and a rogue majority decides anything:
+these bounds keep a member from doing lasting damage to the *progress* of the others.
+
+Rounds
+======
+
 Without a limit on rounds, one forged message could use up all of them, and no ballot would ever be
 led again. So a receiver ignores a round too far above those it knows. If honest members are that
 far apart, after forged messages or a very long absence, they meet again in steps: a scout leads
@@ -13,14 +64,15 @@ from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
 from fencelock.actors.bootstrap_message import Voter
-from fencelock.actors.effect import Observe
+from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Member, Membership, VoterIds, reached_by_majority
-from fencelock.actors.message import Address, on_each
+from fencelock.actors.message import Address, Instant, on_each
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX, HeartbeatAck
 from fencelock.actors.role import E, Host, Role
-from fencelock.actors.table.message import COMMAND_LEVEL
-from fencelock.actors.timing import TIMING
+from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.timing import TIMING, Timing
 
 WINDOW = 16
 """Slots that may be undecided at a time. A membership decided in slot ``s`` is in force from
@@ -46,7 +98,21 @@ VOTES_MAX = 10_000
 
 
 VOTES_BYTES_MAX = 64 << 20
-"""The same limit in bytes of commands (64 MiB)."""
+"""The same limit in bytes of commands (64 MiB), not counting the next `NEAR_SLOTS` slots."""
+
+
+NEAR_SLOTS = 2 * WINDOW
+"""Slots from the first that is not applied here, on which an acceptor votes in any case. An honest
+leader's next slot is among them, at the latest once this node has applied what is decided."""
+
+
+GROWTH_MAX = 1 << 40
+"""Slots by which a log may be ahead of a member: 17 years with 2,000 slots a second."""
+
+
+TIME_JUMP_MS_MAX = 3_600_000
+"""The most by which log time rises from one slot to the next (ms): an hour. Log time drops the rest
+of a longer pause, and an idle leader ticks twice as often, while anything can expire."""
 
 
 LOG_MAX = 10_000
@@ -58,8 +124,12 @@ LOG_BYTES_MAX = 32 << 20
 
 
 ROUND_MAX = (1 << 63) - 1
-"""The highest round that the wire can carry. It was ``1 << 62`` once; a group whose journals
-contain a forged round of that height continues above it."""
+"""The highest round that the wire can carry."""
+
+
+ROUND_KEPT_MAX = 3 << 61
+"""The highest round that the journal of an honest member can have. A quarter of all rounds is above
+it. To get there from ``1 << 62`` takes a forger 2**37 messages, each of which waits for a disk."""
 
 
 ROUND_JUMP_MAX = 1 << 24
@@ -81,6 +151,11 @@ member that lacks two changes is still within `ROUND_JUMP_MAX`."""
 
 
 TOO_FAR = Observe("paxos.round_too_far")
+
+
+def latest_ms(applied: int, time_ms: int, slot: int) -> int:
+    """Return the highest log time of ``slot`` if it is ``time_ms`` before slot ``applied``."""
+    return time_ms + (max(0, slot - applied) + WINDOW + 1) * TIME_JUMP_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +209,28 @@ class LogConfig:
         view: the view in force.
         voter_of: returns the id that votes of a member name.
         base: a round below all that the group ever used.
+        timing: the times of this member, by which its roles wait for others.
 
     """
 
     def __init__(
-        self, view: View, voter_of: Callable[[Member], int] = lambda _: 0, base: int = 0
+        self,
+        view: View,
+        voter_of: Callable[[Member], int] = lambda _: 0,
+        base: int = 0,
+        timing: Timing = TIMING,
     ) -> None:
         self.base = base
+        self.timing = timing
         self._voters = cast("dict[Address, int]", view.registered)
         self._ids = VoterIds(self._voters, voter_of, acceptor_of, view.seats)
         self.applied = 1
         """The first slot that is not applied here."""
-        self.old: dict[str, int] = {}
-        """The highest level of commands that each member can apply, for members below the level of
-        this node, which leads them. Only the failure detector changes it."""
+        self.time_ms = 0
+        """Log time after the slots before it (ms)."""
+        self.lower_versions: dict[str, int] = {}
+        """The log version of each member that has a lower one than this node, which leads them.
+        Only the failure detector changes it."""
         self.nodes: dict[str, None] = dict.fromkeys(view.members)
         """Nodes that get replies: the nodes of the configuration, members, and learners."""
         self.views: list[tuple[int, View]] = [(0, view)]
@@ -194,6 +277,13 @@ class LogConfig:
         """The newest membership."""
         return Membership(self.newest.number, self.newest.seats)
 
+    def latest_ms(self, slot: int) -> int:
+        """Return the highest log time that an honest leader can give ``slot`` (ms).
+
+        The argument is in the docstring of this module.
+        """
+        return latest_ms(self.applied, self.time_ms, slot)
+
     def change(self, slot: int, membership: Membership) -> bool:
         """Put ``membership`` into force `WINDOW` slots after ``slot``, which decided it.
 
@@ -234,17 +324,21 @@ class LogConfig:
         return tuple(Term(at, Membership(view.number, view.seats)) for at, view in self.views)
 
     @property
-    def levels(self) -> list[int]:
-        """The levels in `old` of current members."""
-        return [level for member, level in self.old.items() if member in self.members]
+    def log_version(self) -> int:
+        """The lowest log version of the members, as far as this node, which leads them, knows."""
+        lower = [one for member, one in self.lower_versions.items() if member in self.members]
+        return min(lower, default=LOG_VERSION)
 
-    def note_level(self, member: str, ack: HeartbeatAck) -> None:
-        """Store which commands ``member`` can apply."""
-        level = max(0, ack.commands) if ack.view >= 0 else 0
-        if level < COMMAND_LEVEL:
-            self.old[member] = level
-        elif self.old:
-            self.old.pop(member, None)
+    def note_version(self, member: str, ack: HeartbeatAck) -> int | None:
+        """Store the log version of ``member``; return it if it was not known to be so low."""
+        version, lower = ack.log_version, self.lower_versions
+        if version < LOG_VERSION:
+            before = lower.get(member, LOG_VERSION)
+            lower[member] = version
+            return version if version < before else None
+        if lower:
+            lower.pop(member, None)
+        return None
 
     def meet(self, node: str) -> bool:
         """Answer ``node`` from now on, if there is room for it."""
@@ -302,6 +396,39 @@ class LogConfig:
         return lowest
 
 
+class LogBounds(ImpossibleMessages):
+    """Refuses slots of other members that no log can have; the docstring of this module has why.
+
+    Args:
+        node: the id of its node.
+        config: the views, with the first slot that is not applied.
+
+    """
+
+    def __init__(self, node: str, config: LogConfig) -> None:
+        super().__init__(node)
+        self.config = config
+
+    def refuse_slot(
+        self, sender: Address, what: str, slot: int, now: Instant, least: int = 1
+    ) -> list[Effect]:
+        """Return a report if no honest member can send ``slot``, otherwise nothing.
+
+        Args:
+            sender: the role that sent it.
+            what: its meaning. It continues the sentence "n3 sent ...".
+            slot: the slot.
+            now: the present time.
+            least: the lowest that is possible.
+
+        """
+        applied = self.config.applied
+        if least <= slot <= applied + GROWTH_MAX:
+            return []
+        text = f"{what} {slot}, although slots from {applied} on are not applied here"
+        return self.report(sender, "paxos.impossible_slot", text, now)
+
+
 class MemberArguments(TypedDict):
     """Arguments that every role of the log has: the id of its node, and the views."""
 
@@ -327,6 +454,7 @@ class MemberRole(Role[E]):
         self.replica = replica_of(node)
         self.monitor = monitor_of(node)
         self.catchup = catchup_of(node)
+        self.bounds = LogBounds(node, config)
 
 
 acceptor_of = on_each("acceptor")

@@ -11,6 +11,7 @@ from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.config import (
+    LogBounds,
     LogConfig,
     acceptor_of,
     catchup_of,
@@ -24,7 +25,6 @@ from fencelock.actors.paxos.machine import MASK, Fingerprint
 from fencelock.actors.paxos.message import (
     COUNTER_NAME_BYTES_MAX,
     COUNTERS_MAX,
-    NUMBER_MAX,
     SCHEME,
     Diverged,
     TableDigest,
@@ -50,7 +50,7 @@ AGREED_KEPT = 32
 
 
 RECEIVED_SLOTS_MAX = 32
-"""Slots for which digests of other members are kept."""
+"""Slots for which digests of each other member are kept. The digests of one push out no others."""
 
 
 COMPARE_MS = 2_000
@@ -93,6 +93,7 @@ class DivergenceWatch:
 
     def __init__(self, digests: Digests, listener: Address | None, *, journal: bool) -> None:
         self.digests = digests
+        self.bounds = LogBounds(digests.node, digests.config)
         self.listener = listener
         self.journal = journal
         self.doubted: dict[int, None] = {}
@@ -117,21 +118,26 @@ class DivergenceWatch:
         return effects
 
     def handle(
-        self, sender: Address, event: TableDigest | Compare | Isolate, applied: int
+        self, sender: Address, event: TableDigest | Compare | Isolate, applied: int, now: Instant
     ) -> Effects:
         """Handle a digest, ask again for missing ones, or end."""
         match event:
             case TableDigest():
-                return self._on_digest(sender, event, applied)
+                return self._on_digest(sender, event, applied, now)
             case Compare():
                 return self._on_compare(event)
             case Isolate():
                 return self._isolate()
 
-    def _on_digest(self, sender: Address, digest: TableDigest, applied: int) -> Effects:
+    def _on_digest(
+        self, sender: Address, digest: TableDigest, applied: int, now: Instant
+    ) -> Effects:
         member = node_of(sender)
         if member not in self.digests.others or sender != replica_of(member):
             return (Observe("paxos.stranger_digests"),)
+        what = "the digest of its state after all slots before"
+        if refused := self.bounds.refuse_slot(sender, what, digest.slot, now):
+            return refused
         if not self.digests.receive(member, digest, applied):
             return (Observe("paxos.digest_ignored"),)
         effects: list[Effect] = []
@@ -367,11 +373,20 @@ class Digests:
         slot = digest.slot
         if not self._is_sound(digest) or (slot < applied and self.get(slot) is None):
             return False
+        of_member = [at for at, digests in self.received.items() if member in digests]
+        if slot not in of_member and len(of_member) >= RECEIVED_SLOTS_MAX:
+            self._forget(member, of_member[0])
         self.received.setdefault(slot, {})[member] = digest
-        _forget_above(RECEIVED_SLOTS_MAX, self.received)
         if self.get(slot) is not None:
             self.send(slot)
         return True
+
+    def _forget(self, member: str, slot: int) -> None:
+        """Drop a digest of ``member``. It makes room for others of that member alone."""
+        digests = self.received[slot]
+        del digests[member]
+        if not digests:
+            del self.received[slot]
 
     def compare(self, slot: int) -> Comparison | None:
         """Compare the known digests of ``slot``; return None if this member's own is not known."""
@@ -403,7 +418,6 @@ class Digests:
     def _is_sound(self, digest: TableDigest) -> bool:
         return (
             digest.scheme == SCHEME
-            and 1 <= digest.slot < NUMBER_MAX
             and digest.slot % self.step == 0
             and len(digest.counters) <= COUNTERS_MAX
             and all(_is_short(one.name) for one in digest.counters)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fencelock.actors.effect import Fault
 from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
+from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose, SnapshotChunk
 from fencelock.actors.timing import TIMING, Timing
 
@@ -114,6 +116,13 @@ class Consulted(Local):
 
 
 @local
+class Unreadable(Local):
+    """The answer to a query that a bug of ours kept the replica from answering."""
+
+    fault: Fault
+
+
+@local
 class Isolated(Local):
     """Failure detector to the listener: whether no majority has answered this leader lately."""
 
@@ -121,10 +130,10 @@ class Isolated(Local):
 
 
 @local
-class TimesDiffer(Local):
-    """Failure detector to the listener: the master's times differ from this node's.
+class TimesUnfit(Local):
+    """Failure detector to the listener: this node's times do not fit the leader or the network.
 
-    ``why`` has the differences; it is empty once there are none.
+    ``why`` says what is wrong; it is empty once nothing is.
     """
 
     why: str
@@ -342,7 +351,7 @@ class SnapshotTaken(Local):
     receivers: tuple[Address, ...]
     slot: int
     time_ms: int
-    chunks: tuple[bytes, ...]
+    parts: tuple[Part, ...]
 
 
 @local
@@ -397,7 +406,12 @@ class Trimmed(Local):
 
 @local
 class LogFull(Local):
-    """Acceptor to replica: my stream is too long; make a snapshot so that I can cut it."""
+    """Acceptor to replica: my stream is long, and it can be cut if you make a snapshot.
+
+    It has ``written`` bytes.
+    """
+
+    written: int
 
 
 @local

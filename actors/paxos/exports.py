@@ -14,7 +14,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.message import SnapshotChunk
 
 EXPORTS_MAX = 2
-"""Maximum snapshots that are kept for backups. They may be as large as the table."""
+"""Maximum snapshots that are kept for backups. Each keeps the values that were replaced since."""
 
 
 WANTED_MAX = 64
@@ -86,14 +86,14 @@ class Exports:
 
 def chunk_of(snapshot: SnapshotTaken, chunk: int) -> SnapshotChunk | None:
     """Return a part of ``snapshot``, or None if it has no such part."""
-    if chunk >= len(snapshot.chunks):
+    if chunk >= len(snapshot.parts):
         return None
     return SnapshotChunk(
         slot=snapshot.slot,
         time_ms=snapshot.time_ms,
         chunk=chunk,
-        count=len(snapshot.chunks),
-        content=snapshot.chunks[chunk],
+        count=len(snapshot.parts),
+        content=snapshot.parts[chunk].encoded(),
     )
 
 

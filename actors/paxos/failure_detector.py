@@ -45,7 +45,7 @@ from fencelock.actors.paxos.event import (
     SteppedDown,
     Succeed,
     Suspect,
-    TimesDiffer,
+    TimesUnfit,
     Withdraw,
 )
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator, LocatorEvent, MemberFacts
@@ -55,18 +55,16 @@ from fencelock.actors.paxos.member_event import (
     NodesDescribed,
     ViewChanged,
 )
-from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
+from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, TakeOver
+from fencelock.actors.paxos.round_trips import RoundTrips
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, RoleNotice
-from fencelock.actors.timing import TIMING, Timing
+from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.timing import Timing
 
 if TYPE_CHECKING:
     from random import Random
-
-STARTUP_MS = 100
-"""Time for which a starting node waits for a master before an election (ms): two heartbeats."""
-
 
 UNANSWERED_MIN = 2
 """A leader that sent fewer heartbeats since the last answer was paused itself."""
@@ -95,8 +93,8 @@ DetectorEvent = (
 )
 
 
-SPREAD_MS = 200
-"""Range over which elections are spread if no node led, so that two rarely coincide (ms)."""
+SPREADS = 4
+"""Round trips over which elections are spread if no node led, so that two rarely coincide."""
 
 
 JITTER_MS = 20
@@ -115,7 +113,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     Args:
         random: spreads suspicions.
-        timing: the times of leases, heartbeats and elections.
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: a role of this node that is notified when no majority answers, or None.
         identity: what other nodes must know of this one before it becomes a member.
@@ -130,7 +127,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         host: Host,
         *,
         random: Random,
-        timing: Timing = TIMING,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
         identity: MemberFacts = NO_IDENTITY,
@@ -139,12 +135,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
-        self.timing = timing
-        self.times_differ = ""
+        self.timing = timing = self.config.timing
+        self.differing = ""
         """The differences between the master's times and these; empty if there are none."""
+        self.round_trips = RoundTrips(timing)
+        self.times_warning = ""
+        """The warning about times that was last reported; empty if nothing is wrong."""
         self.drift_ppm = drift_ppm
         self.listener = listener
-        self.suspicion = Suspicion(self.node, self.config, random, timing)
+        self.suspicion = Suspicion(self.node, self.config, random)
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
         self.leadership: LeadershipClaimed | None = None
@@ -185,7 +184,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def begin(self, now: Instant) -> Effects:
         """Wait for a master, then stand for election; a single member stands at once."""
         alone = self.config.members == (self.node,)
-        return [*self.suspicion.wait(now, 0 if alone else STARTUP_MS), *self.locator.turn(now)]
+        wait_ms = 0 if alone else self.timing.startup_ms
+        return [*self.suspicion.wait(now, wait_ms), *self.locator.turn(now)]
 
     def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
         """Handle a sign of life, or a timeout."""
@@ -267,17 +267,22 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return effects
 
     def _compare_times(self, node: str, timing: Timing) -> list[Effect]:
-        """Report it if the times of the master ``node`` differ from this node's, or no longer."""
+        """Compare the times of the leader ``node`` with this node's."""
         differing = self.timing.differences(timing) if timing != self.timing else ""
-        why = differing and f"the times of {node} differ from this node's: {differing}"
-        if why == self.times_differ:
+        self.differing = differing and f"the times of {node} differ from this node's: {differing}"
+        return self._report_times()
+
+    def _report_times(self) -> list[Effect]:
+        """Report what is wrong with the times, if that has changed."""
+        why = "; ".join(filter(None, (self.differing, self.round_trips.warning())))
+        if why == self.times_warning:
             return []
-        self.times_differ = why
-        text = why or "the times of the leader and of this node are the same again"
+        self.times_warning = why
+        text = why or "the times are the same on the leader and fit the network again"
         notice = RoleNotice(level=Level.WARNING if why else Level.INFO, text=text)
         effects: list[Effect] = [Send(address_of(self.node, "node"), notice)]
         if self.listener is not None:
-            effects.append(Send(self.listener, TimesDiffer(why=why)))
+            effects.append(Send(self.listener, TimesUnfit(why=why)))
         return effects
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
@@ -332,7 +337,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
-        self.asked, self.config.old = {}, {}
+        self.asked, self.config.lower_versions = {}, {}
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
@@ -400,24 +405,59 @@ class FailureDetector(MemberRole[DetectorEvent]):
             known = acceptor in self.config.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
         asked = self.asked.get(ack.number)
+        member = node_of(acceptor)
+        reports: Effects = ()
+        if (
+            asked is not None
+            and member != self.node
+            and self.round_trips.measure(member, now - asked)
+        ):
+            reports = self._report_times()
         leadership, lease = self.leadership, self.lease
         if leadership is None or lease is None or ack.ballot != leadership.ballot or asked is None:
-            return ()  # It answers an earlier leadership, or comes too late.
-        member = node_of(acceptor)
-        if not 0 <= ack.applied < NUMBER_MAX:
-            return (Observe("paxos.impossible_slot"),)
+            return reports  # It answers an earlier leadership, or comes too late.
+        if refused := self._refuse_impossible(acceptor, ack, now):
+            return refused
         if member != self.node:
             self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
         _, _, version = self.heard.get(member, (now, 0, ""))
         self.heard[member] = now, ack.view, ack.version or version
-        self.config.note_level(member, ack)
+        reports = (*reports, *self._report_version(member, self.config.note_version(member, ack)))
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
-            return ()
+            return reports
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
-        return (Send(self.replica, leased),)
+        return (Send(self.replica, leased), *reports)
+
+    def _refuse_impossible(
+        self, acceptor: Address, ack: HeartbeatAck, now: Instant
+    ) -> list[Effect]:
+        """Return a report if no honest member can send ``ack``, otherwise nothing."""
+        for name, value, least in (
+            ("view", ack.view, 0),
+            ("sync_us", ack.sync_us, 0),
+            ("lease_ms", ack.lease_ms, 0),
+            ("log_version", ack.log_version, 1),
+        ):
+            if value < least:
+                text = f"an answer to a heartbeat with {name} {value}, which is at least {least}"
+                return self.bounds.report(acceptor, "paxos.impossible_answer", text, now)
+        what = "that it has applied slots up to"
+        return self.bounds.refuse_slot(acceptor, what, ack.applied, now)
+
+    def _report_version(self, member: str, version: int | None) -> list[Effect]:
+        """Name a member for which newer commands are refused."""
+        if version is None:
+            return []
+        text = (
+            f"{member} can apply commands up to log version {version}, and this node up to "
+            f"{LOG_VERSION}: newer ones are refused. Upgrade {member}, or remove it (fencelock "
+            f"leave {member})"
+        )
+        notice = RoleNotice(level=Level.WARNING, text=text)
+        return [Send(address_of(self.node, "node"), notice)]
 
     def _on_disk_synced(self, synced: DiskSynced, now: Instant) -> Effects:
         """Hand over if this node leads and its disk is far slower than its followers'."""
@@ -479,13 +519,12 @@ class Suspicion:
         node: this node.
         config: the views.
         random: spreads attempts.
-        timing: the times of leases, heartbeats and elections.
 
     """
 
-    def __init__(self, node: str, config: LogConfig, random: Random, timing: Timing) -> None:
+    def __init__(self, node: str, config: LogConfig, random: Random) -> None:
         self._node, self._config, self._random = node, config, random
-        self._timing = timing
+        self._timing = timing = config.timing
         self.stall_ms = 2 * timing.heartbeat_ms
         """A timer this late shows that the process was paused (ms). Messages of the leader may
         still be unread, and it may have been paused as well, so it gets this much more time."""
@@ -499,7 +538,7 @@ class Suspicion:
 
     def wait(self, now: Instant, ms: int) -> list[Effect]:
         """Stand after ``ms`` and a little more, unless a message comes."""
-        spread = self._random.randrange(SPREAD_MS) if ms else 0
+        spread = self._random.randrange(SPREADS * self._timing.round_trip_ms) if ms else 0
         return self._wait_until(_later(now, ms + spread), now)
 
     def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:

@@ -14,9 +14,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, ms_betw
 from fencelock.actors.paxos.event import ProposalBatch
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
-
-REPEAT_MS = 500
-"""A command without an outcome is proposed again after this (ms): a message may be lost."""
+from fencelock.actors.timing import TIMING
 
 CHECK_WAIT_MS = 5_000
 """Interval after which a wait known to the log is proposed again (ms), if its end was missed."""
@@ -79,12 +77,19 @@ class InFlightRequests:
         proxy: the proxy; outcomes are sent there.
         replica: the replica of the same node.
         encode: encodes a command for the log.
+        repeat_ms: a command without an outcome is proposed again after this: a message may be
+            lost.
 
     """
 
     def __init__(
-        self, proxy: Address, replica: Address, encode: Callable[[Command], bytes]
+        self,
+        proxy: Address,
+        replica: Address,
+        encode: Callable[[Command], bytes],
+        repeat_ms: int = TIMING.outcome_ms,
     ) -> None:
+        self.repeat_ms = repeat_ms
         self.proxy = proxy
         self.replica = replica
         self._encode = encode
@@ -234,7 +239,7 @@ class InFlightRequests:
         All of them count as proposed now, and as unconfirmed until the log reports them. A wait
         of a client that is silent is left alone: its session would live on by the repetition.
         """
-        repeat = Instant(now - REPEAT_MS * NS_PER_MS + 1)
+        repeat = Instant(now - self.repeat_ms * NS_PER_MS + 1)
         checked = Instant(now - CHECK_WAIT_MS * NS_PER_MS + 1)
         due = _older(self.unconfirmed, max(repeat, self.unconfirmed_before), most)
         waits = _older(self.queued, self.queued_before, most - len(due))

@@ -18,6 +18,7 @@ from fencelock.actors.paxos.config import (
     MemberArguments,
     MemberRole,
     View,
+    acceptor_of,
     monitor_of,
     replica_of,
 )
@@ -66,12 +67,9 @@ HandOverEvent = Resign | Nominated | Drained | HandOverLate | ResignedLate
 """Events of a hand-over that a leader handles."""
 
 
-BACKOFF_MS = 100
-"""Mean pause after the first preemption (ms), a few round trips; each further one doubles it."""
-
-
 DOUBLINGS_MAX = 4
-"""Maximum number of doublings: the pause stays in the order of an election."""
+"""Maximum number of times that the pause after a preemption doubles: it stays in the order of an
+election."""
 
 
 LeaderEvent = (
@@ -88,14 +86,6 @@ LeaderEvent = (
     | StopVoting
     | ReadLeaders
 )
-
-
-HANDOVER_MS = 500
-"""Maximum delay of a hand-over by slots under way (ms)."""
-
-
-RESIGNED_MS = 1_000
-"""Maximum time that a `Resign` waits for the next master (ms)."""
 
 
 class LeaderPhase(Enum):
@@ -157,6 +147,8 @@ class Leader(MemberRole[LeaderEvent]):
         """Batches to propose once the missing decided slots are here."""
         self.scouted: tuple[View, ...] = ()
         """The views whose majorities the last scout asked."""
+        self.doubted: Address | None = None
+        """The acceptor whose promise this node could not follow last: see `Scout`."""
         self.settled = 0
         """While it settles, the slot after the last one that it proposes."""
         self.preemptions = 0
@@ -220,6 +212,8 @@ class Leader(MemberRole[LeaderEvent]):
         self.seen = max(self.seen, suspect.above)
         if self.phase in (LeaderPhase.STANDING, LeaderPhase.SETTLING, LeaderPhase.LEADING):
             return ()  # Scout and commander repeat their requests by themselves.
+        if self.adopted is not None:  # What it reported as applied did not arrive.
+            self.doubted = acceptor_of(self.adopted.source)
         return self._stand()
 
     def _stand(self, *, climbing: bool = False) -> list[Effect]:
@@ -239,6 +233,7 @@ class Leader(MemberRole[LeaderEvent]):
             "ballot": self.ballot,
             "first": max(self.applied, self.config.first),
             **({"hurried": True} if climbing else {}),
+            **({"doubted": self.doubted} if self.doubted else {}),
         }
         return [
             *before,
@@ -274,8 +269,11 @@ class Leader(MemberRole[LeaderEvent]):
         return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
 
     def _give_way(self, by: Ballot) -> list[Effect]:
-        """Stop leading or the election, and pause; the pause grows with each failure in a row."""
-        most = 2 * BACKOFF_MS << min(self.preemptions, DOUBLINGS_MAX)
+        """Stop leading or the election, and pause; the pause grows with each failure in a row.
+
+        The first pause is `Timing.answer_ms` on average: another candidate needs as long.
+        """
+        most = 2 * self.config.timing.answer_ms << min(self.preemptions, DOUBLINGS_MAX)
         self.preemptions += 1
         return self._end(by, self._random.randrange(most))
 
@@ -321,7 +319,7 @@ class Leader(MemberRole[LeaderEvent]):
         leads = self.phase is LeaderPhase.LEADING and ballot == self.ballot == hand.ballot
         if not leads or not hand.successor:
             return ()
-        ended = self._end(self.ballot, HANDOVER_MS)
+        ended = self._end(self.ballot, self.config.timing.outcome_ms)
         mark = Observe("paxos.handed_over" if drained else "paxos.handed_over_late")
         return [*ended, *hand.pass_on(drained=drained), mark]
 
@@ -380,7 +378,7 @@ class Leader(MemberRole[LeaderEvent]):
         if self._has_moved():
             return [*self._stand(), Observe("paxos.view_moved")]
         retired = self._retire()
-        self.preemptions = 0
+        self.preemptions, self.doubted = 0, None
         batches = adopted.batches[self.applied - adopted.floor :]
         changes = [place for place, batch in enumerate(batches) if change_in(batch) is not None]
         batches = batches[: changes[0] + WINDOW] if changes else batches
@@ -449,8 +447,8 @@ class HandOver:
         self.ballot, self.successor = ballot, ""
         return [
             Send(monitor_of(self.node), Nominate(node=successor)),
-            Wake(HANDOVER_MS, HandOverLate(ballot=ballot)),
-            Wake(RESIGNED_MS, ResignedLate(ballot=ballot)),
+            Wake(self.config.timing.outcome_ms, HandOverLate(ballot=ballot)),
+            Wake(2 * self.config.timing.outcome_ms, ResignedLate(ballot=ballot)),
         ]
 
     def name(self, successor: str) -> list[Effect]:

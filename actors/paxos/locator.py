@@ -13,15 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fencelock.actors.address import is_node
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    LogBounds,
+    LogConfig,
+    acceptor_of,
+    catchup_of,
+    monitor_of,
+    replica_of,
+)
 from fencelock.actors.paxos.event import Fresh, Lacking
 from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
+from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.table.message import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
@@ -97,6 +106,7 @@ class Locator:
     ) -> None:
         self.node = node
         self.config = config
+        self.bounds = LogBounds(node, config)
         self.identity = identity
         self.silent_ns = silent_ms * NS_PER_MS
         self.learns = False
@@ -206,19 +216,28 @@ class Locator:
             bytes_left=self.bytes_left,
             priority=UNWILLING if self.served else self.identity.priority,
             life=self.identity.life,
-            commands=COMMAND_LEVEL,
+            log_version=LOG_VERSION,
         )
         return Send(monitor_of(node), locate)
 
     def _on_locate(self, sender: Address, locate: Locate, now: Instant) -> Effects:
         node = node_of(sender)
-        sound = (
-            1 <= locate.applied < NUMBER_MAX
-            and min(locate.view, locate.journal, locate.life) >= 0
+        if sender != monitor_of(node):
+            return (Observe("paxos.locate_ignored"),)
+        if refused := self.bounds.refuse_slot(
+            sender, "that it has applied slots up to", locate.applied, now
+        ):
+            return refused
+        possible = (
+            min(locate.view, locate.journal, locate.life, locate.log_version - 1) >= 0
             and 0 <= locate.bytes_left < NUMBER_MAX
             and 1 <= locate.priority <= UNWILLING
+            and len(locate.version) <= TEXT_MAX
+            and len(locate.endpoint) <= TEXT_MAX
         )
-        if sender != monitor_of(node) or not sound or not self.config.meet(node):
+        if not possible:
+            return self.bounds.report(sender, "paxos.impossible_locate", f"{locate!r:.200}", now)
+        if not self.config.meet(node):
             return (Observe("paxos.locate_ignored"),)
         if node in self.learners or len(self.learners) < LEARNERS_MAX:
             lag = max(0, self.config.applied - locate.applied)
@@ -227,9 +246,13 @@ class Locator:
 
     def _on_located(self, sender: Address, located: Located, now: Instant) -> Effects:
         node = node_of(sender)
-        sound = 1 <= located.applied < NUMBER_MAX and located.view >= 0
-        if node not in self.config.nodes or not sound:
+        if node not in self.config.nodes:
             return (Observe("paxos.locate_ignored"),)
+        if located.view < 0 or (located.master and not is_node(located.master)):
+            return self.bounds.report(sender, "paxos.impossible_locate", f"{located!r:.200}", now)
+        what = "that slots are decided up to"
+        if refused := self.bounds.refuse_slot(sender, what, located.applied, now):
+            return refused
         if self.learns and located.master and located.master != self.node:
             leads = located.master == node
             if leads or not self.master or now - self.heard_at >= self.silent_ns:

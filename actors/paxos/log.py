@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send
-from fencelock.actors.message import Address, Message
+from fencelock.actors.effect import CheckpointEnd, Effect, Effects, Observe, Send
+from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.config import (
     LOG_BYTES_MAX,
     VOTES_BYTES_MAX,
@@ -31,9 +31,18 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.membership import CHANGE, change_in, split
-from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest, page_of
-from fencelock.actors.paxos.snapshots import Snapshots, records_of
+from fencelock.actors.paxos.membership import CHANGE, change_in, log_part, split
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    PAGE,
+    Ballot,
+    Batch,
+    Slots,
+    TableDigest,
+    page_of,
+)
+from fencelock.actors.paxos.snapshots import Snapshots
+from fencelock.actors.table.poison import PoisonError
 
 LogEvent = (
     MinApplied | FetchSlots | TakeSnapshot | WriteChunk | LogFull | TableDigest | Compare | Isolate
@@ -47,7 +56,7 @@ class Log:
 
     Invariants:
         P16 Nothing that led to a state is dropped before that state is durable: roles
-            that trim learn of it by a `Send` behind the `Checkpoint`.
+            that trim learn of it by a `Send` behind the `CheckpointEnd`.
 
     Args:
         node: the id of its node.
@@ -66,6 +75,8 @@ class Log:
     snapshots: Snapshots
     divergence: DivergenceWatch
     digests: Digests = field(init=False)
+    skips: frozenset[int] = frozenset()
+    """The slots whose commands an operator skips, if they damage the state."""
     views_changed: bool = False
     """Whether other roles have still to be notified of a change of the views."""
 
@@ -96,7 +107,7 @@ class Log:
         """The first slot that is not applied."""
         return self.decided.next
 
-    def handle(self, sender: Address, event: LogEvent) -> Effects:
+    def handle(self, sender: Address, event: LogEvent, now: Instant) -> Effects:
         """Send slots, make snapshots, drop old slots, compare digests."""
         match event:
             case MinApplied():
@@ -107,26 +118,31 @@ class Log:
             case TakeSnapshot():
                 begun = self._begin_snapshot(journaled=False)
                 slot = self.snapshots.slot if self.snapshots.under_way else 0
+                self.snapshots.exported = self.snapshots.under_way
                 return [*begun, Send(catchup_of(self.node), SnapshotBegun(slot=slot))]
             case WriteChunk():
                 return self._on_write_chunk()
             case LogFull():
+                if event.written <= 2 * self.snapshots.grown:
+                    return ()  # Most of it was applied, and a snapshot is due when that is enough.
                 return self._begin_snapshot()
             case TableDigest() | Compare() | Isolate():
-                return self.divergence.handle(sender, event, self.next)
+                return self.divergence.handle(sender, event, self.next, now)
 
     def recover(self, recovered: Recovered) -> list[Effect]:
         """Apply the journal to the machine, and compare the result with other members."""
-        base = recovered.base
+        base, self.skips = recovered.base, recovered.skips
         empty = base is None or not base.chunks
         self.digests.begin(self.machine.fingerprint() if empty else None)
         if base is not None:
             if base.chunks:  # Without chunks the machine starts at the slot, empty.
-                chunks, terms = split(base.chunks)
+                chunks, terms, origin = split(base.chunks)
                 self.machine.restore(chunks)
                 self._turn(changed=self.config.restore(terms))
-            self.decided.jump(base.slot, base.time_ms)
-            self.snapshots.replace(base.slot, base.chunks)
+            else:
+                origin = NO_BALLOT
+            self.decided.jump(base.slot, base.time_ms, origin)
+            self.snapshots.cut(sum(map(len, base.chunks)))
         for slot, batch in enumerate(recovered.decided, start=self.next):
             self.decided.take(slot, batch)
             self.apply()  # The outcomes were sent in an earlier life.
@@ -146,18 +162,23 @@ class Log:
         if config.pending:
             self._turn(changed=config.advance(decided.next))
         snapshots.grown += batch.size
-        if snapshots.under_way:
-            snapshots.since.append(batch)
+        if snapshots.writer is not None:
+            snapshots.writer.since.append(batch)
         commands = batch.commands
         if len(commands) == 1 and commands[0].startswith(CHANGE):
             membership = change_in(batch)
             if membership is not None:
                 self._turn(changed=config.change(decided.next - 1, membership))
             commands = ()
-        if commands:
-            outcomes = self.machine.apply(decided.time_ms, commands)
-        else:
-            outcomes = [self.machine.advance(decided.time_ms)]
+        try:
+            if not commands:
+                outcomes = [self.machine.advance(decided.time_ms)]
+            elif decided.next - 1 in self.skips:
+                outcomes = self.machine.skip(decided.time_ms, commands, decided.next - 1)
+            else:
+                outcomes = self.machine.apply(decided.time_ms, commands)
+        except PoisonError as error:
+            raise error.at(decided.next - 1) from error.error
         if decided.next % self.digests.step == 0:
             self.digests.note(decided.next, self.machine.fingerprint())
         return batch, outcomes
@@ -177,48 +198,56 @@ class Log:
     def restore(self, restore: Restore) -> list[Effect] | None:
         """Replace the state with a later one; return None if it is not later, or is invalid.
 
-        The caller must have sent every role the new slot before it performs these effects.
+        Until the state is written, the journal has all that led to the former one (P16).
         """
         if restore.slot <= self.next:
             return None
         try:
-            chunks, terms = split(restore.chunks)
+            chunks, terms, origin = split(restore.chunks)
             self.machine.restore(chunks)
         except ValueError:
             return None
         self._turn(changed=self.config.restore(terms))
-        self.decided.jump(restore.slot, restore.time_ms)
-        self.snapshots.replace(restore.slot, restore.chunks)
+        self.decided.jump(restore.slot, restore.time_ms, origin)
         self.digests.begin(None)
-        return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
+        return [*self.snapshots.restore(restore.slot, restore.time_ms, restore.chunks)]
 
     def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""
-        self.snapshots.journaled |= journaled
-        if self.snapshots.under_way or self.next == 1:
+        snapshots = self.snapshots
+        if snapshots.under_way or self.next == 1 or (journaled and snapshots.writer is not None):
             return []
         self.digests.want()
-        terms, time_ms = self.config.terms(), self.decided.time_ms
-        begun = self.snapshots.begin(self.machine, self.next, time_ms, terms, journaled=journaled)
+        part = log_part(self.config.terms(), self.decided.origin)
+        journaled = journaled and snapshots.journal_bytes > 0
+        time_ms = self.decided.time_ms
+        begun = snapshots.begin(self.machine, self.next, time_ms, part, journaled=journaled)
         return [*begun, Observe("paxos.snapshot_begun")]
 
     def _on_write_chunk(self) -> Effects:
-        """Continue the snapshot; once it is complete, let it replace what led to it."""
-        if not self.snapshots.under_way:
-            return ()
-        if not self.snapshots.write_part():
-            return (self.snapshots.pause(),)
-        taken, records = self.snapshots.finish()
-        kept = self._keep(records) if records else []
-        return [Send(catchup_of(self.node), taken), *kept]
+        """Divide the snapshot further, or write its next part."""
+        snapshots = self.snapshots
+        snapshots.ticking = False
+        effects: list[Effect] = []
+        if snapshots.under_way:
+            wanted = bool(snapshots.receivers) or snapshots.exported
+            taken = snapshots.divide()
+            if taken is not None and wanted:
+                effects.append(Send(catchup_of(self.node), taken))
+        elif self.divergence.why:
+            snapshots.writer = None  # The record that this node has diverged must be kept.
+        elif (written := snapshots.write()) is not None:
+            part, is_last = written
+            effects.append(part)
+            if is_last:
+                effects += self._end_checkpoint()
+        return [*effects, *snapshots.tick()]
 
-    def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
-        """Write down all that was applied, and only then let other roles drop it (P16)."""
-        if not self.snapshots.journal_bytes or self.divergence.why:
-            return []  # The record that this node has diverged must be kept.
+    def _end_checkpoint(self) -> list[Effect]:
+        """Let other roles drop what was applied, now that it is written (P16)."""
         trimmed = Trimmed(slot=self.next)
         return [
-            Checkpoint(records),
+            CheckpointEnd(),
             Send(acceptor_of(self.node), trimmed),
             Send(catchup_of(self.node), trimmed),
             Observe("paxos.trimmed"),
@@ -231,13 +260,25 @@ class Log:
             return (Send(fetch.receiver, Slots(first=fetch.first, batches=batches)),)
         if fetch.slot > fetch.first and self.decided.reaches_back_to(fetch.slot):
             return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
-        begun = self._begin_snapshot()
+        begun = self._begin_snapshot(journaled=False)
         self.snapshots.receivers[fetch.receiver] = None
         return [*begun, Send(fetch.receiver, self.snapshots.announcement())]
 
 
 class DecidedSlots:
-    """Hands out decided slots without a gap.
+    """Hands out decided slots without a gap, and counts log time.
+
+    Log time is the highest stamp that was handed out, but stamps of *leftovers* do not count. Say
+    that a leader lost its majority and went on stamping, and only its own acceptor has those
+    batches. The next leader does not see them, and its log time goes on from an earlier stamp. It
+    gives way to a third leader, whose majority includes that acceptor, and which must propose what
+    it finds: the second leader's batches, and in later slots the leftovers of the first. Their
+    stamps run ahead of the second leader's, under which clients renewed their sessions, so they
+    would end sessions on which clients rely.
+
+    A leftover is known by its origin, the ballot under which it was proposed first, which is below
+    that of an earlier slot. In other cases origins never fall: a leader whose own batch is in a
+    slot found none for later slots in its majority, so none of lower ballots was chosen there.
 
     Invariants:
         P11 The batch decided for a slot never changes.
@@ -255,7 +296,9 @@ class DecidedSlots:
         self.next = 1
         """The first slot not yet handed out."""
         self.time_ms = 0
-        """Log time: the highest stamp that was handed out."""
+        """Log time."""
+        self.origin = NO_BALLOT
+        """The highest origin of the batches that were handed out."""
         self.ready: dict[int, Batch] = {}
         """Decided slots from ``next`` on."""
         self.kept: dict[int, Batch] = {}
@@ -283,7 +326,9 @@ class DecidedSlots:
         slot, kept = self.next, self.kept
         batch = self.ready.pop(slot)
         self.next = slot + 1
-        self.time_ms = max(self.time_ms, batch.time_ms)
+        if batch.origin >= self.origin:
+            self.origin = batch.origin
+            self.time_ms = max(self.time_ms, batch.time_ms)
         self.ready_bytes -= batch.size
         kept[slot] = batch
         self.kept_bytes += batch.size
@@ -291,10 +336,11 @@ class DecidedSlots:
             self.kept_bytes -= kept.pop(next(iter(kept))).size
         return batch
 
-    def jump(self, slot: int, time_ms: int) -> None:
+    def jump(self, slot: int, time_ms: int, origin: Ballot) -> None:
         """Continue from ``slot``: a snapshot of all slots before it was restored."""
         assert slot > self.next
         self.next, self.time_ms = slot, max(self.time_ms, time_ms)
+        self.origin = max(self.origin, origin)
         self.ready = {at: batch for at, batch in self.ready.items() if at >= slot}
         self.ready_bytes = sum(batch.size for batch in self.ready.values())
         self.kept, self.kept_bytes = {}, 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from fencelock.actors.effect import Fault
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.message import Figure
 
@@ -21,6 +23,25 @@ class Fingerprint(NamedTuple):
     counters: tuple[Figure, ...]
 
 
+class Part(Protocol):
+    """A part of a frozen state. It refers to the state's values instead of copying them."""
+
+    def encoded(self) -> bytes:
+        """Return the part as it is sent and kept, at most `CHUNK_BYTES_MAX`; equal each time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """A part that is encoded already."""
+
+    content: bytes
+
+    def encoded(self) -> bytes:
+        """Return the part."""
+        return self.content
+
+
 class Machine(Protocol):
     """A deterministic state machine. Log time is the only time it knows.
 
@@ -32,11 +53,8 @@ class Machine(Protocol):
         """Return whether ``command`` can be read; an unreadable one is never put into the log."""
         ...
 
-    def level_of(self, command: bytes) -> int:
-        """Return the level of ``command``: members of a lower level cannot apply it.
-
-        The commands of releases without changes of the members have level 0.
-        """
+    def version_of(self, command: bytes) -> int:
+        """Return the log version of ``command``: members of a lower version cannot apply it."""
         ...
 
     def is_patient(self, command: bytes) -> bool:
@@ -53,6 +71,17 @@ class Machine(Protocol):
         The machine orders time and command itself: a command that extends a deadline must come
         first. Outcomes of what fell due belong to the first valid command.
         """
+        ...
+
+    def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
+        """Perform ``commands`` as `apply` does, but refuse those that damage the state.
+
+        An operator has written that this ``slot`` does. If it does not, this is `apply`.
+        """
+        ...
+
+    def take_faults(self) -> Sequence[Fault]:
+        """Return the exceptions that cost one command each, since the last call."""
         ...
 
     def due_ms(self, before: int | None = None) -> int | None:
@@ -76,11 +105,11 @@ class Machine(Protocol):
         """
         ...
 
-    def snapshot(self) -> Iterator[bytes | None]:
-        """Freeze the state now, and return it in parts, each made when it is taken.
+    def snapshot(self) -> Iterator[Part | None]:
+        """Freeze the state now, and return it in parts.
 
-        A part has at most `CHUNK_BYTES_MAX`. Later commands do not show in it. None is not a part:
-        it marks a step of the work, so that no step takes long.
+        Later commands do not show in a part, whenever it is encoded. None is not a part: it marks a
+        step of the work, so that no step takes long.
         """
         ...
 

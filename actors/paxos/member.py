@@ -6,12 +6,12 @@ its like; `Bootstrap` decides which of them vote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
-from fencelock.actors.bootstrap_message import GroupConfig, Voter
+from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, greet_time_ms
+from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, journals_of, vote_id
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.membership import Member
@@ -54,8 +54,8 @@ class LogOptions:
 
     listener: Address | None = None
     """A role of this node that receives all outcomes and `VotingStatus`, or None."""
-    opening: tuple[bytes, ...] = ()
-    """Commands with which every leadership begins."""
+    opening: Callable[[GroupConfig], tuple[bytes, ...]] = lambda group: ()
+    """Returns the commands with which every leadership of a group begins."""
     timing: Timing = TIMING
     """The times of leases, heartbeats and elections; the same everywhere."""
     drift_ppm: int = DRIFT_PPM
@@ -88,6 +88,7 @@ def log_roles(
     journal: int,
     boot: int,
     date_ms: int,
+    founding: Founding = Founding.NO,
     options: LogOptions,
 ) -> tuple[Spawn, ...]:
     """Return the role that creates the log's other roles on ``node`` once the group is known.
@@ -103,6 +104,7 @@ def log_roles(
         journal: the id of that journal.
         boot: the id of this life of the node; without a disk, it replaces ``journal``.
         date_ms: the start of this life (ms since 1970).
+        founding: whether an operator wants a new group.
         options: see `LogOptions`.
 
     """
@@ -115,9 +117,10 @@ def log_roles(
 
     def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
         known, first = _begun(recovered, group)
-        config = known.recover_views(_config_of(group, voters, options.endpoints, first))
+        begun = _config_of(group, voters, options.endpoints, first, options.timing)
+        config = known.recover_views(begun)
         config.nodes.update(dict.fromkeys(members))
-        seats = _MemberRoles(node, config, known, random, machine, options, first_number)
+        seats = _MemberRoles(node, config, known, random, machine, options, first_number, group)
         voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
         told = MemberFacts(voter, identity, endpoint, options.version, options.priority, boot)
         return seats.all(durable=records is not None, identity=told, votes=votes)
@@ -133,8 +136,9 @@ def log_roles(
         "voter": acceptor_of,
         "voting": (acceptor_of(node), leader_of(node), monitor_of(node)),
         "listener": options.listener,
-        "greet_ms": options.greet_ms,
+        "greet_ms": greet_time_ms(options.timing.round_trip_ms, options.greet_ms),
         "grows": True,
+        "founding": founding,
         "journals": _registered(records or (), recovered, options.endpoints),
     }
     return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
@@ -159,12 +163,16 @@ def _registered(
 
 
 def _config_of(
-    group: GroupConfig, voters: Mapping[Address, int], endpoints: Mapping[str, str], base: int
+    group: GroupConfig,
+    voters: Mapping[Address, int],
+    endpoints: Mapping[str, str],
+    base: int,
+    timing: Timing = TIMING,
 ) -> LogConfig:
     """Return the views of a group that has not changed its members."""
     seats = tuple(Member(one, endpoints.get(one, ""), journal) for one, journal in group.voters)
     view = View(0, tuple(seat.name for seat in seats), voters, seats)
-    return LogConfig(view, lambda seat: vote_id(group, seat.name, seat.journal), base)
+    return LogConfig(view, lambda seat: vote_id(group, seat.name, seat.journal), base, timing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,7 @@ class _MemberRoles:
     machine: Machine
     options: LogOptions
     first_number: int
+    group: GroupConfig
 
     def all(self, *, durable: bool, identity: MemberFacts, votes: bool) -> tuple[Spawn, ...]:
         """Return the roles; with ``votes``, acceptor and leader take part in votes."""
@@ -190,10 +199,10 @@ class _MemberRoles:
         known = {**seat, "recovered": self.recovered}
         voting = {**known, "voter": identity.voter, "votes": votes}
         lease = {"lease_ms": options.timing.lease_ms, "version": options.version}
-        times = {"timing": options.timing, "drift_ppm": options.drift_ppm}
+        only = () if durable else tuple(journals_of(self.group))
         replica = {
             "listener": options.listener,
-            "opening": options.opening,
+            "opening": options.opening(self.group),
             "log_max": options.log_max,
             "journal_bytes": options.journal_bytes if durable else 0,
             "first_number": self.first_number,
@@ -208,7 +217,7 @@ class _MemberRoles:
                 FailureDetector,
                 {
                     **seat,
-                    **times,
+                    "drift_ppm": options.drift_ppm,
                     "random": self.random,
                     "listener": options.listener,
                     "identity": identity,
@@ -219,7 +228,7 @@ class _MemberRoles:
             Spawn(
                 members_of(node),
                 Reconfigurer,
-                {**seat, "version": options.version, "target": options.target},
+                {**seat, "version": options.version, "target": options.target, "only": only},
             ),
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),

@@ -1,8 +1,7 @@
 """Memberships as the log carries them: a change is a separate command, alone in its slot.
 
-Snapshots end with a part for the memberships in force, once they have ever changed. Both begin
-with `CHANGE`, which begins no command and no part of a state machine. So a group that never changed
-writes the same logs and snapshots as earlier versions.
+Snapshots end with a part for the memberships in force and the highest origin of a batch. Both begin
+with `CHANGE`, which begins no command and no part of a state machine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from fencelock.actors.membership import MEMBERS_MAX, Member, Membership
-from fencelock.actors.paxos.message import NUMBER_MAX, Batch
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, Ballot, Batch
 
 CHANGE = b"members "
 """Beginning of a command that changes the members, and of the part of a snapshot with them."""
@@ -43,27 +43,40 @@ def change_in(batch: Batch) -> Membership | None:
     return _membership(_load(commands[0]))
 
 
-def terms_part(terms: Sequence[Term]) -> bytes:
-    """Return the part of a snapshot that has ``terms``."""
-    return CHANGE + json.dumps(terms, separators=(",", ":")).encode()
+def log_part(terms: Sequence[Term], origin: Ballot) -> bytes:
+    """Return the part of a snapshot that has the memberships, and the highest origin."""
+    return CHANGE + json.dumps([terms, origin], separators=(",", ":")).encode()
 
 
-def split(chunks: Sequence[bytes]) -> tuple[Sequence[bytes], tuple[Term, ...]]:
-    """Return the chunks of the state machine in a snapshot, and its memberships.
+class SnapshotContent(NamedTuple):
+    """What is in the chunks of a snapshot."""
 
-    There are none if the members had never changed.
+    chunks: Sequence[bytes]
+    """Those of the state machine."""
+    terms: tuple[Term, ...]
+    """The memberships; none if the members had never changed."""
+    origin: Ballot
+    """The highest origin of a batch, see `fencelock.actors.paxos.log.DecidedSlots`."""
+
+
+def split(chunks: Sequence[bytes]) -> SnapshotContent:
+    """Return what is in the chunks of a snapshot.
 
     Raises:
-        ValueError: the memberships cannot be read.
+        ValueError: the last one, which has the state of the log, cannot be read.
 
     """
     if not chunks or not chunks[-1].startswith(CHANGE):
-        return chunks, ()
-    terms = tuple(_term(one) for one in _list(_load(chunks[-1])))
+        return SnapshotContent(chunks, (), NO_BALLOT)  # A cluster that began with a backup.
+    listed, *rest = _list(_load(chunks[-1]), 2)
+    terms = tuple(_term(one) for one in _list(listed))
     sound = [term for term in terms if term is not None]
-    if len(sound) != len(terms) or len(sound) not in (1, 2):
+    origin = _ballot(rest[0]) if rest else None
+    if len(sound) != len(terms) or len(sound) > 2:  # noqa: PLR2004
         raise ValueError("the members in the snapshot cannot be read")
-    return chunks[:-1], tuple(sound)
+    if origin is None:
+        raise ValueError("the ballot in the snapshot cannot be read")
+    return SnapshotContent(chunks[:-1], tuple(sound), origin)
 
 
 def _load(content: bytes) -> Any:
@@ -82,6 +95,11 @@ def _list(value: Any, length: int | None = None) -> list[Any]:
 
 def _number(value: Any) -> bool:
     return type(value) is int and 0 <= value < NUMBER_MAX << 1
+
+
+def _ballot(value: Any) -> Ballot | None:
+    number, *rest = _list(value, 2)
+    return Ballot(number, Address(rest[0])) if _number(number) and _text(*rest) else None
 
 
 def _term(value: Any) -> Term | None:

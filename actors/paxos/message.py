@@ -114,6 +114,20 @@ class Batch(Sized):
 
     time_ms: int
     commands: tuple[bytes, ...]
+    origin: Ballot = NO_BALLOT
+    """The ballot under which it was proposed first. Later leaders propose it again unchanged."""
+
+
+def fits(batch: Batch) -> bool:
+    """Return whether ``batch`` is within the limits of a slot; its size is known from then on."""
+    sizes = list(map(len, batch.commands))
+    total = sum(sizes)
+    batch.size = total + 64 * (1 + len(sizes))
+    return (
+        len(sizes) <= BATCH_COMMANDS_MAX
+        and (total <= BATCH_BYTES_MAX or (len(sizes) == 1 and total <= COMMAND_BYTES_MAX))
+        and batch.time_ms >= 0
+    )
 
 
 NO_OP = Batch(time_ms=0, commands=())
@@ -222,23 +236,22 @@ class HeartbeatAck(Message):
     """I follow ``ballot``, and adopt no other leader's for a lease from now; with my next slot.
 
     ``voter`` is the id under which the sender votes (`bootstrap.vote_id`), and ``view`` the number
-    of the newest view that it knows; -1 if its version knows none.
+    of the newest view that it knows.
     """
 
     ballot: Ballot
     number: int
     applied: int
     voter: int = 0
-    view: int = -1
+    view: int = 0
     sync_us: int = 0
     """Mean time of the sender's last syncs (us), or 0 if not known."""
     lease_ms: int = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
     version: str = ""
     """The version of the sender's software, for operators; empty in most answers."""
-    commands: int = 1
-    """The highest level of the commands that the sender can apply. If ``view`` is -1, the sender
-    can only apply commands of level 0, whatever this field has."""
+    log_version: int = 1
+    """The version of the log up to which the sender can apply commands (`LOG_VERSION`)."""
 
 
 @message(0x28)
@@ -309,7 +322,7 @@ class SnapshotChunk(Message):
     """Part ``chunk`` of ``count`` of the state after all slots before ``slot``.
 
     With ``count`` 0 it has no content: the sender is making that snapshot, and will send its first
-    part. A member of an earlier version drops such a message.
+    part.
     """
 
     slot: int
@@ -329,6 +342,9 @@ class Pledge(IntEnum):
     LEASE = 3
     """The acceptor's leases last for up to so many milliseconds as the ballot's round says.
     Without such a record they last for the default."""
+    APPLIED = 4
+    """The acceptor voted after this node had applied all slots before the ballot's round, which the
+    rest of the journal may not show: a snapshot of another member is written only bit by bit."""
 
 
 @message(0x2E)
@@ -403,7 +419,7 @@ class Locate(Message):
     """The endpoint at which other nodes reach it, or empty if it does not know."""
     version: str
     number: int = 0
-    """The number of this request, 1 or more, or 0 if the sender's version gives none."""
+    """The number of this request, 1 or more."""
     bytes_left: int = 0
     """Estimate of the bytes that it still has to fetch; 0 if there are none, or if it is not
     known."""
@@ -411,8 +427,8 @@ class Locate(Message):
     """1 to 14: the smaller, the earlier it becomes a member. `UNWILLING`: never by itself."""
     life: int = 0
     """Random number of the sender's life, which settles equal priorities."""
-    commands: int = 1
-    """The highest level of the commands that the sender can apply."""
+    log_version: int = 1
+    """The version of the log up to which the sender can apply commands (`LOG_VERSION`)."""
 
 
 @message(0xD9)
@@ -448,6 +464,15 @@ class TableDigest(Message):
     a snapshot since then, so that it did not apply all slots."""
     counters: tuple[Figure, ...]
     asks: bool
+
+
+@message(0xAC)
+class Skip(Message):
+    """In a journal, written by ``fencelock repair``: refuse the commands of ``slot`` that raise."""
+
+    slot: int
+    operator: str
+    """Who repaired this member; only for its log."""
 
 
 @message(0xAE)

@@ -34,11 +34,6 @@ class Facts:
         facts = self.members.get(member)
         return led_ms if facts is None else min(led_ms, facts.heard_ms)
 
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` runs a version without changes of the members."""
-        facts = self.members.get(member)
-        return facts is not None and facts.view < 0
-
     def learner(self, node: str) -> Locate | None:
         """Return the last report of ``node`` as a learner, if it is recent."""
         facts = self.learners.get(node)

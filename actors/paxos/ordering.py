@@ -13,7 +13,7 @@ from itertools import accumulate
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
-from fencelock.actors.paxos.config import WINDOW
+from fencelock.actors.paxos.config import TIME_JUMP_MS_MAX, WINDOW
 from fencelock.actors.paxos.event import (
     BatchDelay,
     Gather,
@@ -34,6 +34,10 @@ from fencelock.actors.paxos.message import (
 
 BATCH_DELAY_MS = 2
 """Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
+
+
+TICK_MS_MAX = TIME_JUMP_MS_MAX // 2
+"""Longest time between slots while anything can expire (ms), so that no log time is dropped."""
 
 
 QUEUE_MAX = 10_000
@@ -61,7 +65,8 @@ class Ordering:
     nothing is under way: usually the later one arrives, and a slot and a sync are saved.
 
     Log time never goes back: a master's stamps are not below any that was applied or that
-    phase one found. The time of a no-op does not count.
+    phase one found. The time of a no-op does not count. Nor does it jump: the docstring of `config`
+    has the rule. While anything can expire, a tick follows within `TICK_MS_MAX`.
 
     Args:
         opening: commands with which every leadership begins.
@@ -140,8 +145,13 @@ class Ordering:
 
     def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
         assert self.leadership is not None
-        self.stamped_ms = max(self.stamped_ms, self.clock.read(now))
-        batch = _batch(time_ms=self.stamped_ms, commands=commands)
+        time_ms = self.clock.read(now)
+        if time_ms > self.stamped_ms + TIME_JUMP_MS_MAX:  # The rest of the pause is dropped.
+            time_ms = self.stamped_ms + TIME_JUMP_MS_MAX
+            self.clock.set(time_ms, now)
+        self.stamped_ms = max(self.stamped_ms, time_ms)
+        origin = self.leadership.ballot
+        batch = _batch(time_ms=self.stamped_ms, commands=commands, origin=origin)
         order = _order(slot=self.free, batch=batch)
         self.free += 1
         return Send(self.leadership.commander, order)
@@ -154,6 +164,7 @@ class Ordering:
             or (self.tick_ms is not None and self.tick_ms <= due)
         ):
             return []
+        due = min(due, self.stamped_ms + TICK_MS_MAX)
         self.tick_ms = due
         return [
             Wake(
@@ -171,7 +182,7 @@ class Ordering:
         self.tick_ms = None
         if due is None or self.free > applied:
             return []  # The timer is set again when the slots under way are applied.
-        if due > self.clock.read(now):
+        if min(due, self.stamped_ms + TICK_MS_MAX) > self.clock.read(now):
             return self.arm(due, now)
         return [self._give_slot((), now), Observe("paxos.ticked")]
 

@@ -20,15 +20,16 @@ from fencelock.actors.api.session_message import (
     LockList,
     RecordList,
 )
-from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import UnavailableError
+from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
 from fencelock.actors.paxos.config import catchup_of
-from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported
+from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported, Unreadable
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import RemoteClients
-from fencelock.actors.proxy.queries import PendingQueries, PendingQuery
+from fencelock.actors.proxy.queries import NextQueries, PendingQueries, PendingQuery, QueryTurns
 from fencelock.actors.table.report import (
     Browse,
     Browsed,
@@ -97,6 +98,10 @@ class Queries:
         self.pending = PendingQueries(node, clients)
         self.watches = PendingQueries(node, clients, watches=True)
         """The queries that wait for a change."""
+        self.turns = {True: QueryTurns(), False: QueryTurns()}
+        """The linearizable queries, which may wait for a majority, and the others."""
+        self.ticking = False
+        """Whether the `NextQueries` timer runs."""
         self.shown: _Shown | None = None
         """The last report with its texts: replicas return the same report to all clients while the
         lock does not change."""
@@ -112,14 +117,50 @@ class Queries:
             raise UnavailableError(f"node {self.node} has no snapshots of {request.node}")
         if is_watch(request):
             number = self.watches.add(sender, request, now, self.pending.next_number())
-        else:
-            number = self.pending.add(sender, request, now)
-        return [self._asking(number, request)] if number else ()
+            return [self._asking(number, request)] if number else ()
+        number = self.pending.add(sender, request, now)
+        if not number:
+            return ()
+        owner = self.pending.owner_of(sender)
+        if self.turns[_is_linear(request)].enter(number, owner, now):
+            return [self._asking(number, request)]
+        return self._tick()
+
+    def on_next(self, now: Instant) -> Effects:
+        """Ask for the answers to the queries whose turn it is."""
+        self.ticking = False
+        effects: list[Effect] = []
+        for turns in self.turns.values():
+            for number in turns.next(now):
+                query = self.pending.by_number.get(number)
+                if query is None:  # It has timed out.
+                    turns.end(number)
+                else:
+                    effects.append(self._asking(number, query.request))
+        return [*effects, *self._tick()] if any(self.turns.values()) else effects
+
+    def _tick(self) -> list[Effect]:
+        if self.ticking:
+            return []
+        self.ticking = True
+        return [Wake(1, NextQueries())]
+
+    def _end(self, number: int) -> PendingQuery | None:
+        """Remove and return a query that was asked, or None if it is over."""
+        query = self.pending.end(number)
+        if query is None:
+            return self.watches.end(number)
+        self.turns[_is_linear(query.request)].end(number)
+        return query
 
     def ask_again(self) -> list[Effect]:
         """Send all queries once more, since the replica did not run when they were sent."""
-        pending = (*self.pending.by_number.values(), *self.watches.by_number.values())
+        asked = [one for one in self.pending.by_number.values() if self._was_asked(one)]
+        pending = (*asked, *self.watches.by_number.values())
         return [self._asking(query.number, query.request) for query in pending]
+
+    def _was_asked(self, query: PendingQuery) -> bool:
+        return self.turns[_is_linear(query.request)].was_asked(query.number)
 
     def _asking(self, number: int, request: LockQuery) -> Send:
         """Return what asks this node for the answer to ``request``."""
@@ -151,9 +192,18 @@ class Queries:
 
     def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
         """Answer a query, or refuse it with a reason."""
-        query = self.pending.end(consulted.number) or self.watches.end(consulted.number)
+        query = self._end(consulted.number)
         if query is None:
             return ()
+        answer = consulted.answer
+        if isinstance(answer, Unreadable):
+            return internal(query.sender, query.request, self.node, answer.fault.error)
+        reply = reading("a reply", lambda: self._reply(query, consulted, now))
+        if isinstance(reply, Fault):
+            return internal(query.sender, query.request, self.node, reply.error)
+        return reply
+
+    def _reply(self, query: PendingQuery, consulted: Consulted, now: Instant) -> Effects:
         sender, request = query.sender, query.request
         match consulted.answer, request:
             case (Looked(report=report), Inspect()):
@@ -178,7 +228,7 @@ class Queries:
 
     def on_exported(self, exported: Exported) -> Effects:
         """Answer a request for a part of a backup, or refuse it with a reason."""
-        query = self.pending.end(exported.number)
+        query = self._end(exported.number)
         if query is None:
             return ()
         request, part = query.request, exported.part
@@ -200,6 +250,8 @@ class Queries:
     def end_old(self, now: Instant) -> list[Effect]:
         """End queries that have timed out."""
         ended = (*self.pending.end_old(now), *self.watches.end_old(now))
+        for query in ended:
+            self.turns[_is_linear(query.request)].end(query.number)
         return [effect for query in ended for effect in self._give_up(query, now)]
 
     def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
@@ -268,6 +320,8 @@ class TableStatus:
         if consulted.number not in self.looking:
             return None
         self.looking.remove(consulted.number)
+        if isinstance(consulted.answer, Unreadable):
+            return (consulted.answer.fault,)
         if isinstance(consulted.answer, Looked):
             self.reports[consulted.answer.report.lock] = consulted.answer.report
         return ()
@@ -275,6 +329,8 @@ class TableStatus:
     def _on_browsed(self, consulted: Consulted) -> Effects:
         self.browsing = 0
         self.browsed = consulted
+        if isinstance(consulted.answer, Unreadable):
+            return (consulted.answer.fault,)
         if not isinstance(consulted.answer, Browsed):
             return ()
         self.lines = consulted.answer.lines
@@ -349,6 +405,10 @@ def _age_of(
 ) -> int | None:
     """Return the maximum age of the state for a reply (ms), None for a linearizable read."""
     return WATCH_AGE_MS if is_watch(request) else request.age_ms
+
+
+def _is_linear(request: LockQuery) -> bool:
+    return not isinstance(request, ReadBackup) and _age_of(request) is None
 
 
 def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> ChangesRead:

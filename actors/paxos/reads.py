@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from fencelock.actors.api.changes import WATCH_AGE_MS
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
+from fencelock.actors.fault import reading
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between, node_of
-from fencelock.actors.paxos.config import LogConfig, monitor_of, replica_of
+from fencelock.actors.paxos.config import LogBounds, LogConfig, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
     ConfirmLease,
@@ -22,16 +23,11 @@ from fencelock.actors.paxos.event import (
     Fresh,
     LeaseHeld,
     ReadAgain,
+    Unreadable,
     WatchCheck,
 )
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import (
-    NO_BALLOT,
-    NUMBER_MAX,
-    Heartbeat,
-    ReadIndex,
-    ReadIndexReached,
-)
+from fencelock.actors.paxos.message import NO_BALLOT, Heartbeat, ReadIndex, ReadIndexReached
 from fencelock.actors.paxos.parked_reads import CHECK_MS, ParkedReads, Read
 
 READS_MAX = 10_000
@@ -40,14 +36,6 @@ READS_MAX = 10_000
 
 READ_MS_MAX = 15_000
 """A linearizable read that was not confirmed for this long is dropped (ms)."""
-
-
-AGAIN_MS = 250
-"""Timeout of a `ReadIndex` before it is sent again (ms)."""
-
-
-AGE_WAIT_MS = 150
-"""Maximum wait of a local read for a newer proof (ms): a heartbeat, its answers, the next."""
 
 
 NOTHING_PROVEN = -1
@@ -92,6 +80,14 @@ class Reads:
         self.node = node
         self.machine = machine
         self.config = config
+        self.bounds = LogBounds(node, config)
+        timing = config.timing
+        self.again_ms = timing.heartbeat_ms + 2 * timing.answer_ms
+        """Timeout of a `ReadIndex` before it is sent again (ms): the leader may have to ask first,
+        with its next heartbeat."""
+        self.age_wait_ms = timing.heartbeat_ms + timing.answer_ms
+        """Maximum wait of a local read for a newer proof (ms): a heartbeat, its answers, the next
+        one."""
         self.applied = 1
         """All slots before it are applied."""
         self.applied_at = Instant(0)
@@ -199,6 +195,9 @@ class Reads:
         self, replica: Address, reached: ReadIndexReached, now: Instant
     ) -> Effects:
         """Take the read index that the master sent."""
+        what = "that a read needs all slots before"
+        if refused := self.bounds.refuse_slot(replica, what, reached.slot, now):
+            return refused
         if not self.indexes.take(replica, reached):
             return (Observe("paxos.read_index_ignored"),)
         return [*self._serve(now), *self._request(now)]
@@ -217,8 +216,8 @@ class Reads:
     def _on_age_check(self, now: Instant) -> Effects:
         """Answer the local reads that have waited for long enough."""
         effects: list[Effect] = self._serve(now)
-        late = [read for read in self.local if ms_between(read.at, now) >= AGE_WAIT_MS]
-        self.local = [read for read in self.local if ms_between(read.at, now) < AGE_WAIT_MS]
+        late = [read for read in self.local if ms_between(read.at, now) >= self.age_wait_ms]
+        self.local = [read for read in self.local if ms_between(read.at, now) < self.age_wait_ms]
         return [*effects, *(self._refuse(read, now) for read in late)]
 
     def _consult_local(self, read: Read, now: Instant) -> Effects:
@@ -228,7 +227,7 @@ class Reads:
         if len(self.local) >= READS_MAX:
             return [self._refuse(read, now), Observe("paxos.reads_full")]
         self.local.append(read)
-        return [Wake(AGE_WAIT_MS, AgeCheck())]
+        return [Wake(self.age_wait_ms, AgeCheck())]
 
     def _consult_watched(self, read: Read, now: Instant) -> Effects:
         """Answer a read if its object has changed, or let it wait for a change."""
@@ -297,10 +296,13 @@ class Reads:
         return Send(read.client, consulted)
 
     def _look_up(self, question: Local) -> Local:
-        """Return the machine's answer to ``question``."""
+        """Return the machine's answer to ``question``; `Unreadable` if a bug of ours raised."""
         last = self.last
         if last is None or last[0] != question:
-            self.last = last = question, self.machine.read(question)
+            answer = reading("a read of the table", lambda: self.machine.read(question))
+            if isinstance(answer, Fault):
+                return Unreadable(fault=answer)
+            self.last = last = question, answer
         return last[1]
 
     def _refuse(self, read: Read, now: Instant) -> Send:
@@ -343,7 +345,7 @@ class Reads:
             effects.append(self.indexes.ask(reads))
         if not self.again and (self.linear or len(self.indexes)):
             self.again = True
-            effects.append(Wake(AGAIN_MS, ReadAgain()))
+            effects.append(Wake(self.again_ms, ReadAgain()))
         return effects
 
 
@@ -391,7 +393,7 @@ class ReadIndexes:
     def take(self, replica: Address, reached: ReadIndexReached) -> bool:
         """Note the read index of the waiting reads; return whether the message was the answer."""
         known = replica == replica_of(self.master) and reached.number == self.number
-        if not known or not self.waiting or not 1 <= reached.slot < NUMBER_MAX:
+        if not known or not self.waiting:
             return False
         self.reached += [(reached.slot, read) for read in self.waiting]
         self.waiting = []
@@ -506,20 +508,21 @@ class Freshness:
     def __init__(self) -> None:
         self.since: Instant | None = None
         """Everything known anywhere to be decided at this instant (own clock) is applied."""
-        self.pending: deque[Fresh] = deque()
-        """Proofs that count as soon as their slots are applied."""
+        self.pending: deque[Fresh] = deque(maxlen=PENDING_MAX)
+        """Proofs that count as soon as their slots are applied; the last few."""
 
     def take(self, fresh: Fresh, applied: int) -> None:
         """Take a proof; all slots before ``applied`` are applied."""
         if fresh.slot <= applied:
             self._count(fresh)
-        elif len(self.pending) < PENDING_MAX:
+        else:
             self.pending.append(fresh)
 
     def progress(self, applied: int) -> None:
         """Note that all slots before ``applied`` are applied."""
-        while self.pending and self.pending[0].slot <= applied:
-            self._count(self.pending.popleft())
+        for fresh in [one for one in self.pending if one.slot <= applied]:
+            self._count(fresh)
+            self.pending.remove(fresh)  # One for a slot that is never reached blocks no other.
 
     def _count(self, fresh: Fresh) -> None:
         self.since = fresh.since if self.since is None else max(self.since, fresh.since)

@@ -24,6 +24,7 @@ from fencelock.actors.membership_changes import (
     MemberChanges,
     MembersReply,
     MembersRequest,
+    RepeatedChanges,
     Step,
     unchanged,
 )
@@ -56,7 +57,7 @@ from fencelock.actors.paxos.target import (
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.table.message import LOG_VERSION
 
 VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
@@ -76,6 +77,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
     Args:
         version: the version of this software, for reports.
         target: the wanted number of members.
+        only: see `MemberChanges`.
 
     """
 
@@ -86,11 +88,13 @@ class Reconfigurer(MemberRole[MembersEvent]):
         *,
         version: str = "",
         target: MemberTarget = NO_TARGET,
+        only: tuple[str, ...] = (),
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.version = version
         self.target = target
+        self.only = only
         self.checking = False
         """Whether the next description of the nodes is to be compared with the target."""
         self.checked_at = Instant(0)
@@ -102,6 +106,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.wished = ""
         """The last wish that was logged, empty if there is none."""
         self.requests = ClientRequests(address, self.node)
+        self.repeated = RepeatedChanges()
         self.waiting: list[tuple[Address, MembersRequest]] = []
         """Requests that are answered once the failure detector has described the nodes."""
 
@@ -179,7 +184,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
             else:
                 self.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
                 changes = LogChanges(self, Facts(self.node, described.nodes))
-                effects += changes.answer(request, partial(self.requests.reply, sender))
+                reply = partial(self.requests.reply, sender)
+                effects += changes.answer(request, reply, self.repeated, now)
         return effects
 
     def _on_target_due(self, now: Instant) -> Effects:
@@ -288,7 +294,7 @@ class LogChanges(MemberChanges):
 
     def __init__(self, role: Reconfigurer, facts: Facts) -> None:
         view = role.config.newest
-        super().__init__(role.node, view.seats, view.number)
+        super().__init__(role.node, view.seats, view.number, role.only)
         self.role = role
         self.facts = facts
 
@@ -300,18 +306,17 @@ class LogChanges(MemberChanges):
         """Return whether ``member`` voted lately, under its registered journal."""
         return self.facts.votes(member)
 
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` runs a version without changes of the members."""
-        return self.facts.is_old(member)
-
     def learner(self, node: str) -> Learner | None:
         """Return the last report of ``node`` as a learner, if it is recent."""
         report = self.facts.learner(node)
         if report is None:
             return None
-        lag = self.facts.learners[node].lag  # By now it has learned more, as has this node.
+        facts = self.facts.learners[node]
+        lag = facts.lag  # By now it has learned more, as has this node.
         waits = "" if report.ready and lag <= LEARNED_SLOTS else "learns what was decided"
-        return Learner(report.journal, report.endpoint, lag, report.bytes_left, waits)
+        return Learner(
+            report.journal, report.endpoint, lag, report.bytes_left, waits, facts.heard_ms
+        )
 
     def transfer(self, node: str) -> Step:
         """Let the member ``node`` lead."""
@@ -327,10 +332,10 @@ class LogChanges(MemberChanges):
         """Begin to add ``member``."""
         learner = self.facts.learner(member.name)
         assert learner is not None
-        if learner.commands < COMMAND_LEVEL:
+        if learner.log_version < LOG_VERSION:
             raise MembershipError(
-                f"{member.name} runs a version that cannot apply all requests of this group: "
-                "upgrade it first"
+                f"{member.name} can apply requests up to log version {learner.log_version}, this "
+                f"group has {LOG_VERSION}: upgrade it first"
             )
         change = ProposeChange(
             membership=self.role.config.membership.with_member(member),

@@ -6,18 +6,20 @@ A follower that misses a slot for `GAP_MS` fetches it: `Replica._watch_gap` sets
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Unpack
 
+from fencelock.actors.address import is_address
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, copier, maker, node_of
+from fencelock.actors.message import Address, Instant, Message, address_of, copier, maker, node_of
 from fencelock.actors.paxos.config import (
     JOIN_SLOTS,
     LOG_MAX,
     WINDOW,
+    LogConfig,
     MemberArguments,
     MemberRole,
     members_of,
@@ -62,6 +64,7 @@ from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import Level, RoleNotice
 
 GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
@@ -79,10 +82,6 @@ WAITING_MAX = 1_000
 
 WAITING_BYTES_MAX = 16 << 20
 """The same limit in bytes (16 MiB)."""
-
-
-CLIENT_CHARS_MAX = 512
-"""Maximum length of an address: node and role, each at most 128 bytes on the wire."""
 
 
 ReplicaEvent = (
@@ -185,11 +184,11 @@ class Replica(MemberRole[ReplicaEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Apply the slots that the journal knows to be decided; their outcomes were sent before."""
-        compared = self.log.recover(self._recovered)
+        compared = [*self._skip_notices(), *self.log.recover(self._recovered)]
         self._recovered = Recovered()
         self.committed = self.decided.next
         self.ordering.clock.set(self.decided.time_ms, now)
-        self.config.applied = self.decided.next
+        self.config.applied, self.config.time_ms = self.decided.next, self.decided.time_ms
         notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
         if self.decided.next == 1:
             return notified
@@ -224,6 +223,16 @@ class Replica(MemberRole[ReplicaEvent]):
             case _:
                 return self._on_other(sender, event, now)
 
+    def _skip_notices(self) -> list[Effect]:
+        """Return a line of the log for each slot that an operator skips."""
+        lines: list[Effect] = []
+        for slot in sorted(self._recovered.skips):
+            text = f"an operator skips slot {slot}: its commands are refused if they damage a table"
+            fields = (("event", "slot_skipped"), ("slot", str(slot)))
+            notice = RoleNotice(level=Level.WARNING, text=text, fields=fields)
+            lines.append(Send(address_of(self.node, "node"), notice))
+        return lines
+
     def summary(self) -> Summary:
         """Return the next slot to apply, and how much is decided."""
         return (
@@ -247,7 +256,7 @@ class Replica(MemberRole[ReplicaEvent]):
             self.reporting = True
             return [Send(self.leader, Applied(slot=self.decided.next))]
         if isinstance(event, LogEvent):
-            return self.log.handle(sender, event)
+            return self.log.handle(sender, event, now)
         effects = self.reads.handle(sender, event, now)
         if isinstance(event, Fresh) and self.reported < self.decided.next:
             return [*effects, *self._report()]
@@ -269,7 +278,7 @@ class Replica(MemberRole[ReplicaEvent]):
             if node_of(sender) not in self.config.nodes:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
-        refusal = self.forwarding.refusal(propose, self.machine, self.config.levels)
+        refusal = self.forwarding.refusal(propose, self.machine, self.config)
         if refusal:
             return refusal
         if self.ordering.leadership is None:
@@ -293,7 +302,7 @@ class Replica(MemberRole[ReplicaEvent]):
         if (
             ordering.leadership is None
             or ordering.draining
-            or self.config.old
+            or self.config.lower_versions
             or not ordering.proposals.add_all(proposal_batch)
         ):
             return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
@@ -428,11 +437,14 @@ class Replica(MemberRole[ReplicaEvent]):
                 effects.append(Send(self.listener, message))
         if decided.next == first:
             return [*effects, *self._turn(now)]
-        self.config.applied = decided.next
+        effects += self.machine.take_faults()
+        self.config.applied, self.config.time_ms = decided.next, decided.time_ms
+        if (
+            self.reporting or log.views_changed or decided.next - self.reported >= REPORT_SLOTS
+        ):  # With a view the acceptor loses the seat from which it votes on what was decided.
+            effects += self._report()
         if log.views_changed:
             effects += self._turn(now)
-        if self.reporting or decided.next - self.reported >= REPORT_SLOTS:
-            effects += self._report()
         leadership = ordering.leadership
         settled = leadership is not None and decided.next > leadership.first
         effects += self.reads.progress(decided.next, settled=settled, now=now)
@@ -485,7 +497,7 @@ class Replica(MemberRole[ReplicaEvent]):
         kept = self.log.restore(restore) if self.ordering.leadership is None else None
         if kept is None:
             return (Observe("paxos.snapshot_unusable"),)
-        self.config.applied = self.decided.next
+        self.config.applied, self.config.time_ms = self.decided.next, self.decided.time_ms
         self.ordering.clock.set(self.decided.time_ms, now)
         skipped = Skipped(slot=restore.slot)
         return [
@@ -518,20 +530,20 @@ class Forwarding:
         self.waiting_bytes = 0
         """Commands that arrived while no master was known."""
 
-    def refusal(self, propose: Propose, machine: Machine, levels: Collection[int]) -> Effects:
+    def refusal(self, propose: Propose, machine: Machine, config: LogConfig) -> Effects:
         """Return the refusal of a command that must not enter the log; empty for any other.
 
-        ``levels`` are the highest levels that older members can apply. A command above the lowest
-        of them is refused, since the states of the members would differ.
+        That includes a command above the log version of a member: the states of the members would
+        differ.
         """
         client = propose.client
         if client != self.client:
-            if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
+            if not is_address(client):
                 return (Observe("paxos.impossible_client"),)
             self.client = client
         if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
             return (self.decline(propose, Decline.INVALID),)
-        if levels and machine.level_of(propose.command) > min(levels):
+        if config.lower_versions and machine.version_of(propose.command) > config.log_version:
             return (self.decline(propose, Decline.INVALID), Observe("paxos.too_new_refused"))
         return ()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Unpack
 
-from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUNDS_PER_VIEW,
     TOO_FAR,
+    VOTES_MAX,
     WINDOW,
     MemberArguments,
     MemberRole,
@@ -24,15 +26,17 @@ from fencelock.actors.paxos.message import (
     Prepare,
     Promise,
     Vote,
+    fits,
 )
 from fencelock.actors.role import Host, Summary
 
-SCOUT_RESEND_MS = 50
-"""Timeout of an acceptor's answer before it is asked again (ms): a round trip and a sync."""
-
-
 STEPS_MAX = 1 << 10
 """Ballots of a view whose steps differ, see `Scout._step`."""
+
+
+REPORTED_MAX = 2 * VOTES_MAX
+"""An acceptor that reports this many votes, and has more, is not counted. An honest one keeps
+`VOTES_MAX` and a few, or more only after a crash while it wrote another member's snapshot."""
 
 
 Heard = Promise | Preempted | ScoutResend
@@ -51,6 +55,9 @@ class Scout(MemberRole[Heard]):
     ballot too far above this one is reported only if the other acceptors do not complete a
     majority in time.
 
+    Votes that no honest leader can have proposed are left out, since they cannot be chosen; the
+    docstring of `config` has the bounds. So one broken journal does not keep a group from a leader.
+
     Invariants:
         P8  For each slot, the batch of the highest ballot reported by a majority is
             proposed; a no-op if none was reported.
@@ -60,6 +67,8 @@ class Scout(MemberRole[Heard]):
         ballot: durably this node's own, and never used before.
         first: the first slot that this node does not know to be decided.
         hurried: whether to report a ballot that is too far at once.
+        doubted: an acceptor that last promised with slots applied that could not be fetched. It
+            counts only if the others do not complete a majority in time.
 
     """
 
@@ -71,6 +80,7 @@ class Scout(MemberRole[Heard]):
         ballot: Ballot,
         first: int,
         hurried: bool = False,
+        doubted: Address | None = None,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -83,9 +93,14 @@ class Scout(MemberRole[Heard]):
         """Acceptors that have answered in full, each once (P10)."""
         self.votes: dict[int, Vote] = {}
         """The vote of the highest reported ballot, by slot."""
+        self.reported: Counter[Address] = Counter()
+        """The number of votes that each acceptor reported."""
+        self.reporters: dict[int, Address] = {}
+        """The acceptor that reported it."""
         self.first = first
         self.adopted = False
         self.hurried = hurried
+        self.doubted = doubted
         self.views = self.config.current
         """The views of the slots from ``first`` on: a majority of each must promise."""
         self.steps: dict[Address, Ballot] = {}
@@ -98,21 +113,23 @@ class Scout(MemberRole[Heard]):
         for acceptor in self.config.acceptors:
             if acceptor != own:
                 self.asking[acceptor] = self.first
-        return [*self._ask(), *self._ask_own(), Wake(SCOUT_RESEND_MS, ScoutResend())]
+        return [*self._ask(), *self._ask_own(), self._wake()]
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Count a promise."""
-        del now
         match event:
             case Promise():
-                return self._on_promise(sender, event)
+                return self._on_promise(sender, event, now)
             case Preempted():
                 return self._on_preempted(sender, event)
             case ScoutResend():
                 if self.adopted:
                     return ()
                 self.hurried = True
-                return [*self._ask(), Wake(SCOUT_RESEND_MS, ScoutResend())]
+                return [*self._ask(), self._wake()]
+
+    def _wake(self) -> Wake:
+        return Wake(self.config.timing.round_trip_ms, ScoutResend())
 
     def summary(self) -> Summary:
         """Return the ballot, and how many members have reported all their votes."""
@@ -142,46 +159,89 @@ class Scout(MemberRole[Heard]):
         """Return whether ``acceptors`` include a majority of each view."""
         return all(view.is_majority(acceptors) for view in self.views)
 
-    def _on_promise(self, acceptor: Address, promise: Promise) -> Effects:
+    def _on_promise(self, acceptor: Address, promise: Promise, now: Instant) -> Effects:
         if promise.ballot == self.steps.get(acceptor) and acceptor in self.asking:
             return (self._step(acceptor, promise.ballot.round),)
         if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # It is a repetition, or was not requested.
         if not any(view.counts(acceptor, promise.voter) for view in self.views):
             return (Observe("paxos.unregistered_vote"),)
-        if not _is_sound(promise):
-            return (Observe("paxos.impossible_promise"),)
-        for vote in promise.votes:
+        if refused := self._refuse_impossible(acceptor, promise, now):
+            return refused
+        if acceptor == self.doubted and promise.first > self.first and not self.hurried:
+            return (Observe("paxos.promise_doubted"),)
+        if promise.first > promise.asked or acceptor not in self.floors:
+            self.floors[acceptor] = promise.first
+        possible = [vote for vote in promise.votes if self._is_possible(vote)]
+        for vote in possible:
             best = self.votes.get(vote.slot)
             if best is None or vote.ballot > best.ballot:
                 self.votes[vote.slot] = vote
-        if promise.first > promise.asked or acceptor not in self.floors:
-            self.floors[acceptor] = promise.first
-        if promise.more is not None:
+                self.reporters[vote.slot] = acceptor
+        effects: list[Effect] = []
+        if len(possible) < len(promise.votes):
+            (first, *_) = (vote for vote in promise.votes if vote not in possible)
+            effects = self._report(acceptor, first, now)
+        self.reported[acceptor] += len(promise.votes)
+        if promise.more is not None and self.reported[acceptor] < REPORTED_MAX:
             self.asking[acceptor] = promise.more
-            return (self._prepare(acceptor),)
+            return [*effects, self._prepare(acceptor)]
         del self.asking[acceptor]
+        if promise.more is not None:
+            return [*effects, Observe("paxos.endless_promise")]
         self.complete[acceptor] = None
         if not self._is_majority(self.complete):
-            return self._ask_own()
-        return self._adopt()
+            return [*effects, *self._ask_own()]
+        return [*effects, *self._adopt(now)]
 
-    def _adopt(self) -> Effects:
+    def _refuse_impossible(self, acceptor: Address, promise: Promise, now: Instant) -> list[Effect]:
+        """Return a report if no honest member can send ``promise``, otherwise nothing."""
+        if not _is_sound(promise):
+            text = f"a promise whose votes from slot {promise.first} on are in no order"
+            return self.bounds.report(acceptor, "paxos.impossible_promise", text, now)
+        what = "a promise with all slots applied before"
+        return self.bounds.refuse_slot(acceptor, what, promise.first, now)
+
+    def _is_possible(self, vote: Vote) -> bool:
+        """Return whether an honest leader can have proposed ``vote``.
+
+        A vote that none can have proposed is not chosen, since no honest acceptor has it: it is
+        left out, and the promise that reports it counts.
+        """
+        batch = vote.batch
+        in_time = batch.time_ms <= self.config.latest_ms(vote.slot)
+        return fits(batch) and in_time and batch.origin <= vote.ballot
+
+    def _report(self, acceptor: Address, vote: Vote, now: Instant) -> list[Effect]:
+        text = (
+            f"a vote for slot {vote.slot} at log time {vote.batch.time_ms} ms, first proposed in "
+            f"round {vote.batch.origin.round}, which no honest member can have. If it repeats "
+            f"this, stop that node and run fencelock repair on it"
+        )
+        return self.bounds.report(acceptor, "paxos.impossible_vote", text, now)
+
+    def _adopt(self, now: Instant) -> Effects:
         """Send the leader the batches that it must propose.
 
         An acceptor that reported from a later slot than requested has applied all slots before
         it. From the latest such slot on, the floor, the whole majority reported its votes. What
-        was decided there is among them, so fewer than `WINDOW` slots can lack one: an acceptor that
-        reports more holes would make the leader fill the log with no-ops.
+        was decided there is among them. So are all slots `WINDOW` or more before one that an honest
+        leader proposed: a vote that far above the first hole was not proposed by one.
         """
         if self.adopted:
             return ()
         source = max(self.complete, key=lambda acceptor: self.floors[acceptor])
         floor = self.floors[source]
+        hole = floor
+        while hole in self.votes:
+            hole += 1
+        effects: list[Effect] = []
+        if far := sorted(slot for slot in self.votes if slot >= hole + WINDOW):
+            effects = self._report(self.reporters[far[0]], self.votes[far[0]], now)
+            for slot in far:
+                del self.votes[slot]
         last = max(self.votes, default=0)
         holes = max(0, last + 1 - floor) - sum(slot >= floor for slot in self.votes)
-        if holes > WINDOW:
-            return (Observe("paxos.impossible_promise"),)
         self.adopted = True
         batches = [
             self.votes[slot].batch if slot in self.votes else NO_OP  # P8
@@ -194,7 +254,7 @@ class Scout(MemberRole[Heard]):
             Observe("paxos.votes_adopted", len(batches) - holes),
             Observe("paxos.holes", holes),
         )
-        return (Send(self.leader, adopted), *(mark for mark in marks if mark.count))
+        return [*effects, Send(self.leader, adopted), *(mark for mark in marks if mark.count)]
 
     def _step(self, acceptor: Address, known: int) -> Send:
         """Request a promise as far above round ``known`` as is allowed.

@@ -2,16 +2,26 @@
 
 A snapshot lets the journal drop the slots before it, and is sent to members that lack slots which
 no replica keeps any more. Freezing the state costs a fraction of writing it, which is done part by
-part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches the slots that this node
-lacks, and sends others the slots that they lack.
+part, between the turns of all other roles (`Snapshots`, `CheckpointWriter`). `CatchUp` fetches the
+slots that this node lacks, and sends others the slots that they lack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Unpack
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Unpack
 
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.effect import (
+    Checkpoint,
+    CheckpointPart,
+    Effect,
+    Effects,
+    Observe,
+    Persist,
+    Send,
+    Wake,
+)
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -37,9 +47,8 @@ from fencelock.actors.paxos.event import (
     WriteChunk,
 )
 from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
-from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.machine import EncodedPart, Machine, Part
 from fencelock.actors.paxos.member_event import Fetched
-from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
@@ -49,6 +58,7 @@ from fencelock.actors.paxos.message import (
     Fetch,
     Slots,
     SnapshotChunk,
+    fits,
     page_of,
 )
 from fencelock.actors.role import Host, Summary
@@ -60,21 +70,19 @@ JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
 
 
-PART_PAUSE_MS = 1
-"""Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
+DIVIDE_PAUSE_MS = 1
+"""Pause between two steps of dividing a snapshot into parts (ms): sockets and other roles have
+their turn meanwhile."""
 
 
-BACKUP_PAUSE_MS = 5
-"""The same for a backup, which has time (ms): most of the processor is left for requests."""
-
-
-FETCH_MS = 100
-"""First timeout of a fetch (ms); then another member is asked."""
+WRITE_PAUSE_MS = 10
+"""Pause between two parts that are written to the journal (ms). A part takes some 3 ms, in which
+requests wait; 256 MiB take half a minute."""
 
 
 FETCH_DOUBLINGS_MAX = 3
-"""Number of times that the timeout doubles. A part takes time over a slow link, and a member may
-have to make its snapshot first."""
+"""Number of times that the timeout of a fetch doubles. A part takes time over a slow link, and a
+member may have to make its snapshot first."""
 
 
 MAKING_MS = 500
@@ -112,13 +120,26 @@ CatchUpEvent = (
 )
 
 
-class Snapshots:
-    """Decides when to make a snapshot, and keeps the one being made.
+class Frozen(NamedTuple):
+    """A whole snapshot: the state after all slots before ``slot``, at log time ``time_ms``."""
 
-    The journal is cut when `JOURNAL_BYTES` were applied, and at least twice the size of the last
-    snapshot: so the work for snapshots is bounded by that for commands. Members are staggered,
-    so that two are rarely busy with it at once. A master waits longest: a slow follower goes
-    unnoticed.
+    slot: int
+    time_ms: int
+    parts: tuple[Part, ...]
+
+
+class Snapshots:
+    """Decides when to make a snapshot, divides it into parts, and writes them to the journal.
+
+    A snapshot is frozen at once. Its records are divided into parts in small steps, and parts are
+    encoded one by one: into the journal by `CheckpointWriter`, and for other members and backups
+    when they ask for them. So no more than a part of the state is copied at a time; but values that
+    are replaced meanwhile stay in memory.
+
+    The journal is cut when `JOURNAL_BYTES` were applied, and at least half the size of the last
+    snapshot: so at most twice as much is written for snapshots as for commands, and a restart reads
+    little more than the state. Members are staggered, so that two are rarely busy with it at once.
+    A master waits longest: a slow follower goes unnoticed.
 
     Args:
         journal_bytes: applied bytes after which the journal is cut, or 0 for never.
@@ -134,31 +155,37 @@ class Snapshots:
         self.grown = 0
         """Bytes applied since the journal was cut."""
         self.size = 0
-        """Size of the last snapshot (bytes)."""
+        """Size of the last snapshot in the journal (bytes)."""
         self.slot = 0
-        """The last snapshot, or the one being made, is of the state before this slot."""
+        """The snapshot being divided, or the last one, is of the state before this slot."""
         self.time_ms = 0
-        self.chunks: list[bytes] = []
-        self.terms: tuple[Term, ...] = ()
-        """The memberships that belong to ``slot``."""
-        self.since: list[Batch] = []
-        """Batches applied since ``slot``, while a snapshot is being made."""
+        self.log_part = b""
+        """The part with the state of the log before ``slot``, see `membership.log_part`."""
+        self.parts: list[Part] = []
         self.receivers: dict[Address, None] = {}
-        """Addresses that requested the snapshot being made."""
-        self._parts: Iterator[bytes | None] | None = None
-        self.under_way = False
-        """Whether a snapshot is being made."""
-        self.journaled = False
-        """Whether it will be written to the journal, or is for a backup only."""
+        """Addresses that requested the snapshot being divided."""
+        self.exported = False
+        """Whether it was requested for a backup."""
+        self.writer: CheckpointWriter | None = None
+        """Writes the journal anew, beginning with the snapshot that is being divided, or is whole.
+        """
+        self.ticking = False
+        """Whether the `WriteChunk` timer runs."""
+        self._frozen: Iterator[Part | None] | None = None
         self.due = self._threshold()
         """A snapshot may be due once ``grown`` is this much; see `is_due`."""
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a snapshot is being divided."""
+        return self._frozen is not None
+
     def _threshold(self) -> int:
-        return max(self.journal_bytes, 2 * self.size) * self.patience // 8
+        return max(self.journal_bytes, self.size // 2) * self.patience // 8
 
     def is_due(self, *, leading: bool) -> bool:
         """Return whether the journal should be cut now."""
-        if not self.journal_bytes or self.under_way:
+        if not self.journal_bytes or self.under_way or self.writer is not None:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
@@ -167,71 +194,138 @@ class Snapshots:
         machine: Machine,
         slot: int,
         time_ms: int,
-        terms: tuple[Term, ...],
+        log_part: bytes,
         *,
         journaled: bool,
     ) -> list[Wake]:
-        """Freeze the state after all slots before ``slot``; `write_part` does the rest.
+        """Freeze the state after all slots before ``slot``; `step` does the rest.
 
         Args:
             machine: the state machine to freeze.
             slot: the first slot that it has not applied.
             time_ms: log time.
-            terms: the memberships, if they ever changed.
-            journaled: whether it is also for the journal, and not only for a backup.
+            log_part: see `fencelock.actors.paxos.membership.log_part`.
+            journaled: whether the journal is written anew, unless it is already.
 
         """
         assert not self.under_way
-        self.under_way, self.journaled = True, journaled
-        self.terms = terms
-        self.slot, self.time_ms = slot, time_ms
-        self._parts = machine.snapshot()
-        return [self.pause()]
+        self.slot, self.time_ms, self.log_part = slot, time_ms, log_part
+        self._frozen = machine.snapshot()
+        if journaled and self.writer is None:
+            self.writer = CheckpointWriter(slot)
+        return self.tick()
 
-    def pause(self) -> Wake:
-        """Return the pause before the next part."""
-        return Wake(PART_PAUSE_MS if self.journaled else BACKUP_PAUSE_MS, WriteChunk())
+    def tick(self) -> list[Wake]:
+        """Return the pause before the next step, if there is one."""
+        if self.ticking or not (self.under_way or self.writer is not None):
+            return []
+        self.ticking = True
+        return [Wake(DIVIDE_PAUSE_MS if self.under_way else WRITE_PAUSE_MS, WriteChunk())]
 
     def announcement(self) -> SnapshotChunk:
-        """Return the reply to members that must wait for the snapshot being made."""
+        """Return the reply to members that must wait for the snapshot being divided."""
         return in_the_making(self.slot, self.time_ms)
 
-    def write_part(self) -> bool:
-        """Make the next part; return whether the snapshot is complete."""
-        if self._parts is None:
-            return False
-        for part in self._parts:
-            if part is not None:
-                self.chunks.append(part)
-            return False
-        return True
-
-    def finish(self) -> tuple[SnapshotTaken, tuple[Message, ...]]:
-        """Return a complete snapshot as catch-up sends it, and as a journal keeps it.
-
-        The records cover everything applied so far: batches applied since the snapshot follow it.
-        So they can replace all that was written before. There are none for a backup.
-        """
-        if self.terms:
-            self.chunks.append(terms_part(self.terms))
-        slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
+    def divide(self) -> SnapshotTaken | None:
+        """Do the next step of dividing a snapshot; return it once it is whole."""
+        for part in self._frozen or ():
+            if part is None:
+                return None
+            self.parts.append(part)
+        self.parts.append(EncodedPart(self.log_part))
+        frozen = Frozen(self.slot, self.time_ms, tuple(self.parts))
         taken = SnapshotTaken(
-            receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
+            receivers=tuple(self.receivers),
+            slot=frozen.slot,
+            time_ms=frozen.time_ms,
+            parts=frozen.parts,
         )
-        if self.journaled:
-            records = records_of(slot, time_ms, chunks, tuple(self.since))
-            grown = sum(batch.size for batch in self.since)
-        else:
-            records, grown = (), self.grown
-        self.replace(slot, chunks)
-        self.grown = grown
-        return taken, records
+        if self.writer is not None and not self.writer.is_filled:
+            self.writer.fill(frozen)
+        self._drop()
+        return taken
 
-    def replace(self, slot: int, chunks: tuple[bytes, ...]) -> None:
-        """Make ``chunks``, of ``slot``, the last snapshot; one being made is dropped."""
-        self.grown, self.size, self.slot = 0, sum(len(chunk) for chunk in chunks), slot
-        self.chunks, self.since, self.receivers, self._parts = [], [], {}, None
-        self.under_way, self.due = False, self._threshold()
+    def write(self) -> tuple[CheckpointPart, bool] | None:
+        """Return the next part of the new journal, and whether it is the last."""
+        writer = self.writer
+        if writer is None or not writer.is_filled:
+            return None
+        part = writer.step()
+        if writer.is_filled:
+            return part, False
+        self.cut(writer.size)
+        self.grown = writer.applied
+        return part, True
+
+    def cut(self, size: int) -> None:
+        """Note that the journal was cut, and begins with a snapshot of ``size`` bytes."""
+        self.writer, self.grown, self.size = None, 0, size
+        self.due = self._threshold()
+
+    def restore(self, slot: int, time_ms: int, chunks: Sequence[bytes]) -> list[Wake]:
+        """Write the journal anew with a snapshot of another member; drop one being divided."""
+        self._drop()
+        self.grown, self.slot, self.writer = 0, slot, None
+        if not self.journal_bytes:
+            return []
+        self.writer = CheckpointWriter(slot)
+        self.writer.fill(Frozen(slot, time_ms, tuple(EncodedPart(one) for one in chunks)))
+        return self.tick()
+
+    def _drop(self) -> None:
+        self.parts, self.receivers, self.exported, self._frozen = [], {}, False, None
+
+
+class CheckpointWriter:
+    """Writes a snapshot and the batches applied since into the journal, part by part.
+
+    The batches come first in each part: so they do not collect in memory, however long the snapshot
+    takes. With the last part the records cover everything applied so far.
+
+    Args:
+        slot: the snapshot is of the state after all slots before this one.
+
+    """
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.since: list[Batch] = []
+        """Batches applied since ``slot`` that are not written."""
+        self.next = slot
+        """The slot of the first of them."""
+        self.applied = self.size = 0
+        """Bytes of all batches applied since ``slot``, and of the parts that were written."""
+        self._time_ms = self._index = self._count = 0
+        self._parts: deque[Part] = deque()
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether there are parts to write."""
+        return bool(self._parts)
+
+    def fill(self, frozen: Frozen) -> None:
+        """Take the whole snapshot."""
+        assert frozen.slot == self.slot
+        self._parts.extend(frozen.parts)
+        self._time_ms, self._count = frozen.time_ms, len(frozen.parts)
+
+    def step(self) -> CheckpointPart:
+        """Return the next part."""
+        content = self._parts.popleft().encoded()
+        chunk = SnapshotChunk(
+            slot=self.slot,
+            time_ms=self._time_ms,
+            chunk=self._index,
+            count=self._count,
+            content=content,
+        )
+        pages = pages_of(self.next, self.since)
+        self.next += len(self.since)
+        self.applied += sum(batch.size for batch in self.since)
+        self.size += len(content)
+        self.since = []
+        self._index += 1
+        return CheckpointPart((*pages, chunk), first=self._index == 1)
 
 
 class Progress:
@@ -265,7 +359,7 @@ class Progress:
         """Return how much is left, and a line for the log if one is due."""
         self.target = target
         done, left = self._left(next_slot)
-        size = self.bytes * left // done if done else 0
+        size = min(NUMBER_MAX - 1, self.bytes * left // done) if done else 0
         told: list[Effect] = [Send(monitor_of(self.node), Fetched(bytes_left=size))] if size else []
         large = target - self.first >= LARGE_SLOTS or self.parts[1] > 0
         if not large or (self.reports and ms_between(self.reported_at, now) < PROGRESS_MS):
@@ -359,13 +453,14 @@ class CatchUp(MemberRole[CatchUpEvent]):
             case FetchRetry():
                 return self._on_retry(event, now)
             case Fetch():
-                return self._on_fetch(sender, event)
+                return self._on_fetch(sender, event, now)
             case Export():
                 return self.exports.on_export(event)
             case SnapshotBegun():
                 return self.exports.on_begun(event)
             case SnapshotTaken():
-                self.snapshot = event
+                if event.receivers:
+                    self.snapshot = event
                 self.exports.taken(event)
                 parts = [
                     part for receiver in event.receivers for part in self._part(receiver, event, 0)
@@ -443,7 +538,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.question, self.making = fetch, False
         self.attempt += 1
         retry = FetchRetry(attempt=self.attempt)
-        wait_ms = FETCH_MS << min(self.unanswered, FETCH_DOUBLINGS_MAX)
+        wait_ms = self.config.timing.answer_ms << min(self.unanswered, FETCH_DOUBLINGS_MAX)
         return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
     def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
@@ -473,6 +568,11 @@ class CatchUp(MemberRole[CatchUpEvent]):
             return (Observe("paxos.slots_ignored"),)
         if not slots.batches:
             return self._on_refusal(now)
+        for slot, batch in enumerate(slots.batches, start=slots.first):
+            if not fits(batch) or batch.time_ms > self.config.latest_ms(slot):
+                text = f"slot {slot} at log time {batch.time_ms} ms, or larger than any slot"
+                refused = self.bounds.report(sender, "paxos.impossible_batch", text, now)
+                return [*refused, *self._ask_another(now)]
         self.next = self.written = slots.first + len(slots.batches)
         self._answered(sum(batch.size for batch in slots.batches))
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
@@ -505,10 +605,22 @@ class CatchUp(MemberRole[CatchUpEvent]):
             return (Wake(MAKING_MS, FetchRetry(attempt=self.attempt)),)
         first = self.begun is None
         expected = 0 if first else part.slot
-        if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
+        if not self._is_answer(sender, self.next, expected, part.chunk):
             return (Observe("paxos.chunk_ignored"),)
         if part.slot <= self.next:
             return ()
+        what = "a snapshot of all slots before"
+        refused = self.bounds.refuse_slot(sender, what, part.slot, now)
+        if not refused and not (
+            _is_sound(part) and part.time_ms <= self.config.latest_ms(part.slot)
+        ):
+            text = (
+                f"part {part.chunk} of {part.count} of a snapshot, with {len(part.content)} bytes, "
+                f"of slot {part.slot} at log time {part.time_ms} ms, where no log can be"
+            )
+            refused = self.bounds.report(sender, "paxos.impossible_snapshot", text, now)
+        if refused:
+            return [*refused, *self._ask_another(now)]
         if self.begun is None:
             self.begun = part
         elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
@@ -527,11 +639,16 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.next = part.slot
         return [Send(self.replica, restore), *self._ask_anew(now)]
 
-    def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
+    def _on_fetch(self, receiver: Address, fetch: Fetch, now: Instant) -> Effects:
         if node_of(receiver) not in self.config.nodes:
             return (Observe("paxos.stranger_fetches"),)
-        if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
-            return (Observe("paxos.impossible_slot"),)
+        if refused := self.bounds.refuse_slot(
+            receiver, "a request for slots from", fetch.first, now
+        ):
+            return refused
+        if not 0 <= fetch.chunk < CHUNKS_MAX:
+            text = f"a request for part {fetch.chunk} of a snapshot"
+            return self.bounds.report(receiver, "paxos.impossible_slot", text, now)
         if fetch.slot == 0:
             slot = 0 if self.snapshot is None else self.snapshot.slot
             fetch_slots = FetchSlots(receiver=receiver, first=fetch.first, slot=slot)
@@ -572,27 +689,28 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return (Checkpoint(()),)
 
 
-def records_of(
-    slot: int, time_ms: int, chunks: tuple[bytes, ...], since: tuple[Batch, ...] = ()
-) -> tuple[Message, ...]:
-    """Return the state before ``slot`` and the batches from there on, as a journal keeps them."""
-    parts = [
+def records_of(slot: int, time_ms: int, chunks: Sequence[bytes]) -> tuple[Message, ...]:
+    """Return the state before ``slot`` as a journal keeps it."""
+    return tuple(
         SnapshotChunk(slot=slot, time_ms=time_ms, chunk=index, count=len(chunks), content=chunk)
         for index, chunk in enumerate(chunks)
-    ]
+    )
+
+
+def pages_of(first: int, batches: Sequence[Batch]) -> list[Slots]:
+    """Return the decided ``batches`` from slot ``first`` on as a journal keeps them."""
     pages: list[Slots] = []
     start = 0
-    while start < len(since):
-        end = start + page_of(since[start : start + PAGE])
-        pages.append(Slots(first=slot + start, batches=since[start:end]))
+    while start < len(batches):
+        end = start + page_of(batches[start : start + PAGE])
+        pages.append(Slots(first=first + start, batches=tuple(batches[start:end])))
         start = end
-    return (*parts, *pages)
+    return pages
 
 
 def _is_sound(part: SnapshotChunk) -> bool:
     return (
-        1 <= part.slot < NUMBER_MAX
-        and 0 <= part.time_ms < NUMBER_MAX
+        0 <= part.time_ms < NUMBER_MAX
         and 0 <= part.chunk < part.count <= CHUNKS_MAX
         and len(part.content) <= CHUNK_BYTES_MAX
     )

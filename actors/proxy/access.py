@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fencelock.actors.api.message import LockStatus
-from fencelock.actors.api.name import plain_name, quoted
+from fencelock.actors.api.name import NAME_END, plain_name, quoted
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ForbiddenError
@@ -16,9 +16,6 @@ from fencelock.actors.role_message import Level, RoleNotice
 
 CLIENT, OPERATOR, NODE = ROLES = ("client", "operator", "node")
 """The roles of keys. An operator, or a node, may also send requests that change the cluster."""
-
-NAME_END = "@"
-"""Ends the name of a client's key in the client's id. No id of a node contains it."""
 
 
 def key_of(client: str) -> str:
@@ -61,6 +58,10 @@ class AccessControl:
     def replace(self, rights: Iterable[Rights]) -> None:
         """Use other rights."""
         self._rights = {one.name: one for one in rights}
+
+    def knows(self, client: str) -> bool:
+        """Return whether the key of ``client`` is in the list, or it is of this process."""
+        return client == self.node or key_of(client) in self._rights
 
     def check(self, client: str, request: Request) -> None:
         """Refuse a request that the key of ``client`` does not allow.

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
@@ -53,6 +54,7 @@ class Backend(ABC):
         events: the handlers of all other events that the proxy accepts, by type.
         clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
+        removed: whether that ends once the group has this node as a member again.
         latencies: times from a request to its reply, by kind. ``wait`` is of acquires that waited
             in a queue, where the protocol tells them apart; otherwise these are in ``acquire``.
 
@@ -74,6 +76,7 @@ class Backend(ABC):
         self.proxy = address_of(node, "proxy")
         self.clients = RemoteClients(node, self.SILENCE_MS)
         self.closed = ""
+        self.removed = False
         self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
 
     def begin(self, now: Instant) -> None:
@@ -95,6 +98,10 @@ class Backend(ABC):
     @abstractmethod
     def forget(self, clients: list[str], now: Instant) -> Effects:
         """Drop the waits of ``clients`` (ids), which have fallen silent."""
+
+    def cancel_waits(self, clients: list[str], now: Instant) -> Effects:
+        """Cancel the waits of ``clients`` (ids), whose key was removed; their holds stay."""
+        return self.forget(clients, now)
 
     @abstractmethod
     def gather_status(self, now: Instant) -> Effects:
@@ -168,6 +175,11 @@ class Backend(ABC):
             return (
                 f"{self.name} keeps no sessions, so none can be closed: `fencelock who` names the "
                 "client that holds a lock. paxos closes sessions"
+            )
+        if isinstance(request, SetQuota | ReadUsage | Purge | ListMaps):
+            return (
+                f"{self.name} keeps nothing that outlives its client, so there is nothing to list, "
+                "to delete or to limit by key; paxos has maps and latches, and quotas of them"
             )
         has_it = "bakery has it" if isinstance(request, Watch) else "paxos has it"
         if isinstance(request, Renew):

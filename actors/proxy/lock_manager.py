@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+from fencelock.actors.address import is_node
 from fencelock.actors.api.message import (
     Acquire,
     Cancel,
@@ -215,9 +216,11 @@ class LockManager(Backend):
         del self.unconfirmed[-CONFIRMS_MAX:]
         return effects
 
-    def _confirm(self, lock: str, fence: int, session: str) -> Send:
-        client = self.clients.of(session)
-        known = address_of(client_of(session), "session") if client is None else client.address
+    def _confirm(self, lock: str, fence: int, session: str) -> Effect:
+        client, node = self.clients.of(session), client_of(session)
+        if client is None and not is_node(node):
+            return Observe("proxy.session_malformed")  # Another node named it.
+        known = address_of(node, "session") if client is None else client.address
         return Send(known, ConfirmHold(lock=lock, fence=fence, session=session))
 
     def _on_acquire(self, sender: Address, acquire: Acquire, now: Instant) -> Effects:

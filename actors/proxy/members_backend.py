@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.proxy.backend import Backend, Handler
@@ -36,6 +37,8 @@ class MembersBackend(Backend):
         known = tuple(NodeAddress(*one) for one in sorted((endpoints or {}).items()))
         self.known = MembersKnown(view=0, members=known)
         """The members with their endpoints."""
+        self.why_no_vote = ""
+        """The reason why this node does not vote, empty if it does."""
         self.untold: deque[str] = deque()
         """The clients that are still to be told these."""
         self.member_requests: dict[type[Request], Handler] = {
@@ -60,6 +63,15 @@ class MembersBackend(Backend):
         self.untold = deque(self.clients.by_id)
         return self.tell_members()
 
+    def let_serve(self, status: VotingStatus) -> None:
+        """Serve nobody while this node is none of the group's, and has none of what it knew."""
+        if not status.serves:
+            self.closed = status.why
+        elif self.removed:
+            self.closed = ""
+        self.removed = not status.serves
+        self.why_no_vote = status.why
+
     def tell_members(self) -> list[Effect]:
         """Name the members to clients that do not know them yet, some at a time.
 
@@ -75,7 +87,9 @@ class MembersBackend(Backend):
     def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
         """Leave a request about the members to the role that changes them."""
         del now
-        return [Send(address_of(self.node, "members"), Relay(client=sender, request=request))]
+        founds = isinstance(request, ChangeMembers) and request.action is MemberAction.FOUND
+        role = address_of(self.node, "bootstrap" if founds else "members")
+        return [Send(role, Relay(client=sender, request=request))]
 
     def _on_relayed(self, sender: Address, event: Relayed, now: Instant) -> Effects:
         del sender, now

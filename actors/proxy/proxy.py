@@ -10,8 +10,9 @@ from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
+from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import (
     REGISTRY,
     Address,
@@ -101,9 +102,13 @@ class Proxy(Role[Request]):
 
     def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
         """Serve clients, and process the protocol's events."""
-        if self.closed:
-            return self._after_service(sender, event, now)
         handler = self._handlers.get(type(event))
+        if self.closed:
+            if not self.backend.removed or handler is None or isinstance(event, Request | Reported):
+                return self._after_service(sender, event, now)
+            effects = handler(sender, event, now)
+            self.closed = bool(self.backend.closed)
+            return effects
         if handler is not None:
             effects = handler(sender, event, now)
         else:
@@ -141,7 +146,9 @@ class Proxy(Role[Request]):
                 self.access.check(node_of(sender), request)
             take = self._requests.get(type(request))
             if take is None:
-                raise UnsupportedError(self.backend.unsupported(request))
+                raise UnsupportedError(  # noqa: TRY301  (a function more for each request)
+                    self.backend.unsupported(request)
+                )
             request.check_new()
             return take(sender, request, now)
         except (RefusedError, UnavailableError) as error:
@@ -152,12 +159,16 @@ class Proxy(Role[Request]):
             if self.access is not None and type(error) is ForbiddenError:
                 effects += self.access.refused(node_of(sender), request, now)
             return effects
+        except Exception as error:  # noqa: BLE001  # The proxy itself promises nothing.
+            return internal(sender, request, self.node, error)
 
     def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
-        del sender, now
-        if self.access is not None:
-            self.access.replace(changed.rights)
-        return ()
+        del sender
+        if self.access is None:
+            return ()
+        self.access.replace(changed.rights)
+        removed = [client for client in self.clients.by_id if not self.access.knows(client)]
+        return self.backend.cancel_waits(removed, now) if removed else ()
 
     def _on_keep_alive(self, sender: Address, request: KeepAlive, now: Instant) -> Effects:
         del now
@@ -206,6 +217,15 @@ class Proxy(Role[Request]):
         """Answer all requests for a description, once nothing is missing."""
         if self.description.reported is None or not self.description.requests:
             return ()
+        requests = self.description.requests
+        replies = reading("a description", lambda: self._replies(now))
+        if not isinstance(replies, Fault):
+            return replies
+        self.description.requests = []
+        error = replies.error
+        return [no for one in requests for no in internal(*one, self.node, error)]
+
+    def _replies(self, now: Instant) -> Effects:
         status = Status(False, self.backend.closed) if self.closed else self.backend.status(now)
         if status is None:
             return ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
 from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.api.query import LockQuery
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, ms_between, node_of, timer
 from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
 
 QUERIES_MAX = 10_000
@@ -17,6 +17,10 @@ QUERIES_MAX = 10_000
 READ_MS = 10_000
 """Timeout of a query (ms). A caller inside the node is then refused; a client in another process
 has sent it again meanwhile, or has given up by its own timeout."""
+
+TURN_QUERIES_MAX = 32
+"""Queries that are asked at a time, and in a millisecond: their replies have up to 130 KiB each,
+and other clients wait while these are encoded (10 ms)."""
 
 WATCHES_MAX = 100_000
 """Maximum number of reads that wait for a change at one node."""
@@ -52,6 +56,10 @@ class PendingQueries:
         self.number = 0
         self.by_number: OrderedDict[int, PendingQuery] = OrderedDict()
         self._known: set[tuple[Address, LockQuery]] = set()
+
+    def owner_of(self, sender: Address) -> str:
+        """Return whose quota a query of ``sender`` uses."""
+        return self._clients.owner_of(node_of(sender))
 
     def next_number(self) -> int:
         """Return a number that no query had."""
@@ -93,7 +101,7 @@ class PendingQueries:
         query = self.by_number.pop(number, None)
         if query is not None:
             self._known.discard((query.sender, query.request))
-            owner = self._clients.owner_of(node_of(query.sender))
+            owner = self.owner_of(query.sender)
             self._of_owner[owner] -= 1
             if not self._of_owner[owner]:
                 del self._of_owner[owner]
@@ -109,3 +117,63 @@ class PendingQueries:
         for query in ended:
             self.end(query.number)
         return ended
+
+
+@timer
+class NextQueries(Timer):
+    """Ask for the answers to the queries whose turn it is."""
+
+
+class QueryTurns:
+    """Lets queries wait, so that the replies of one turn are few. Each owner has its turn.
+
+    Without it, thousands of small requests for large pages would be answered in one turn.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, deque[int]] = OrderedDict()
+        """The numbers of the queries that wait, by owner; the first is next."""
+        self._asked: set[int] = set()
+        self._began = Instant(0)
+        self._count = 0
+        """Queries that were asked since then, for a millisecond."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def enter(self, number: int, owner: str, now: Instant) -> bool:
+        """Add a query; return whether it is its turn at once."""
+        if not self._waiting and self._has_room(now):
+            self._ask(number)
+            return True
+        self._waiting.setdefault(owner, deque()).append(number)
+        return False
+
+    def was_asked(self, number: int) -> bool:
+        """Return whether a query had its turn, and is not over."""
+        return number in self._asked
+
+    def end(self, number: int) -> None:
+        """Note that a query that was asked is over."""
+        self._asked.discard(number)
+
+    def next(self, now: Instant) -> list[int]:
+        """Return the queries whose turn it is now."""
+        numbers: list[int] = []
+        while self._waiting and self._has_room(now):
+            owner, waiting = self._waiting.popitem(last=False)
+            number = waiting.popleft()
+            if waiting:
+                self._waiting[owner] = waiting
+            self._ask(number)
+            numbers.append(number)
+        return numbers
+
+    def _ask(self, number: int) -> None:
+        self._asked.add(number)
+        self._count += 1
+
+    def _has_room(self, now: Instant) -> bool:
+        if now - self._began >= NS_PER_MS:
+            self._began, self._count = now, 0
+        return len(self._asked) < TURN_QUERIES_MAX and self._count < TURN_QUERIES_MAX

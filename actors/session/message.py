@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.api.message import NodeStatus
-from fencelock.actors.message import Instant, Local, Timer, local, timer
+from fencelock.actors.message import Local, Timer, local, timer
 
 
 @local
@@ -44,34 +44,8 @@ class Loss(NamedTuple):
 
 
 @local
-class Trusted(Local):
-    """To the watcher: all present holds are certain until ``until`` (this node's clock).
-
-    Sent whenever the cluster has confirmed the session. From ``suspect_at`` on there is
-    reason to worry: confirmations should have arrived.
-    """
-
-    suspect_at: Instant
-    until: Instant
-
-
-@local
-class Leased(Local):
-    """To the watcher: that hold has a deadline, and is lost at ``until`` (this node's clock).
-
-    Sent when it is granted and whenever it is renewed; its duration ends ``grace_ms`` before.
-    """
-
-    lock: str
-    owner: str
-    fence: int
-    until: Instant
-    grace_ms: int
-
-
-@local
 class Suspected(Local):
-    """To the watcher: the session was not confirmed for ``silent_ms``; a `Trusted` may follow."""
+    """To the watcher: the session was not confirmed for ``silent_ms``; it may be yet."""
 
     silent_ms: int
     left_ms: int

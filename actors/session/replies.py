@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
@@ -23,11 +24,11 @@ from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.session import session_loss
-from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
-from fencelock.actors.session.holding import LAPSED, Acquisition, Hold
-from fencelock.actors.session.maintenance import follow_members, keep_watching
-from fencelock.actors.session.pending import (
+from fencelock.actors.session import holds
+from fencelock.actors.session.endpoints import hear, note_node, prefer_master
+from fencelock.actors.session.holds import GONE, LAPSED, Acquisition, Hold, let_go, lose
+from fencelock.actors.session.refusals import Answer, Rejection, answers, lost
+from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
     Claim,
@@ -35,9 +36,10 @@ from fencelock.actors.session.pending import (
     Question,
     settle,
 )
-from fencelock.actors.session.rejection import Answer, Rejection, answers, lost
-from fencelock.actors.session.session_loss import GONE, let_go, lose
-from fencelock.actors.session.session_state import SessionState
+from fencelock.actors.session.upkeep import follow_members, keep_watching
+
+if TYPE_CHECKING:
+    from fencelock.actors.session.state import SessionState
 
 UNDECIDED = frozenset(
     {
@@ -57,71 +59,63 @@ OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
 EARLIER = "it is unknown whether an earlier copy of this request took effect"
 
 
-def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
+def on_reply(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
     """Pass ``answer`` to the user, once; drop it if no request waits for it."""
-    session_lease = state.session_lease
-    if isinstance(answer, Refused):
-        if answer.reason is Reason.SESSION_EXPIRED:
-            return _on_expired(state, sender, answer, now)
-        if session_lease.asked_for(answer.session, answer.request):
-            return _on_not_opened(state, sender, answer, now)
-    if answer.session not in (session_lease.name, session_lease.assigned):
-        return [Observe("client.answer_of_another_session_dropped")]
-    pending = state.in_flight.pending.get(answer.request)
+    effects, pending = _expected(state, sender, answer, now)
     if pending is None:
-        return _on_late(state, sender, answer, now)
-    session = session_lease.name if pending.claim is None else session_lease.assigned
-    fits = answer.session == session and answers(pending, answer)
-    if pending.sent_at is None or not fits:
-        return [Observe("client.unfit_answer_dropped")]
-    effects = hear(state, sender, now)
-    if answer.request not in state.in_flight.pending:  # `hear` has just moved it.
-        return [*effects, Observe("client.late_answer_dropped")]
-    match answer:
-        case Granted() if answer.hold_ms and session_loss.is_late(state, pending, answer, now):
-            effects += state.confirm(pending.sent_at, now)
-            return [*effects, session_loss.renew_first(state, pending, answer, now)]
-        case Granted():
-            return effects + _on_granted(state, pending, answer, now)
-        case Released():
-            return effects + _on_released(state, pending, answer, now)
-        case Refused():
-            return effects + _on_refused(state, pending, answer, now)
-        case _:
-            return effects + _on_rarer(state, sender, pending, answer, now)
-
-
-def _on_rarer(
-    state: SessionState, sender: Address, pending: Pending, answer: Answer, now: Instant
-) -> list[Effect]:
-    effects: list[Effect] = []
-    match answer:
-        case Renewed() if isinstance(pending.asked, AcquireRequest):
-            granted = session_loss.granted_by(pending, answer)
-            if granted is None:
-                return [Observe("client.unfit_answer_dropped")]
-            if session_loss.is_renewed_too_late(
-                pending, answer, now
-            ):  # It came so late that it has ended meanwhile.
-                again = state.in_flight.again(pending, pending.endpoint, now)
-                return [*again, Observe("client.wait_renewed")]
-            return _on_granted(state, pending, granted, now)
-        case Renewed():
-            return _on_renewed(state, pending, answer, now)
-        case UpdateReply():
-            claim, asked = _settled(state, pending), pending.asked
-            if isinstance(asked, UpdateRequest) and asked.needs_session:
-                state.session_lease.pinned = True
-            effects += [*state.confirm(pending.sent_at, now), *state.reply(pending, answer)]
-            return effects + state.in_flight.go_on(claim, now)
-        case NodeStatus():
-            effects += note_node(state, sender, answer.node, answer.master, now)
-            if pending.survey:
-                return effects + _on_surveyed(state, pending, answer)
-        case _:
-            pass
+        return effects
     state.in_flight.drop(pending)
     return effects + state.reply(pending, answer)
+
+
+def _expected(
+    state: SessionState, sender: Address, answer: Answer, now: Instant
+) -> tuple[list[Effect], Pending | None]:
+    """Return the request to which ``answer`` replies, or None, and the effects of its arrival."""
+    session_lease, unanswered = state.session_lease, state.in_flight.pending
+    if answer.session not in (session_lease.name, session_lease.assigned):
+        return [Observe("client.answer_of_another_session_dropped")], None
+    pending = unanswered.get(answer.request)
+    if pending is None:
+        return _on_late(state, sender, answer, now), None
+    session = session_lease.name if pending.claim is None else session_lease.assigned
+    if pending.sent_at is None or answer.session != session or not answers(pending, answer):
+        return [Observe("client.unfit_answer_dropped")], None
+    effects = hear(state, sender, now)
+    if effects and answer.request not in unanswered:  # `hear` has just moved it.
+        return [*effects, Observe("client.late_answer_dropped")], None
+    return effects, pending
+
+
+def on_status(
+    state: SessionState, sender: Address, status: NodeStatus, now: Instant
+) -> list[Effect]:
+    """Note the node that describes itself; pass that on, or add it to its survey."""
+    effects, pending = _expected(state, sender, status, now)
+    if pending is None:
+        return effects
+    effects += note_node(state, sender, status.node, status.master, now)
+    state.in_flight.drop(pending)
+    if not pending.survey:
+        return effects + state.reply(pending, status)
+    survey = state.surveys[pending.survey]
+    del survey.missing[pending.endpoint]
+    survey.statuses[pending.endpoint] = status
+    return effects + state.finish_surveys()
+
+
+def on_updated(
+    state: SessionState, sender: Address, reply: UpdateReply, now: Instant
+) -> list[Effect]:
+    """Pass on the result of an update; keep the session if something ends with it."""
+    effects, pending = _expected(state, sender, reply, now)
+    if pending is None:
+        return effects
+    claim, asked = _settled(state, pending), pending.asked
+    if isinstance(asked, UpdateRequest) and asked.needs_session:
+        state.session_lease.pinned = True
+    state.confirm(pending.sent_at)
+    return [*effects, *state.reply(pending, reply), *state.in_flight.go_on(claim, now)]
 
 
 def on_cancelled(
@@ -130,14 +124,15 @@ def on_cancelled(
     """Remove a cancel, and send the requests that it blocked."""
     settled = None
     if cancelled.session == state.session_lease.assigned:
-        settled = settle(state.in_flight.withdrawals, state.endpoints.table, cancelled)
+        settled = settle(state.in_flight.cancels, state.endpoints.table, cancelled)
     if settled is None:
         return [Observe("client.late_answer_dropped")]
-    debt, withdrawal = settled
+    cancel_key, pending_cancel = settled
+    effects = hear(state, cancel_key.endpoint or sender, now)
+    state.confirm(pending_cancel.sent_at)
     return [
-        *hear(state, debt.endpoint or sender, now),
-        *state.confirm(withdrawal.sent_at, now),
-        *state.in_flight.go_on(debt.claim, now, debt.endpoint),
+        *effects,
+        *state.in_flight.go_on(cancel_key.claim, now, cancel_key.endpoint),
     ]
 
 
@@ -161,7 +156,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
         return [Observe("client.answer_of_another_session_dropped")]
     effects = hear(state, sender, now)
     if session_lease.kept and alive.session == session_lease.assigned:
-        effects += state.confirm(session_lease.sent.pop(alive.request, None), now)
+        state.confirm(session_lease.sent.pop(alive.request, None))
     effects += note_node(state, sender, alive.node, alive.master, now)
     effects += follow_members(state, sender, alive, now)
     return effects + keep_watching(state, now)
@@ -176,7 +171,6 @@ def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant
         state.endpoints.live_by(state.session_lease.lived_ms)
         state.greet_at = None
         effects.append(Observe("client.session_opened"))
-    effects += state.tell_watcher(now)
     effects += note_node(state, sender, opened.node, opened.master, now)
     effects += follow_members(state, sender, opened, now)
     effects += prefer_master(state, now)  # It may have been known before the session.
@@ -212,26 +206,38 @@ def _settled(state: SessionState, pending: Pending) -> Claim:
     return pending.claim
 
 
-def _on_granted(
-    state: SessionState, pending: Pending, granted: Granted, now: Instant
+def on_granted(
+    state: SessionState, sender: Address, granted: Granted, now: Instant
 ) -> list[Effect]:
+    """Hold the lock, and pass the grant on; renew it before if most of its duration is over."""
+    effects, pending = _expected(state, sender, granted, now)
+    if pending is None:
+        return effects
+    if granted.hold_ms and holds.is_late(state, pending, granted, now):
+        state.confirm(pending.sent_at)
+        return [*effects, holds.renew_first(state, pending, granted, now)]
+    return effects + _hold(state, pending, granted, now)
+
+
+def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
     claim = _settled(state, pending)
     assert pending.user is not None
-    effects = state.confirm(pending.sent_at, now)
+    state.confirm(pending.sent_at)
+    effects: list[Effect] = []
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
-    if loss is None and granted.hold_ms and session_loss.is_given_back(state, claim, granted):
+    if loss is None and granted.hold_ms and holds.is_given_back(state, claim, granted):
         loss = LAPSED
     if loss is not None:  # It was taken away before this answer came.
         effects += state.reply_no(pending, lost(claim, granted.fence, loss))
         if granted.hold_ms:
-            effects += session_loss.release_lost(state, claim, granted.fence, now)
+            effects += holds.release_lost(state, claim, granted.fence, now)
         return effects + state.in_flight.go_on(claim, now)
     hold = state.holds.get(claim)
     if hold is not None and hold.fence != granted.fence:
         assert state.session_lease.kept  # C3
         effects += state.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
-    begins = granted.hold_ms and not session_loss.is_known(state, granted)
+    begins = granted.hold_ms and not holds.is_known(state, granted)
     if hold is None:
         trust = state.session_lease.trust
         hold = state.holds[claim] = Hold(pending.endpoint, granted.fence, [], trust)
@@ -239,39 +245,69 @@ def _on_granted(
             state.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
     if begins:
-        effects += session_loss.begin_lease(state, claim, pending, granted, now)
+        holds.begin_lease(state, claim, pending, granted, now)
     effects += state.reply(pending, granted)
     return effects + state.in_flight.go_on(claim, now)
 
 
-def _on_renewed(
-    state: SessionState, pending: Pending, renewed: Renewed, now: Instant
+def on_renewed(
+    state: SessionState, sender: Address, renewed: Renewed, now: Instant
 ) -> list[Effect]:
+    """Extend a hold; or take one that was renewed before its user received the grant."""
+    effects, pending = _expected(state, sender, renewed, now)
+    if pending is None:
+        return effects
+    if not isinstance(pending.asked, AcquireRequest):
+        return effects + _extend(state, pending, renewed, now)
+    granted = holds.granted_by(pending, renewed)
+    if granted is None:
+        return [*effects, Observe("client.unfit_answer_dropped")]
+    if holds.is_renewed_too_late(pending, renewed, now):
+        # It came so late that it has ended meanwhile.
+        effects += state.in_flight.again(pending, pending.endpoint, now)
+        return [*effects, Observe("client.wait_renewed")]
+    return effects + _hold(state, pending, granted, now)
+
+
+def _extend(state: SessionState, pending: Pending, renewed: Renewed, now: Instant) -> list[Effect]:
     claim = _settled(state, pending)
-    effects = [
-        *state.confirm(pending.sent_at, now),
-        *session_loss.take_renewal(state, pending, renewed, now),
-    ]
+    state.confirm(pending.sent_at)
+    effects = holds.take_renewal(state, pending, renewed, now)
     if claim in state.holds:
         effects += state.release_owed(claim, now)
     return effects + state.in_flight.go_on(claim, now)
 
 
-def _on_released(
-    state: SessionState, pending: Pending, released: Released, now: Instant
+def on_released(
+    state: SessionState, sender: Address, released: Released, now: Instant
 ) -> list[Effect]:
+    """End one acquire of a hold, or the hold with its last acquire."""
+    effects, pending = _expected(state, sender, released, now)
+    if pending is None:
+        return effects
     claim = _settled(state, pending)
     hold = state.holds.get(claim)  # None if the rest was taken away meanwhile.
     if hold is not None:
-        if released.count <= 0 or not _is_partial(pending.asked):
-            hold.freed(released.count, owed=pending.owed)
         if released.count <= 0:
             state.drop_hold(claim)
-    effects = [*state.confirm(pending.sent_at, now), *state.reply(pending, released)]
+        elif not _is_partial(pending.asked):
+            hold.freed(released.count, None if pending.owed else pending.asked.request)
+    state.confirm(pending.sent_at)
+    effects += state.reply(pending, released)
     if hold is not None and released.count > 0:
         state.match_state(claim)
         effects += state.release_owed(claim, now)
     return effects + state.in_flight.go_on(claim, now)
+
+
+def on_refused(state: SessionState, sender: Address, answer: Refused, now: Instant) -> list[Effect]:
+    """Pass a refusal on, unless the request goes on; note what it says about the session."""
+    if answer.reason is Reason.SESSION_EXPIRED:
+        return _on_expired(state, sender, answer, now)
+    if state.session_lease.asked_for(answer.session, answer.request):
+        return _on_not_opened(state, sender, answer, now)
+    effects, pending = _expected(state, sender, answer, now)
+    return effects if pending is None else effects + _on_refused(state, pending, answer, now)
 
 
 def _on_refused(
@@ -279,9 +315,7 @@ def _on_refused(
 ) -> list[Effect]:
     claim = pending.claim
     match pending.asked:
-        case AcquireRequest() if answer.reason is Reason.CANCELLED or session_loss.lapsed(
-            pending, answer
-        ):
+        case AcquireRequest() if answer.reason is Reason.CANCELLED or holds.lapsed(pending, answer):
             # The node took us for gone. Our user still waits.
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]
@@ -336,14 +370,6 @@ def _rest_of(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     return [*effects, *state.in_flight.go_on(claim, now)]
 
 
-def _on_surveyed(state: SessionState, pending: Pending, status: NodeStatus) -> list[Effect]:
-    state.in_flight.drop(pending)
-    survey = state.surveys[pending.survey]
-    del survey.missing[pending.endpoint]
-    survey.statuses[pending.endpoint] = status
-    return state.finish_surveys()
-
-
 def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
     """Drop a reply that no request waits for; a grant among them is handed back (C2).
 
@@ -366,8 +392,8 @@ def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant)
     # other, if its endpoint has restarted: its earlier grants are over.
     older = hold is not None and sender == hold.endpoint and answer.fence < hold.fence
     repeated = hold is not None and (kept or older or hold.fence == answer.fence)
-    debt = CancelKey(ANY_ENDPOINT if kept else sender, claim)
-    if repeated or debt in state.in_flight.withdrawals:
+    cancel_key = CancelKey(ANY_ENDPOINT if kept else sender, claim)
+    if repeated or cancel_key in state.in_flight.cancels:
         return effects
     stray = Observe("client.stray_grant_returned")
     return [*effects, Send(sender, Cancel(**answer.fields())), stray]

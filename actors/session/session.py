@@ -1,6 +1,67 @@
-"""The session role of a client: sends requests, repeats them, and leaves silent endpoints."""
+"""The session role of a client: it sends requests, repeats them, and leaves silent endpoints.
+
+A client has one session. Its users are threads, tasks, or roles of its own node. They send it
+requests; it passes each one to an *endpoint*, the proxy of a node, and passes the reply back. Links
+lose, repeat and reorder messages, nodes crash, and clocks drift. A user sees none of that: it
+receives one reply, or is told in time that there is none. What the session owes its users is stated
+as invariants of `ClientSession`.
+
+A request goes through these steps (`requests.py`). It is *filed* until it has a reply:
+
+    user ── check (refusals.py) ── file ── send ──> endpoint
+                  │                 │       ^  │
+               refused              │       │  └─ no reply: repeated after growing pauses under the
+                                    │       │     same number, here or at another endpoint
+                                    │       └──── held back: until there is a session, until earlier
+                                    │             requests of its claim end, until a read has room
+                                    └─ ends: by its reply, by its timeout, or with its session
+
+- *Claims.* A claim is a lock and an owner. The requests of one claim are sent one after another, in
+  order. So a node knows one wait of a claim at a time, and a release never overtakes an acquire.
+- *Numbers.* The cluster applies a number at most once. A repetition has the number of the first
+  attempt, and so has a request that moves to another endpoint, where the cluster keeps sessions.
+- *Pending cancels.* When nobody waits for an acquire any more, it may still be granted. Forgetting
+  it would leave a lock held by nobody. So its cancel is sent until an endpoint confirms it, and
+  nothing else of that claim is sent before.
+- *Silence.* A timeout says nothing about the outcome. An acquire becomes a pending cancel; a
+  release goes on in the background; an update is reported as unknown.
+
+Two state machines decide what a user may rely on. Each is an enum with a table of its moves:
+
+- the session in the cluster, `Stage` in `lease.py`: none, opening, open, or unkept;
+- each hold, `HoldState` in `holds.py`: held, unlocking, releasing, released or lost.
+
+Time connects them. The cluster ends a session when nothing of it was received for its TTL, and then
+grants its locks to others. The client cannot observe that, so it counts for itself: from when it
+*sent* the last message that the cluster confirmed, on its own clock, less the drift of two clocks.
+At that time it gives all holds up, whatever arrives later. A hold with a deadline is counted alike,
+from when its request or its renewal was sent. The client's threads read `Hold.state_at` and reach
+the same result without asking this role, also while the role is paused. That is safe because the
+times only grow while a hold lives, and a lost hold never returns.
+
+Where the cluster keeps no sessions (stage UNKEPT), a hold belongs to the node that granted it. Then
+a release goes to that node, and a request that leaves a node is cancelled there and sent elsewhere
+under a new number.
+
+Endpoints (`endpoints.py`) are chosen with two aims. The session stays at one, since changing costs
+repetitions; and it prefers the node that leads, which saves a hop. It leaves an endpoint whose link
+breaks, one that owes a reply for too long, and one that does not serve while another does. It asks
+before it leaves: probes go to the silent one and to the others.
+
+Each event has one handler, in `HANDLERS`, which changes the `SessionState` and returns effects.
+`handle` adds only what concerns all events: it judges what the client still believes before it
+looks at the event, and it makes sure that a tick comes. The tick (`upkeep.py`) does whatever is due
+by time: keep-alives, timeouts, repetitions, probes.
+
+Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Mike Burrows, "The Chubby lock service",
+OSDI 2006, sections 2.4 and 2.8; for numbers that make a repetition harmless: Diego Ongaro,
+"Consensus: Bridging Theory and Practice", 2014, section 6.3.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import WATCH_MS
@@ -13,44 +74,70 @@ from fencelock.actors.api.message import (
     Cancelled,
     Describe,
     Granted,
+    NodeStatus,
+    Reason,
+    Refused,
     Released,
     ReleaseRequest,
 )
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.query import is_watch
-from fencelock.actors.api.session_message import ConfirmHold, Ended, HoldLost, Opened, Unlocking
+from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.session_message import (
+    ConfirmHold,
+    Ended,
+    HoldLost,
+    Opened,
+    Renewed,
+    Unlocking,
+)
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.session import (
-    cancellation,
-    endpoint_selection,
-    fast_path,
-    maintenance,
-    replies,
-    session_loss,
+from fencelock.actors.session import endpoints, holds, replies, upkeep
+from fencelock.actors.session.endpoints import ENDPOINTS_MAX, Endpoint, Endpoints
+from fencelock.actors.session.holds import Hold, judge_belief
+from fencelock.actors.session.lease import (
+    Ending,
+    SessionLease,
+    Stage,
+    end_sessions,
+    greet,
+    open_session,
 )
-from fencelock.actors.session.admission import why_not
-from fencelock.actors.session.cancellation import CLOSED, ClientClosing
-from fencelock.actors.session.endpoint import ENDPOINTS_MAX, Endpoint, Endpoints
-from fencelock.actors.session.holding import Hold
-from fencelock.actors.session.in_flight import InFlight
-from fencelock.actors.session.keep_alive import greet, open_session
 from fencelock.actors.session.message import (
     Close,
+    Closed,
     EndpointChanged,
     SessionTick,
     Survey,
     Undecided,
     WatchCluster,
 )
-from fencelock.actors.session.pending import ANSWER_MS, Claim, Question, RandomSource, later
-from fencelock.actors.session.read_window import windows
-from fencelock.actors.session.rejection import Answer, refused
-from fencelock.actors.session.session_lease import SessionLease
-from fencelock.actors.session.session_loss import judge_belief
-from fencelock.actors.session.session_state import Broadcast, SessionState
+from fencelock.actors.session.refusals import (
+    Answer,
+    Rejection,
+    claim_of,
+    refused,
+    unfinished,
+    why_not,
+)
+from fencelock.actors.session.requests import (
+    ANSWER_MS,
+    CancelKey,
+    Claim,
+    PendingCancel,
+    Question,
+    RandomSource,
+    SessionRequests,
+    later,
+    windows,
+)
+from fencelock.actors.session.state import Broadcast, SessionState
 
 SURVEY_MS = 2_000
 """Timeout of a survey for the last endpoint (ms)."""
@@ -63,10 +150,15 @@ TICK_MS = 100
 
 _TICK_NS = TICK_MS * NS_PER_MS
 
-FromUser = Question | Cancel
-News = ClusterUp | ClusterDown
-FromEndpoint = (
-    Answer
+Event = (
+    Question
+    | Cancel
+    | Abandon
+    | Close
+    | Survey
+    | WatchCluster
+    | Undecided
+    | Answer
     | Cancelled
     | Alive
     | Opened
@@ -75,13 +167,16 @@ FromEndpoint = (
     | ConfirmHold
     | Unlocking
     | ProbeReply
-    | News
+    | ClusterUp
+    | ClusterDown
+    | LinkUp
+    | LinkDown
+    | LinkRefused
 )
-FromFace = Abandon | Close | Survey | WatchCluster
-Said = FromUser | FromEndpoint | FromFace | Undecided | LinkUp | LinkDown | LinkRefused
+"""Everything that a session receives, besides its own timer."""
 
 
-class ClientSession(Role[Said | SessionTick]):
+class ClientSession(Role[Event | SessionTick]):
     """Serves the threads of one client process, or roles of its own node.
 
     A user's ``session`` is ignored and its ``request`` is its own token, which the reply
@@ -105,11 +200,12 @@ class ClientSession(Role[Said | SessionTick]):
             one is chosen at random, the others follow in order.
         random: chooses the first endpoint, and jitter.
         labels: the user's names of the endpoints, for texts; by default their nodes.
-        watcher: the role of this node that receives `Trusted`, `Suspected`, `HoldsLost`.
+        watcher: the role of this node that receives `Suspected`, `Unlocking`, `HoldsLost`.
         ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
         label: description of this client for people, such as host and process.
         secret: random digits in the names of its sessions, so that nobody else can use them.
         holds: an empty table for the holds, which the client's threads may read; see `Hold`.
+        cancels: the same for the cancels that no endpoint has confirmed.
 
     """
 
@@ -127,6 +223,7 @@ class ClientSession(Role[Said | SessionTick]):
         label: str = "",
         secret: str = "",
         holds: dict[Claim, Hold] | None = None,
+        cancels: dict[CancelKey, PendingCancel] | None = None,
     ) -> None:
         super().__init__(address, host)
         labels = labels or tuple(node_of(endpoint) for endpoint in endpoints)
@@ -141,14 +238,14 @@ class ClientSession(Role[Said | SessionTick]):
         session_lease = SessionLease(session, ttl_ms, label, secret)
         home = f"{node_of(address)}/"
         reads = windows(local=all(endpoint.startswith(home) for endpoint in endpoints))
-        in_flight = InFlight(random, known, session_lease, reads)
+        in_flight = SessionRequests(random, known, session_lease, reads)
         self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
         if holds is not None:
             self.session_state.holds = holds
+        if cancels is not None:
+            in_flight.cancels = cancels
         self.used = table[known.current].label
         """The endpoint in use at the last tick, as its user named it."""
-        self.surveys_begun = 0
-        self.closing = ClientClosing()
         self.round = 0
         self.wake_at: Instant | None = None
 
@@ -171,164 +268,38 @@ class ClientSession(Role[Said | SessionTick]):
             len(self.session_state.holds),
         )
 
-    def handle(self, sender: Address, event: Said | SessionTick, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Event | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""
         state = self.session_state
         lost: list[Effect] = []
         lapses_at = state.lapses_at
         if now >= state.session_lease.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(state, now)  # C4: before any message that came meanwhile.
-        way, effects = fast_path.WAYS[type(event)], None
-        if way is not None and not self.closing.begun:
-            effects = way(state, sender, event, now)
-        if effects is None:
-            if isinstance(event, SessionTick):
-                return [*lost, *self._on_tick(event, now)]
-            effects = self._decide(sender, event, now)
+        if isinstance(event, SessionTick):
+            return [*lost, *self._on_tick(event, now)]
+        effects = HANDLERS[type(event)](state, sender, event, now)
+        linearizable, bounded = state.in_flight.windows
+        if linearizable.held_back or bounded.held_back:
             effects += state.in_flight.send_held_back(now)
-            if self.closing.due_at is not None:
-                effects += self.closing.finish(state, now)
+        if state.closing.due_at is not None:
+            effects += finish_closing(state, now)
         if lost:
             effects = [*lost, *effects]
         if (self.wake_at is None or self.wake_at > now + _TICK_NS) and state.busy():
             effects += self._rearm(TICK_MS, now)
         return effects
 
-    def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
-        if isinstance(event, (Granted, Released)):
-            return replies.on_answer(self.session_state, sender, event, now)
-        if isinstance(event, FromUser):
-            if not sender.startswith(self.session_state.home):
-                return [Observe("client.stranger_dropped")]
-            return self._on_user(sender, event, now)
-        state = self.session_state
-        match event:
-            case LinkUp():
-                return maintenance.on_link_up(state, event.node, now)
-            case LinkDown():
-                return maintenance.on_link_down(state, event.node, now)
-            case LinkRefused():
-                return maintenance.on_link_refused(state, event, now)
-            case Abandon():
-                return cancellation.on_abandon(state, sender, now)
-            case Survey():
-                return self._on_survey(sender, event, now)
-            case WatchCluster():
-                return [] if self.closing.begun else maintenance.watch(state, now)
-            case Close():
-                return self.closing.begin(state, sender, now)
-            case Undecided():
-                state.endpoints.note_excuse(sender, event.detail, now)
-                return []
-            case _:
-                return self._on_endpoint(sender, event, now)
-
-    def _on_endpoint(self, sender: Address, event: FromEndpoint, now: Instant) -> list[Effect]:
-        state = self.session_state
-        match event:
-            case Cancelled():
-                return replies.on_cancelled(state, sender, event, now)
-            case Alive():
-                return replies.on_alive(state, sender, event, now)
-            case Opened():
-                return replies.on_opened(state, sender, event, now)
-            case Ended() if self.closing.ends(event.session):
-                return self.closing.ended(state)
-            case Ended():
-                return session_loss.on_ended(state, sender, event, now)
-            case HoldLost():
-                return session_loss.on_hold_lost(state, sender, event, now)
-            case ConfirmHold() if self.closing.is_over:
-                return []
-            case ConfirmHold():
-                return session_loss.on_confirm_hold(state, sender, event, now)
-            case ProbeReply():
-                return endpoint_selection.on_reply(state, sender, event, now)
-            case Unlocking():
-                return session_loss.on_unlocking(state, sender, event, now)
-            case ClusterUp() | ClusterDown():
-                return maintenance.on_news(state, sender, event, now)
-            case _:
-                return replies.on_answer(state, sender, event, now)
-
-    def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
-        if isinstance(event, Cancel):
-            return cancellation.on_cancel(self.session_state, user, event, now)
-        state = self.session_state
-        claim = state.claim_of(user, event)
-        no = CLOSED if self.closing.begun else why_not(state, event, claim, now)
-        if no is not None:
-            return [Send(user, refused(event, self.session_state.session_lease.name, no))]
-        if isinstance(event, ReleaseRequest):
-            assert claim is not None
-            return self._on_release(user, event, claim, now)
-        limit_ms: int | None = ANSWER_MS
-        if isinstance(event, CancellableRequest):
-            limit_ms = event.wait_ms if event.WAITS else ANSWER_MS
-            state.session_lease.need(now)
-        elif is_watch(event):
-            limit_ms = WATCH_MS + ANSWER_MS
-        only = event.node if isinstance(event, ReadBackup) else ""
-        endpoint = state.endpoints.choose_on(only)
-        effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)
-        return effects or open_session(state, now)  # Without a session nothing was sent yet.
-
-    def _on_release(
-        self, user: Address, release: ReleaseRequest, claim: Claim, now: Instant
-    ) -> list[Effect]:
-        state, in_flight = self.session_state, self.session_state.in_flight
-        state.session_lease.need(now)
-        for number in in_flight.releases.get(claim, ()):
-            pending = in_flight.pending[number]
-            asked = pending.asked
-            same = type(asked) is type(release) and not release.PARTIAL
-            same = same and isinstance(asked, ReleaseRequest) and asked.fence == release.fence
-            if pending.user is None and same:  # It is in flight already: wait for its reply.
-                pending.user, pending.asked, pending.requested_at = user, release, now
-                pending.ends_at, pending.owed = later(now, ANSWER_MS), False
-                in_flight.hurry(pending.endpoint, now)
-                return in_flight.repeat(now)
-        endpoint = state.endpoint_for(state.holds[claim])
-        effects = in_flight.ask(user, release, claim, endpoint, now, limit_ms=ANSWER_MS)
-        state.match_state(claim)
-        return effects
-
-    def _on_survey(self, user: Address, survey: Survey, now: Instant) -> list[Effect]:
-        state = self.session_state
-        no = CLOSED if self.closing.begun else why_not(state, Describe(), None, now)
-        if no is not None:
-            return [Send(user, refused(Describe(), self.session_state.session_lease.name, no))]
-        self.surveys_begun += 1
-        number = self.surveys_begun
-        effects: list[Effect] = []
-        missing: dict[Address, int] = {}
-        for endpoint in state.endpoints.table:
-            effects += state.in_flight.ask(
-                None,
-                Describe(roles=survey.roles),
-                None,
-                endpoint,
-                now,
-                limit_ms=SURVEY_MS,
-                survey=number,
-            )
-            missing[endpoint] = state.in_flight.number
-        state.surveys[number] = Broadcast(user, missing)
-        return [*effects, *state.finish_surveys()]
-
     def _on_tick(self, tick: SessionTick, now: Instant) -> Effects:
         if tick.round != self.round:
             return ()
         self.wake_at = None
         effects = [
-            *maintenance.keep_up(self.session_state, now),
+            *upkeep.keep_up(self.session_state, now),
             *self.session_state.in_flight.send_held_back(now),
             *self._endpoint_news(),
-            *self.closing.finish(self.session_state, now),
+            *finish_closing(self.session_state, now),
         ]
         due = self.session_state.next_at(now)
-        if self.closing.due_at is not None:
-            due = self.closing.due_at if due is None else min(due, self.closing.due_at)
         if due is None:
             return effects
         return [*effects, *self._rearm(max(TICK_MS, -((now - due) // NS_PER_MS)), now)]
@@ -349,3 +320,270 @@ class ClientSession(Role[Said | SessionTick]):
         self.round += 1
         self.wake_at = at
         return [Wake(after_ms, SessionTick(round=self.round))]
+
+
+def on_request(
+    state: SessionState, user: Address, question: Question, now: Instant
+) -> list[Effect]:
+    """Refuse a user's request, or file it and send it to an endpoint."""
+    if not user.startswith(state.home):
+        return [Observe("client.stranger_dropped")]
+    claim: Claim | None = None
+    if state.closing.begun:
+        no: Rejection | None = CLOSED
+    else:
+        try:
+            claim = claim_of(state, user, question)
+            no = why_not(state, question, claim, now)
+        except InvalidRequestError as problem:
+            no = Rejection(Reason.INVALID, str(problem))
+    if no is not None:
+        return [Send(user, refused(question, state.session_lease.name, no))]
+    if isinstance(question, ReleaseRequest):
+        assert claim is not None
+        return _release(state, user, question, claim, now)
+    limit_ms: int | None = ANSWER_MS
+    endpoint = state.endpoints.choose()
+    if isinstance(question, CancellableRequest):
+        limit_ms = question.wait_ms if question.WAITS else ANSWER_MS
+        state.session_lease.need(now)
+    elif isinstance(question, ReadBackup):
+        endpoint = state.endpoints.choose_on(question.node)
+    elif is_watch(question):
+        limit_ms = WATCH_MS + ANSWER_MS
+    in_flight = state.in_flight
+    effects = in_flight.ask(user, question, claim, endpoint.address, now, limit_ms=limit_ms)
+    return effects or open_session(state, now)  # Without a session nothing was sent yet.
+
+
+def _release(
+    state: SessionState, user: Address, release: ReleaseRequest, claim: Claim, now: Instant
+) -> list[Effect]:
+    in_flight = state.in_flight
+    state.session_lease.need(now)
+    for number in in_flight.releases.get(claim, ()):
+        pending = in_flight.pending[number]
+        asked = pending.asked
+        same = type(asked) is type(release) and not release.PARTIAL
+        same = same and isinstance(asked, ReleaseRequest) and asked.fence == release.fence
+        if pending.user is None and same:  # It is in flight already: wait for its reply.
+            pending.user, pending.asked, pending.requested_at = user, release, now
+            pending.ends_at, pending.owed = later(now, ANSWER_MS), False
+            in_flight.hurry(pending.endpoint, now)
+            return in_flight.repeat(now)
+    endpoint = state.endpoint_for(state.holds[claim])
+    effects = in_flight.ask(user, release, claim, endpoint, now, limit_ms=ANSWER_MS)
+    state.match_state(claim)
+    return effects
+
+
+def on_survey(state: SessionState, user: Address, survey: Survey, now: Instant) -> list[Effect]:
+    """Ask every endpoint to describe itself."""
+    no = CLOSED if state.closing.begun else why_not(state, Describe(), None, now)
+    if no is not None:
+        return [Send(user, refused(Describe(), state.session_lease.name, no))]
+    state.surveys_begun += 1
+    number = state.surveys_begun
+    effects: list[Effect] = []
+    missing: dict[Address, int] = {}
+    for endpoint in state.endpoints.table:
+        effects += state.in_flight.ask(
+            None,
+            Describe(roles=survey.roles),
+            None,
+            endpoint,
+            now,
+            limit_ms=SURVEY_MS,
+            survey=number,
+        )
+        missing[endpoint] = state.in_flight.number
+    state.surveys[number] = Broadcast(user, missing)
+    return [*effects, *state.finish_surveys()]
+
+
+def on_undecided(
+    state: SessionState, proxy: Address, event: Undecided, now: Instant
+) -> list[Effect]:
+    """Note why the proxy of this node does not reply."""
+    state.endpoints.note_excuse(proxy, event.detail, now)
+    return []
+
+
+def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
+    """Undo an acquire, whether it waits or was granted, and confirm that at once.
+
+    An acquire that its user is releasing already needs nothing more.
+    """
+    if not user.startswith(state.home):
+        return [Observe("client.stranger_dropped")]
+    claim = Claim(cancel.lock, cancel.owner or role_of(user))
+    effects: list[Effect] = []
+    number = state.in_flight.waits.get(claim)
+    waiting = None if number is None else state.in_flight.pending[number]
+    if waiting is not None and waiting.asked.request == cancel.request:
+        text = f"{titled(claim.lock)}: the wait was cancelled"
+        no = unfinished(waiting, Rejection(Reason.CANCELLED, text))
+        effects += state.refuse(waiting, no, now)
+    elif (hold := state.holds.get(claim)) is not None:
+        releases = state.in_flight.releases_of(claim)
+        if all(release.asked.request != cancel.request for release in releases):
+            for level in [level for level in hold.levels if level.token == cancel.request][:1]:
+                effects += state.give_back(claim, level, now)
+    cancelled = Cancelled(
+        lock=cancel.lock,
+        session=state.session_lease.name,
+        owner=cancel.owner,
+        request=cancel.request,
+    )
+    return [*effects, Send(user, cancelled)]
+
+
+def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant) -> list[Effect]:
+    """Undo what ``user`` waited for, or was just granted: it does not exist any more."""
+    del event
+    effects: list[Effect] = []
+    for pending in list(state.in_flight.pending.values()):
+        if pending.user != user:
+            continue
+        if isinstance(pending.asked, ReleaseRequest):
+            pending.user, pending.ends_at = None, None
+        else:
+            effects += state.in_flight.withdraw(pending, now)
+    for claim, hold in list(state.holds.items()):
+        for level in [level for level in hold.levels if level.user == user]:
+            effects += state.give_back(claim, level, now)
+    return effects
+
+
+CLOSE_MS = 2_000
+"""Timeout for confirmations of releases and cancels, or of the session's end (ms)."""
+
+CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
+
+
+def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> list[Effect]:
+    """End all waits, and release all holds; ``user`` receives `Closed` in the end.
+
+    A session that the cluster keeps is ended as a whole, in one step: its waits and holds
+    need no further message. Otherwise every hold is released at the endpoint that granted it. Then
+    the session is ended too, for a cluster that keeps holds by session: that also frees the holds
+    that were granted through an endpoint that is down or forgot them.
+    """
+    del event
+    closing = state.closing
+    closing.closers = (*closing.closers, user)
+    if closing.begun:
+        closing.due_at = closing.due_at or now
+        return []
+    closing.begun = True
+    state.cluster_poll.wanted = False
+    closing.due_at = later(now, CLOSE_MS)
+    kept = state.session_lease.kept
+    effects: list[Effect] = []
+    no = Rejection(Reason.CANCELLED, "the client was closed")
+    for pending in list(state.in_flight.pending.values()):
+        if pending.survey:
+            state.in_flight.drop(pending)
+        elif not isinstance(pending.asked, ReleaseRequest) and kept:
+            effects += state.reply_no(pending, unfinished(pending, no))
+            state.in_flight.drop(pending)
+        elif not isinstance(pending.asked, ReleaseRequest):
+            effects += state.refuse(pending, no, now)
+    if kept:
+        closing.session = state.session_lease.assigned
+        state.endings[closing.session] = Ending(closing.due_at, now)
+        effects += end_sessions(state, now)
+    else:
+        effects += _release_all(state, now)
+    return [*effects, *state.finish_surveys()]
+
+
+def finish_closing(state: SessionState, now: Instant) -> list[Effect]:
+    """Answer the closing calls once nothing more can be confirmed, or time is up."""
+    closing = state.closing
+    if closing.due_at is None:
+        return []
+    left = state.unconfirmed()
+    if now < closing.due_at and any(state.endpoints.table[endpoint].usable for endpoint in left):
+        return []
+    if now < closing.due_at and state.session_lease.ready and not state.session_lease.kept:
+        endpoint = state.endpoints.choose()
+        if not closing.end_sent and endpoint.heard_at is not None:
+            return _end_unkept(state, closing.due_at, now)
+        if closing.session and endpoint.usable:
+            return []
+    closers, closing.closers, closing.due_at = closing.closers, (), None
+    if state.session_lease.kept:  # Without keep-alives it ends by its TTL.
+        state.session_lease.drop()
+        state.drop_holds()
+    return [Send(user, Closed(unanswered=len(left))) for user in closers]
+
+
+def _end_unkept(state: SessionState, due_at: Instant, now: Instant) -> list[Effect]:
+    """End the session at the endpoint in use, since no other reply can come."""
+    closing = state.closing
+    closing.end_sent = True
+    closing.session = state.session_lease.assigned
+    state.endings[closing.session] = Ending(due_at, now)
+    return end_sessions(state, now)
+
+
+def _release_all(state: SessionState, now: Instant) -> list[Effect]:
+    if state.session_lease.stage is Stage.OPENING:
+        state.session_lease.drop()
+    effects: list[Effect] = []
+    for claim, hold in state.holds.items():
+        for level in list(hold.levels) if claim not in state.in_flight.releases else ():
+            effects += state.give_back(claim, level, now)
+    return effects
+
+
+Handler = Callable[[SessionState, Address, Any, Instant], list[Effect]]
+
+
+class Handlers(dict[type, Handler]):
+    """The handler of each type of event. A type without an entry has that of its nearest base."""
+
+    def __missing__(self, kind: type) -> Handler:
+        for base in kind.__mro__:
+            if (handler := self.get(base)) is not None:
+                self[kind] = handler
+                return handler
+        raise KeyError(kind)
+
+
+HANDLERS = Handlers(
+    {
+        # From users, who live on the session's own node.
+        Request: on_request,
+        Cancel: on_cancel,
+        Abandon: on_abandon,
+        Close: on_close,
+        Survey: on_survey,
+        WatchCluster: upkeep.on_watch,
+        # Replies of endpoints.
+        Reply: replies.on_reply,
+        Granted: replies.on_granted,
+        Released: replies.on_released,
+        Renewed: replies.on_renewed,
+        UpdateReply: replies.on_updated,
+        NodeStatus: replies.on_status,
+        Refused: replies.on_refused,
+        Cancelled: replies.on_cancelled,
+        Alive: replies.on_alive,
+        Opened: replies.on_opened,
+        Ended: holds.on_ended,
+        # Notifications of endpoints.
+        HoldLost: holds.on_hold_lost,
+        ConfirmHold: holds.on_confirm_hold,
+        Unlocking: holds.on_unlocking,
+        ProbeReply: endpoints.on_reply,
+        ClusterUp: upkeep.on_news,
+        ClusterDown: upkeep.on_news,
+        Undecided: on_undecided,
+        # Links.
+        LinkUp: upkeep.on_link_up,
+        LinkDown: upkeep.on_link_down,
+        LinkRefused: upkeep.on_link_refused,
+    }
+)

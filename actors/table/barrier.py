@@ -40,9 +40,12 @@ class Barrier(TableObject):
     parties: int
     generation: int
 
+    REMOVED = Reason.BROKEN
+
     def mark(self) -> int:
         """Return a checksum of its state."""
-        return crc32(f"{self.name}\n{self.parties}\n{self.generation}".encode())
+        about = f"{self.name}\n{self.account.name}\n{self.parties}\n{self.generation}"
+        return crc32(about.encode())
 
     def progress(self) -> tuple[int, int]:
         """Return the number of missing parties, and the number of all parties."""
@@ -54,15 +57,17 @@ class Barrier(TableObject):
 
     def record(self) -> BarrierRecord:
         """Return the record of the generation, without its waits, for a snapshot."""
-        return BarrierRecord(self.name, self.parties, self.generation)
+        return BarrierRecord(self.name, self.parties, self.generation, self.account.name)
 
     @classmethod
     def restore(cls, table: TableState, record: BarrierRecord) -> None:
         """Put the generation of ``record`` into ``table``."""
-        table.put(cls(*record))
+        lock, parties, generation, charged = record
+        table.put(cls(lock, table.accounts.of(charged), parties, generation))
 
-    def check_restored(self) -> None:
+    def check_restored(self, table: TableState) -> None:
         """Raise ValueError if it has no wait, or at least as many waits as parties."""
+        del table
         if not 0 < self.waiting < self.parties:
             arrived = f"{self.waiting} of {self.parties} parties"
             raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")
@@ -70,14 +75,12 @@ class Barrier(TableObject):
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Break the generation, since a party has left it."""
         del wait
-        self.be_broken(table, "a party stopped waiting, or its session ended", out)
+        self.remove(table, "a party stopped waiting, or its session ended", out)
 
-    def be_broken(self, table: TableState, why: str, out: list[Result]) -> None:
+    def remove(self, table: TableState, why: str, out: list[Result]) -> None:
         """Refuse all parties that wait, and remove the generation."""
         text = f"generation {self.generation} of {self.parties} parties is broken: {why}"
-        for wait in [*self.waits]:
-            table.answer_wait(wait, wait.owner_state.denied(Reason.BROKEN, text), out)
-        table.drop(self)
+        TableObject.remove(self, table, text, out)
 
 
 def await_barrier(
@@ -95,12 +98,13 @@ def await_barrier(
         text = f"{arrived + 1} of {command.parties} parties have arrived"
         deny(table, owner_state, Reason.TIMED_OUT, text, out)
         if barrier is not None:
-            barrier.be_broken(table, "a party did not wait", out)
+            barrier.remove(table, "a party did not wait", out)
     elif (barrier is not None or has_object_room(table, owner_state, out)) and has_room(
         table, owner_state, out
     ):
         if barrier is None:
-            table.put(Barrier(command.lock, command.parties, table.next_ticket()))
+            account = owner_state.session.account
+            table.put(Barrier(command.lock, account, command.parties, table.next_ticket()))
         begin_wait(table, owner_state, command, out)
 
 

@@ -13,7 +13,6 @@ clock, which may be ahead of the former master's by their drift since the last b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,7 @@ from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import HoldRecord, LeaseRecord, Result, TablePart, WaitRecord
+from fencelock.actors.table.message import HoldRecord, LeaseRecord, Result, WaitRecord
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
@@ -208,9 +207,8 @@ class LeasedHold(Hold):
             table.timeouts.add(self)
 
     def record(self) -> LeaseRecord:
-        """Return the record of the deadline, which a snapshot keeps beside that of the hold."""
+        """Return the record of the deadline, a part of that of the hold."""
         return LeaseRecord(
-            fence=self.fence,
             lasts_ms=self.lasts_ms,
             grace_ms=self.grace_ms,
             renewal=self.renewal,
@@ -237,34 +235,22 @@ class LeasedWait(Wait):
     terms: Terms = NO_TERMS
 
 
-class Leases:
-    """The deadlines of a snapshot, from which its holds and waits are made."""
+def restored_hold(table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
+    """Return the hold of a record; ``table`` watches its deadline, if it has one."""
+    fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
+    lease = held.lease
+    if lease is None:
+        return Hold(*fields, held.level, held.amount)
+    told = Terms(lease.told_hold_ms, lease.told_grace_ms)
+    hold = LeasedHold(*fields, held.level, held.amount, told=told, grace_ms=lease.grace_ms)
+    hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
+    hold.extend(table, lease.deadline_ms)
+    return hold
 
-    def __init__(self, parts: Sequence[TablePart]) -> None:
-        self.by_fence = {one.fence: one for part in parts for one in part.leases}
-        self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
 
-    def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
-        """Return the hold of a record; ``table`` watches its deadline, if it has one."""
-        fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
-        lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
-        if lease is None:
-            return Hold(*fields, held.level)
-        told = Terms(lease.told_hold_ms, lease.told_grace_ms)
-        hold = LeasedHold(*fields, held.level, told=told, grace_ms=lease.grace_ms)
-        hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
-        hold.extend(table, lease.deadline_ms)
-        return hold
-
-    def check_used(self) -> None:
-        """Raise ValueError if a deadline belongs to no hold and to no wait."""
-        if self.by_fence or self.by_ticket:
-            raise ValueError("the snapshot has deadlines that no hold or wait has")
-
-    def wait(self, owner_state: OwnerState, wait: WaitRecord) -> Wait:
-        """Return the wait of a record."""
-        fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms
-        found = self.by_ticket.pop(wait.ticket, None) if self.by_ticket else None
-        if found is None:
-            return Wait(*fields)
-        return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))
+def restored_wait(owner_state: OwnerState, wait: WaitRecord) -> Wait:
+    """Return the wait of a record."""
+    fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms, wait.amount
+    if not wait.hold_ms:
+        return Wait(*fields)
+    return LeasedWait(*fields, Terms(wait.hold_ms, wait.grace_ms))

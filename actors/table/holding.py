@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.name import quoted
@@ -16,6 +16,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
+    from fencelock.actors.table.account import Account
     from fencelock.actors.table.message import ObjectRecord, Result
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.table_state import TableState
@@ -217,10 +218,15 @@ class TableObject(Awaited, ABC):
 
     Attributes:
         name: its name in the table.
+        account: the account that is charged for it.
 
     """
 
     name: str
+    account: Account
+
+    REMOVED: ClassVar = Reason.CANCELLED
+    """The reason by which its waits are refused when it is removed."""
 
     @abstractmethod
     def mark(self) -> int:
@@ -248,13 +254,19 @@ class TableObject(Awaited, ABC):
 
         """
 
-    def check_restored(self) -> None:
+    def check_restored(self, table: TableState) -> None:
         """Check it after all waits of a snapshot are in the table.
 
         Raises:
             ValueError: it cannot have these waits.
 
         """
+
+    def remove(self, table: Any, why: str, out: list[Result]) -> None:
+        """Refuse all its waits, and remove it from the `TableState`."""
+        for wait in [*self.waits]:
+            table.answer_wait(wait, wait.owner_state.denied(self.REMOVED, why), out)
+        table.drop(self)
 
     def note_end(self, table: Any, wait: Wait, out: list[Result]) -> None:
         """Act upon the end of ``wait``, which left the queue without passing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from zlib import crc32
 
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
@@ -19,7 +20,7 @@ from fencelock.actors.table.operation import (
     has_room,
 )
 from fencelock.actors.table.session import OwnerState
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.table_state import ENDS_MAX, TableState
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +28,17 @@ class Latch(TableObject):
     """A count-down latch.
 
     Invariants:
-        L11 The count only falls. A latch at 0 has no waits. A latch that was never counted down is
-            in the table only while it has waits.
+        L11 The count only falls. A latch at 0 lets its waiters pass, the first ones first, at most
+            `ENDS_MAX` at one log time, and nobody else waits for it. A latch that was never counted
+            down is in the table only while it has waits.
 
     Attributes:
         count: the count with which it began.
         left: the present count.
         keep_ms: the time for which it is kept after its count has reached 0 (ms).
         ticket: its ticket among the items that fall due, 0 before the count is 0.
-        due_ms: the log time at which it is removed, or None before the count is 0.
+        due_ms: the log time at which it is removed, or None before the count is 0. While it has
+            waits, that at which the count became 0, so that it comes before their timeouts.
 
     """
 
@@ -47,7 +50,8 @@ class Latch(TableObject):
 
     def mark(self) -> int:
         """Return a checksum of its state."""
-        return crc32(f"{self.name}\n{self.count}\n{self.left}\n{self.ticket}".encode())
+        about = f"{self.name}\n{self.account.name}\n{self.count}\n{self.left}\n{self.ticket}"
+        return crc32(about.encode())
 
     def progress(self) -> tuple[int, int]:
         """Return the present count, and the count with which it began."""
@@ -59,20 +63,33 @@ class Latch(TableObject):
 
     def record(self) -> LatchRecord:
         """Return the record of the latch, without its waits, for a snapshot."""
-        return LatchRecord(self.name, self.count, self.left, self.keep_ms, self.ticket, self.due_ms)
+        return LatchRecord(
+            self.name,
+            self.count,
+            self.left,
+            self.keep_ms,
+            self.ticket,
+            self.due_ms,
+            self.account.name,
+        )
 
     @classmethod
     def restore(cls, table: TableState, record: LatchRecord) -> None:
         """Put the latch of ``record`` into ``table``; raise ValueError if it contradicts itself."""
-        latch = cls(*record)
+        name, count, left, keep_ms, ticket, due_ms, charged = record
+        account = table.accounts.of(charged)
+        latch = cls(name, account, count, left, keep_ms, ticket, due_ms)
         if not 0 <= latch.left <= latch.count or (latch.due_ms is None) != (latch.left > 0):
             raise ValueError(f"the snapshot has a wrong {titled(latch.name)}")
         table.put(latch)
         table.timeouts.add(latch)
 
-    def check_restored(self) -> None:
+    def check_restored(self, table: TableState) -> None:
         """Raise ValueError if its waits contradict its count (L11)."""
-        if (not self.left and self.queue) or (self.left == self.count and not self.queue):
+        passing = self.due_ms is not None and self.due_ms <= table.time_ms
+        if (not self.left and self.queue and not passing) or (
+            self.left == self.count and not self.queue
+        ):
             raise ValueError(
                 f"the snapshot has a wrong {titled(self.name)}: its count is {self.left} of "
                 f"{self.count}, and it has {self.waiting} waits"
@@ -84,11 +101,27 @@ class Latch(TableObject):
         if self.left == self.count and not self.queue:
             table.drop(self)
 
-    def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Remove the latch, whose count reached 0 ``keep_ms`` ago."""
-        del out
+    def remove(self, table: TableState, why: str, out: list[Result]) -> None:
+        """Refuse all its waits, and remove the latch."""
         table.timeouts.drop(self)
-        table.drop(self)
+        TableObject.remove(self, table, why, out)
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """Remove the latch, whose count reached 0 ``keep_ms`` ago; first let its waiters pass."""
+        table.timeouts.drop(self)
+        if not self.queue:
+            table.drop(self)
+            return
+        assert self.due_ms is not None
+        opened_ms = self.due_ms
+        self.let_pass(table, out)
+        self.due_ms = opened_ms if self.queue else max(table.time_ms, opened_ms + self.keep_ms)
+        table.timeouts.add(self)
+
+    def let_pass(self, table: TableState, out: list[Result]) -> None:
+        """Let the first waiters pass."""
+        for wait in [*islice(self.waits, ENDS_MAX)]:
+            table.answer_wait(wait, _passed(wait.owner_state), out)
 
 
 def count_down(
@@ -98,17 +131,21 @@ def count_down(
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
+    table.changing = True
     table.marked -= latch.mark()
     before, latch.left = latch.left, max(0, latch.left - command.amount)
-    if before and not latch.left and latch.keep_ms:
-        latch.ticket, latch.due_ms = table.next_ticket(), table.time_ms + latch.keep_ms
+    opens = before and not latch.left
+    more = opens and latch.waiting > ENDS_MAX
+    if opens and (latch.keep_ms or more):
+        latch.ticket = table.next_ticket()
+        latch.due_ms = table.time_ms + (0 if more else latch.keep_ms)
         table.timeouts.add(latch)
     table.marked += latch.mark()
     conclude(table, owner_state, CountedDown(**command.fields(), left=latch.left), out)
-    for wait in [*latch.waits] if not latch.left else ():
-        table.answer_wait(wait, _passed(wait.owner_state), out)
-    if not latch.left and not latch.keep_ms:
-        table.drop(latch)
+    if opens:
+        latch.let_pass(table, out)
+        if latch.due_ms is None:
+            table.drop(latch)
 
 
 def await_latch(
@@ -136,7 +173,13 @@ def _latch_of(
     if latch is None:
         if not has_object_room(table, owner_state, out):
             return None
-        latch = Latch(command.lock, command.count, command.count, command.keep_ms)
+        latch = Latch(
+            command.lock,
+            owner_state.session.account,
+            command.count,
+            command.count,
+            command.keep_ms,
+        )
         table.put(latch)
     assert isinstance(latch, Latch)
     if latch.count == command.count:

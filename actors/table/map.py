@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP, VALUE_BYTES_MAX
-from fencelock.actors.api.name import check_lock_size, check_size, object_name, utf8_size
+from fencelock.actors.api.name import (
+    SESSION_BYTES_MAX,
+    check_lock_size,
+    check_size,
+    object_name,
+    utf8_size,
+)
+from fencelock.actors.table.account import BYTES_MAX, ENTRIES_MAX, Account
 from fencelock.actors.table.message import EntryRecord, Result, TablePart
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import Session
     from fencelock.actors.table.table_state import TableState
-
-ENTRIES_MAX = 100_000
-"""Maximum number of entries of all maps of a group. A put of one more is refused."""
-
-BYTES_MAX = 256 << 20
-"""Maximum size of the names, keys and values of all entries (bytes, 256 MiB). Each member has all
-entries in memory, and while it makes a snapshot also those that have been replaced since."""
 
 BLOCK_MAX = 512
 """Maximum number of keys of a block of `SortedKeys`, into which an insertion takes about 1 us."""
@@ -37,6 +37,7 @@ class Entry:
     Attributes:
         name: the name of its map.
         version: the version of the put.
+        account: the account that is charged for it.
         session: the session with which it ends, or None.
         ticket: its ticket, if it falls due or ends with a session; otherwise 0.
         due_ms: log time at which it expires, or None for never.
@@ -48,6 +49,7 @@ class Entry:
     key: str
     value: bytes
     version: int
+    account: Account
     session: Session | None = None
     ticket: int = 0
     due_ms: int | None = None
@@ -55,7 +57,9 @@ class Entry:
 
     def __post_init__(self) -> None:
         number = 0 if self.session is None else self.session.number
-        about = f"{self.name}\n{self.key}\n{number}\n{self.ticket}\n{self.due_ms}".encode()
+        about = (
+            f"{self.name}\n{self.key}\n{self.account.name}\n{number}\n{self.ticket}\n{self.due_ms}"
+        ).encode()
         self.mark = (1 + crc32(self.value, crc32(about))) * self.version
 
     @property
@@ -67,7 +71,14 @@ class Entry:
         """Return its record for a snapshot."""
         number = 0 if self.session is None else self.session.number
         return EntryRecord(
-            self.name, self.key, self.value, self.version, number, self.ticket, self.due_ms
+            self.name,
+            self.key,
+            self.value,
+            self.version,
+            number,
+            self.ticket,
+            self.due_ms,
+            self.account.name,
         )
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
@@ -152,6 +163,8 @@ class EntryMap:
 
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     keys: SortedKeys = field(default_factory=SortedKeys)
+    bytes: int = 0
+    """Size of its entries (bytes); see `Entry.size`."""
 
     def page(self, prefix: str, after: str) -> Iterator[Entry]:
         """Return the entries whose keys begin with ``prefix`` and are above ``after``, in order.
@@ -170,7 +183,8 @@ class Maps:
 
     Invariants:
         M1  Each change of an entry, including its end, gets the next version of the table (W1).
-        M2  ``count`` is the number of all entries, and ``bytes`` is their size.
+        M2  ``count`` is the number of all entries, and ``bytes`` is their size. ``names`` has the
+            names of all maps.
         M3  An entry that falls due is in `TableState.timeouts`, and an entry that ends with a
             session is in `Session.attached`. No other entry is there.
 
@@ -178,6 +192,8 @@ class Maps:
 
     def __init__(self) -> None:
         self.by_name: dict[str, EntryMap] = {}
+        self.names = SortedKeys()
+        """The names of all maps."""
         self.count = 0
         self.bytes = 0
 
@@ -192,6 +208,7 @@ class Maps:
         Every change of an entry is made here. The version is also that of ``entry``.
         """
         value, lock = None if entry is None else entry.value, object_name(MAP, name)
+        table.changing = True
         version = table.histories.add(lock, key, value, 0, table.time_ms, table.fence)  # M1
         assert entry is None or entry.version == version
         before = self.find(name, key)
@@ -206,10 +223,15 @@ class Maps:
         known = self.by_name.get(entry.name)
         if known is None:
             known = self.by_name[entry.name] = EntryMap()
+            self.names.add(entry.name)
         known.entries[entry.key] = entry
         known.keys.add(entry.key)
+        known.bytes += entry.size
         self.count += 1
-        self.bytes += entry.size
+        size, account = entry.size, entry.account
+        self.bytes += size
+        account.entries += 1  # charges-add-up
+        account.bytes += size
         table.marked += entry.mark
         table.timeouts.add(entry)
         if entry.session is not None:
@@ -219,19 +241,38 @@ class Maps:
         known = self.by_name[entry.name]
         del known.entries[entry.key]
         known.keys.remove(entry.key)
+        known.bytes -= entry.size
         if not known.entries:
             del self.by_name[entry.name]
+            self.names.remove(entry.name)
         self.count -= 1
-        self.bytes -= entry.size
+        size, account = entry.size, entry.account
+        self.bytes -= size
+        account.entries -= 1  # charges-add-up
+        account.bytes -= size
+        table.accounts.leave(account)
         table.marked -= entry.mark
         table.timeouts.drop(entry)
-        if entry.session is not None:
-            entry.session.attached.pop(entry.ticket, None)
+        session = entry.session
+        if session is not None:
+            session.attached.pop(entry.ticket, None)
+            if not session.attached:
+                table.departed.pop(session.number, None)
 
-    def why_full(self, name: str, key: str, value: bytes) -> str:
-        """Return why there is no room for an entry; empty if there is room."""
+    def why_full(self, name: str, key: str, value: bytes, account: Account) -> str:
+        """Return why there is no room for an entry of ``account``; empty if there is room.
+
+        An account that is over its quota, which an operator has lowered, may still make its own
+        entries smaller.
+        """
         before = self.find(name, key)
         size = utf8_size(name) + utf8_size(key) + len(value)
+        kept = before if before is not None and before.account is account else None
+        more = size - (0 if kept is None else kept.size)
+        over = "" if kept is not None else account.why_over("entries")
+        over = over or (account.why_over("bytes", more) if more > 0 else "")
+        if over:
+            return over
         if before is not None:
             size -= before.size
         elif self.count >= ENTRIES_MAX:
@@ -246,7 +287,7 @@ class Maps:
     def in_order(self) -> list[Entry]:
         """Return all entries, by map and key."""
         found: list[Entry] = []
-        for name in sorted(self.by_name):
+        for name in self.names.after("", also=True):
             entries = self.by_name[name].entries
             for block in self.by_name[name].keys.blocks:
                 found += map(entries.__getitem__, block)
@@ -268,7 +309,7 @@ def fill_maps(
 
 
 def _fill_entry(table: Any, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
-    name, key, value, version, number, ticket, due_ms = record
+    name, key, value, version, number, ticket, due_ms, charged = record
     what = f"entry {key!a} of map {name!a}"
     if table.maps.find(name, key) is not None:
         raise ValueError(f"the snapshot has {what} twice")
@@ -282,4 +323,6 @@ def _fill_entry(table: Any, record: EntryRecord, sessions: Mapping[int, Session]
     check_size("key", key, KEY_BYTES_MAX)
     if len(value) > VALUE_BYTES_MAX:
         raise ValueError(f"the snapshot has {what} of {len(value)} bytes")
-    table.maps.add(table, Entry(name, key, value, version, sessions.get(number), ticket, due_ms))
+    check_size("key name", charged, SESSION_BYTES_MAX)
+    session, account = sessions.get(number), table.accounts.of(charged)
+    table.maps.add(table, Entry(name, key, value, version, account, session, ticket, due_ms))

@@ -34,7 +34,7 @@ def put_entry(
     if not _meets_conditions(table, owner_state, command, out):
         return
     maps = table.maps
-    full = maps.why_full(command.map, command.entry_key, command.value)
+    full = maps.why_full(command.map, command.entry_key, command.value, owner_state.session.account)
     if full:
         deny(table, owner_state, Reason.OVERLOADED, full, out)
         return
@@ -44,6 +44,7 @@ def put_entry(
         key=command.entry_key,
         value=command.value,
         version=table.histories.next_version(table.fence),
+        account=owner_state.session.account,
         session=owner_state.session if command.ephemeral else None,
         ticket=0 if lasts else table.next_ticket(),
         due_ms=None if command.ttl_ms is None else table.time_ms + command.ttl_ms,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.account import Quota
 from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.latch import CountedDown, LatchPassed
@@ -27,9 +28,10 @@ FENCE_FLOOR_MAX = 1 << 62
 """Half of all fences: even a wrong floor does not use them up."""
 
 
-COMMAND_LEVEL = 2
-"""The highest `Command.LEVEL` of this release. A release that adds commands raises it by one, and
-gives them the new level, because members of earlier releases would skip them."""
+LOG_VERSION = 1
+"""The version of the log. A release whose commands members of lower versions would skip, or apply
+in another way, raises it by one, and gives it to these commands (`Command.SINCE`). A leader refuses
+commands above the lowest version of its members, and a node of a lower version does not join."""
 
 
 @message(0x83)
@@ -92,6 +94,10 @@ class TableHead(NamedTuple):
     signs: int
     extended_ms: int
     extended_version: int
+    version: int
+    """The last version of a change, see `fencelock.actors.table.history.Histories`."""
+    forgotten: int
+    origin: int
 
 
 class SessionRecord(NamedTuple):
@@ -106,6 +112,17 @@ class SessionRecord(NamedTuple):
     floor: int
 
 
+class LeaseRecord(NamedTuple):
+    """The deadline of a `LeasedHold`, in log time."""
+
+    lasts_ms: int
+    grace_ms: int
+    renewal: int
+    deadline_ms: int
+    told_hold_ms: int
+    told_grace_ms: int
+
+
 class HoldRecord(NamedTuple):
     """A `Hold`."""
 
@@ -115,15 +132,23 @@ class HoldRecord(NamedTuple):
     request: int
     times: int
     level: int
+    amount: int
+    lease: LeaseRecord | None
 
 
 class WaitRecord(NamedTuple):
-    """A `Wait`. Its deadline is log time, so it does not depend on any clock."""
+    """A `Wait`. Its deadline is log time, so it does not depend on any clock.
+
+    ``hold_ms`` and ``grace_ms`` are those of the hold that it waits for; 0 for no deadline.
+    """
 
     ticket: int
     label: str
     since_ms: int
     due_ms: int | None
+    amount: int
+    hold_ms: int
+    grace_ms: int
 
 
 class ClaimantRecord(NamedTuple):
@@ -144,27 +169,17 @@ class ClaimantRecord(NamedTuple):
     quiet_ms: int
     hold: HoldRecord | None
     wait: WaitRecord | None
+    locks: tuple[str, ...]
+    """The locks of a claim for several, which is held or waits."""
+    value: str | None
+    """The value of a leader of an election, or of a candidate that waits."""
 
 
 class PoolRecord(NamedTuple):
-    """A `Pool`, without its holds and waits. `HoldRecord.times` counts the permits of a hold."""
+    """A `Pool`, without its holds and waits."""
 
     lock: str
     capacity: int
-
-
-class AmountRecord(NamedTuple):
-    """The number of permits that a `Wait` asks for, if it is not 1."""
-
-    ticket: int
-    amount: int
-
-
-class CountRecord(NamedTuple):
-    """The number of times that a `Hold` of permits is held, if it is not 1."""
-
-    fence: int
-    times: int
 
 
 class LatchRecord(NamedTuple):
@@ -176,6 +191,8 @@ class LatchRecord(NamedTuple):
     keep_ms: int
     ticket: int
     due_ms: int | None
+    account: str
+    """The name of the key that is charged."""
 
 
 class BarrierRecord(NamedTuple):
@@ -184,28 +201,11 @@ class BarrierRecord(NamedTuple):
     lock: str
     parties: int
     generation: int
+    account: str
 
 
 ObjectRecord = LatchRecord | BarrierRecord
 """The records of objects that nobody can hold."""
-
-
-class LocksRecord(NamedTuple):
-    """The locks of a claim for several, which is held or waits."""
-
-    session: int
-    owner: str
-    lock: str
-    locks: tuple[str, ...]
-
-
-class ValueRecord(NamedTuple):
-    """The value of a leader of an election, or of a candidate that waits."""
-
-    session: int
-    owner: str
-    lock: str
-    value: str
 
 
 class HistoryRecord(NamedTuple):
@@ -215,33 +215,6 @@ class HistoryRecord(NamedTuple):
     since: int
     time_ms: int
     changes: tuple[Change, ...]
-
-
-class CounterRecord(NamedTuple):
-    """A counter of the table that `TableHead` does not have."""
-
-    name: str
-    value: int
-
-
-class TermsRecord(NamedTuple):
-    """The duration and grace that a `Wait` requests for its hold."""
-
-    ticket: int
-    hold_ms: int
-    grace_ms: int
-
-
-class LeaseRecord(NamedTuple):
-    """The deadline of a `LeasedHold`, in log time."""
-
-    fence: int
-    lasts_ms: int
-    grace_ms: int
-    renewal: int
-    deadline_ms: int
-    told_hold_ms: int
-    told_grace_ms: int
 
 
 class EntryRecord(NamedTuple):
@@ -254,14 +227,21 @@ class EntryRecord(NamedTuple):
     session: int
     ticket: int
     due_ms: int | None
+    account: str
+
+
+class QuotaRecord(NamedTuple):
+    """The quota that an operator has set for one key, or for every key."""
+
+    account: str
+    quota: Quota
 
 
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
 
-    A member of a version without pools can read a snapshot that has none. The ``replies`` are the
-    outcomes of owner states whose last request was an `UpdateRequest`.
+    The ``replies`` are the outcomes of owner states whose last request was an `UpdateRequest`.
     """
 
     index: int
@@ -271,18 +251,12 @@ class TablePart(Message):
     owner_states: tuple[ClaimantRecord, ...]
     audit: tuple[Evicted, ...]
     pools: tuple[PoolRecord, ...] = ()
-    amounts: tuple[AmountRecord, ...] = ()
-    counts: tuple[CountRecord, ...] = ()
-    locks: tuple[LocksRecord, ...] = ()
     replies: tuple[KeptReply, ...] = ()
     latches: tuple[LatchRecord, ...] = ()
-    values: tuple[ValueRecord, ...] = ()
     histories: tuple[HistoryRecord, ...] = ()
-    counters: tuple[CounterRecord, ...] = ()
-    terms: tuple[TermsRecord, ...] = ()
-    leases: tuple[LeaseRecord, ...] = ()
     entries: tuple[EntryRecord, ...] = ()
     barriers: tuple[BarrierRecord, ...] = ()
+    quotas: tuple[QuotaRecord, ...] = ()
 
     TRIMMED = True
 
@@ -295,16 +269,10 @@ Record = (
     | ClaimantRecord
     | Evicted
     | PoolRecord
-    | AmountRecord
-    | CountRecord
-    | LocksRecord
     | KeptReply
     | ObjectRecord
-    | ValueRecord
     | HistoryRecord
-    | CounterRecord
-    | TermsRecord
-    | LeaseRecord
     | EntryRecord
+    | QuotaRecord
 )
 """All records of a part, without the head."""

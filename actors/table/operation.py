@@ -27,10 +27,11 @@ from fencelock.actors.api.object_request import (
 )
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import HAVE_DEADLINES, Evict, Renew, why_expired
+from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms, check_term, terms_of
 from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import Queued, Result
-from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState
+from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
 from fencelock.actors.table.table_state import TableState
 
 Operation = Callable[[TableState, Any, list[Result]], None]
@@ -40,13 +41,6 @@ UpdateRule = Callable[[TableState, OwnerState, Any, list[Result]], None]
 """Applies an update that is the owner's last request, and appends its outcome and others."""
 
 GIVEN_UP = "the wait was given up"
-
-CLAIMS_MAX = 1_000_000
-"""Maximum holds and waits of the whole table, which must fit a member's memory several times."""
-
-OBJECTS_MAX = 100_000
-"""Maximum number of latches and barriers of a group. A latch that was counted down stays until its
-count is 0, so their number must have a limit."""
 
 
 def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
@@ -128,6 +122,26 @@ def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> No
         _claim(table, owner_state, command, out)
 
 
+def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
+    """Return whether ``claim``, if it may wait for ever, would be queued now.
+
+    It would be granted later than it is applied, and so may share a slot with a later command.
+    """
+    amount = claim.amount
+    if isinstance(claim, AcquireAll):
+        if all(table.admits(name, amount) for name in claim.locks):
+            return False
+    elif table.admits(claim.lock, amount):
+        return False
+    session = table.sessions.by_id.get(claim.session)
+    if session is None:
+        return False
+    owner_state = session.owner_states.get((claim.owner, claim.lock))
+    if owner_state is not None and owner_state.hold is not None:
+        return False
+    return not isinstance(claim, PermitRequest) or table.pools[claim.lock].capacity == claim.permits
+
+
 def lead(table: TableState, command: Lead, out: list[Result]) -> None:
     """Let an owner lead in an election, or queue or deny it.
 
@@ -163,8 +177,10 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
     if isinstance(command, PartRequest):
         _release_part(table, hold, command, out)
         return
+    released = owner_state.released(hold.count - 1)
+    table.changing = True
     hold.count -= 1
-    released = owner_state.outcome = owner_state.released(hold.count)
+    owner_state.outcome = released
     out.append(released)
     if hold.count == 0:
         table.end_hold(hold, out)
@@ -177,7 +193,9 @@ def _release_part(table: TableState, hold: Hold, command: PartRequest, out: list
         text = command.excess(hold.amount, hold.fence)
         deny(table, owner_state, Reason.INVALID, text, out)
         return
-    released = owner_state.outcome = owner_state.released(hold.amount - amount)
+    released = owner_state.released(hold.amount - amount)
+    table.changing = True
+    owner_state.outcome = released
     out.append(released)
     if amount == hold.amount:
         table.end_hold(hold, out)
@@ -204,7 +222,7 @@ def renew(table: TableState, command: Renew, out: list[Result]) -> None:
     if session is None:
         out.append(session_expired(command))
         return
-    table.sessions.keep(session, table.time_ms)  # It counts as a keep-alive (rule 85).
+    keep(table, session)
     owner_state = session.owner_states.get((command.owner, command.lock))
     hold = None if owner_state is None else owner_state.hold
     if owner_state is None or hold is None or hold.fence != command.fence:
@@ -218,6 +236,7 @@ def renew(table: TableState, command: Renew, out: list[Result]) -> None:
         out.append(refused(command, Reason.SUPERSEDED, _nothing_done(command)))
     else:
         if command.request != hold.renewal:
+            table.changing = True
             hold.renewal, hold.lasts_ms = command.request, command.hold_ms or hold.lasts_ms
             hold.restart(table)
         out.append(hold.renewed())
@@ -235,15 +254,17 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
     if session is None:
         out.append(session_expired(command))
         return
-    table.sessions.keep(session, table.time_ms)  # It counts as a keep-alive (rule 85).
+    keep(table, session)
     out.append(Cancelled(**command.fields()))
     key = command.owner, command.lock
     owner_state = session.owner_states.get(key)
     if owner_state is None:
         if command.request <= session.floor:
             return  # A forgotten owner neither waits nor holds.
+        table.changing = True
         owner_state = session.enter(key)
         session.lay(owner_state)
+    table.changing = True
     wait, hold = owner_state.wait, owner_state.hold
     if command.request > owner_state.request:
         if wait is not None:
@@ -278,22 +299,34 @@ def begin(
         out.append(session_expired(command))
         return None
     key, request = (command.owner, command.lock), command.request
+    table.changing = True  # This is `keep`, without a call: each acquire and release comes here.
     sessions.keep(session, table.time_ms)
+    table.changing = False
     owner_state = session.owner_states.get(key)
     if owner_state is None:
         if request <= session.floor:
             out.append(refused(command, Reason.FORGOTTEN, _nothing_done(command)))
             return None
+        table.changing = True
         owner_state = session.enter(key)
     elif request <= owner_state.request:
         out.append(_repeat(owner_state, command))
         return None
     elif owner_state.hold is None:
+        table.changing = True
         if owner_state.wait is not None:  # It is sequential: it gave that wait up (rules 47, 48).
             table.end_wait(owner_state.wait, Reason.CANCELLED, out, GIVEN_UP)
         session.rouse(owner_state)
     owner_state.request = request
+    table.begun, table.changing = owner_state, False
     return owner_state
+
+
+def keep(table: TableState, session: Session) -> None:
+    """Keep a session alive (rule 85): a change that is whole by itself."""
+    table.changing = True
+    table.sessions.keep(session, table.time_ms)
+    table.changing = False
 
 
 def _repeat(owner_state: OwnerState, command: CancellableRequest | ReleaseRequest) -> Result:
@@ -341,12 +374,16 @@ def _begin_acquire(
     owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
     if owner_state.hold is None:
         return owner_state
-    _enter_again(owner_state, owner_state.hold, command, out)
+    _enter_again(table, owner_state, owner_state.hold, command, out)
     return None
 
 
 def _enter_again(
-    owner_state: OwnerState, hold: Hold, command: AcquireRequest, out: list[Result]
+    table: TableState,
+    owner_state: OwnerState,
+    hold: Hold,
+    command: AcquireRequest,
+    out: list[Result],
 ) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
     reason, text = None, ""
@@ -358,9 +395,11 @@ def _enter_again(
         reason, text = Reason.ALREADY_HELD, command.excess(hold.amount, hold.fence)
     if reason is not None:
         answer = owner_state.denied(reason, text)
+        table.changing = True
         owner_state.settle(answer)
         out.append(answer)
         return
+    table.changing = True
     hold.acquire_again(command.request)
     out.append(hold.answer())
 
@@ -388,12 +427,17 @@ def begin_wait(
 def has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
     """Count a hold or wait of each lock; deny the claim and return False if a limit is reached."""
     session, wanted = owner_state.session, len(owner_state.locks) or 1
+    account = session.account
     if session.claims + wanted > SESSION_CLAIMS_MAX:
         text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
+    elif account.claims + wanted > account.limits.claims:
+        text = account.why_over("claims", wanted)
     elif table.claims + wanted > CLAIMS_MAX:
         text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
     else:
+        table.changing = True
         session.claims += wanted
+        account.claims += wanted
         table.claims += wanted
         return True
     deny(table, owner_state, Reason.OVERLOADED, text, out)
@@ -403,9 +447,11 @@ def has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> b
 def has_object_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
     """Return whether the table may have another `TableObject`; deny the request if not."""
     count = len(table.objects)
-    if count < OBJECTS_MAX:
-        return True
-    text = f"this cluster has {count} latches and barriers, {OBJECTS_MAX} are allowed"
+    text = owner_state.session.account.why_over("objects")
+    if not text:
+        if count < OBJECTS_MAX:
+            return True
+        text = f"this cluster has {count} latches and barriers, {OBJECTS_MAX} are allowed"
     deny(table, owner_state, Reason.OVERLOADED, text, out)
     return False
 
@@ -461,6 +507,7 @@ def conclude(
     out: list[Result],
 ) -> None:
     """Answer the last request of ``owner_state``, and retire it if it does not hold."""
+    table.changing = True
     owner_state.settle(answer)
     if owner_state.hold is None:
         owner_state.session.rest(owner_state, table.time_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
@@ -18,6 +19,7 @@ from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
+from fencelock.actors.table.account_operation import list_maps, purge, read_usage, set_quota
 from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.holding import TableObject
 from fencelock.actors.table.latch import Latch, await_latch, count_down
@@ -64,12 +66,16 @@ OPERATIONS: dict[type[Command], Operation] = {
     PutEntry: updating(put_entry),
     DeleteEntry: updating(delete_entry),
     AwaitBarrier: updating(await_barrier),
+    SetQuota: set_quota,
+    Purge: purge,
 }
 """The effect of each request on the table."""
 
 QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
     GetEntry: read_entry,
     ListEntries: read_entries,
+    ListMaps: list_maps,
+    ReadUsage: read_usage,
 }
 """The reply to each query that a member answers from its table."""
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
-from fencelock.actors.api.name import titled, without_secret
+from fencelock.actors.api.name import account_of, titled, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.message import maker
+from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.holding import SLACK, Attached, Hold, Wait
 
-SESSIONS_MAX = 100_000
-"""Live sessions of a group; the next is refused."""
+DEPARTED = -1
+"""In place of the deadline of a session that has ended, while entries that end with it are left."""
 
 SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
@@ -137,6 +138,7 @@ class Session:
         name: the client's name for it.
         version: rises with every keep-alive.
         deadline_ms: log time at which it expires, unless a new master extends it.
+        account: the account that is charged for it, and for its holds and waits.
         floor: the highest request of a forgotten owner state.
         claims: number of its holds and waits.
         kept_ms: log time of the last keep-alive. Another one within the same millisecond
@@ -154,6 +156,7 @@ class Session:
     ttl_ms: int
     version: int
     deadline_ms: int
+    account: Account
     floor: int = 0
     claims: int = 0
     owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
@@ -226,7 +229,8 @@ class Sessions:
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: Accounts) -> None:
+        self.accounts = accounts
         self.by_id: dict[str, Session] = {}
         self.by_name: dict[str, Session] = {}
         self.by_number: dict[str, Session] = {}
@@ -250,6 +254,7 @@ class Sessions:
             ttl_ms=ttl_ms,
             version=self.signs,
             deadline_ms=now_ms + ttl_ms,
+            account=self.accounts.of(account_of(name)),
         )
         self.add(session)
         return session
@@ -260,6 +265,7 @@ class Sessions:
         self.by_name[session.name] = session
         self.by_number[str(session.number)] = session
         self.marks += session.mark()
+        session.account.sessions += 1  # charges-add-up
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
     def find(self, handle: str) -> Session | None:
@@ -293,6 +299,9 @@ class Sessions:
         del self.by_name[session.name]
         del self.by_number[str(session.number)]
         self.marks -= session.mark()
+        session.account.sessions -= 1  # charges-add-up
+        session.account.claims -= session.claims
+        self.accounts.leave(session.account)
         session.owner_states.clear()  # They point back, and must not wait for the collector.
         session.quiet.clear()
         session.bereft.clear()

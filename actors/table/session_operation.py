@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import Alive, Contender, KeepAlive, Reason, refused
-from fencelock.actors.api.name import client_of, quoted, without_secret
+from fencelock.actors.api.name import account_of, client_of, quoted, without_secret
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -17,17 +17,14 @@ from fencelock.actors.api.session_message import (
     ended,
 )
 from fencelock.actors.message import copier
+from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.message import Result
-from fencelock.actors.table.operation import not_held, session_expired
-from fencelock.actors.table.session import SESSIONS_MAX
+from fencelock.actors.table.operation import keep, not_held, session_expired
 from fencelock.actors.table.table_state import TableState
 
 _evicted_for = copier(Evicted, "session")
 """Returns the outcome of an eviction for a repetition that came from a later session."""
-
-AUDIT_MAX = 1_000
-"""Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
 
 def evict(table: TableState, command: Evict, out: list[Result]) -> None:
@@ -76,7 +73,7 @@ def close_session(table: TableState, command: CloseSession, out: list[Result]) -
             label=session.label,
             times=session.claims,
         )
-        _record(table, command, "", 0, victim)
+        record(table, command, "", 0, victim)
         out.append(_closed(command, victim))
         table.close(session, CloseReason.FORCED, 0, out, command.by)
 
@@ -92,12 +89,16 @@ def open_session(table: TableState, command: Open, out: list[Result]) -> None:
     sessions, now_ms = table.sessions, table.time_ms
     session = sessions.by_name.get(command.session)
     if session is not None:
-        sessions.keep(session, now_ms)
+        keep(table, session)
+    elif over := table.accounts.why_over(account_of(command.session), "sessions"):
+        out.append(refused(command, Reason.OVERLOADED, over))
+        return
     elif len(sessions.by_id) >= SESSIONS_MAX:
         text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
         out.append(refused(command, Reason.OVERLOADED, text))
         return
     else:
+        table.changing = True
         session = sessions.open(command.session, command.label, command.ttl_ms, now_ms)
     opened = Opened(
         session=command.session,
@@ -115,7 +116,7 @@ def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> No
     if session is None:
         out.append(session_expired(command))
         return
-    table.sessions.keep(session, table.time_ms)
+    keep(table, session)
     out.append(Alive(session=session.id, node="", request=command.request))
 
 
@@ -147,11 +148,11 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         label=owner_state.labelled(hold.label),
         times=hold.times,
     )
-    out.append(_record(table, command, command.lock, command.fence, holder))
+    out.append(record(table, command, command.lock, command.fence, holder))
     table.take(hold, f"taken by {quoted(command.by)}", out)
 
 
-def _record(
+def record(
     table: TableState, command: OperatorCommand, lock: str, fence: int, holder: Contender
 ) -> Evicted:
     """Add what ``command`` does to the audit, and return the entry."""
@@ -165,10 +166,7 @@ def _record(
         operator=by,
         time_ms=table.time_ms,
     )
-    table.audit.pop((by, command.request), None)
-    table.audit[by, command.request] = entry
-    if len(table.audit) > AUDIT_MAX:
-        table.audit.popitem(last=False)
+    table.note_forced(entry)
     return entry
 
 

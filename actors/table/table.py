@@ -11,12 +11,13 @@ Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Reason, Refused, refused
-from fencelock.actors.api.name import kind_of, plain_name
+from fencelock.actors.api.message import Contender, Reason, Refused, refused
+from fencelock.actors.api.name import KIND_END, client_of, kind_of, plain_name
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import (
     CloseReason,
     Evicted,
@@ -24,16 +25,15 @@ from fencelock.actors.api.session_message import (
     ListedSession,
     Records,
 )
+from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.fault import INTERNAL_TEXT
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.message import (
-    ExtendSessions,
-    LogCommand,
-    Result,
-    TablePart,
-    TableSnapshot,
-)
+from fencelock.actors.table.holding import TableObject
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Result, TableSnapshot
+from fencelock.actors.table.operation import deny
 from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.poison import SKIPPER, VALUE_ERRORS, PoisonError, named
 from fencelock.actors.table.report import (
     Changed,
     LockLine,
@@ -43,10 +43,18 @@ from fencelock.actors.table.report import (
     report_lock,
 )
 from fencelock.actors.table.session import Session
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.table_snapshot import FrozenPart
+from fencelock.actors.table.table_state import ENDS_MAX, TableState
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
+
+
+SKIPPED = (
+    "an operator skipped this command, because a bug in fencelock makes it damage the table: "
+    "nothing was done. Sending it again gives the same result"
+)
+"""The text of the refusal of a skipped command."""
 
 
 class LockTable(TableState):
@@ -55,8 +63,7 @@ class LockTable(TableState):
     def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
         """Apply one command, after everything that falls due by the time of its batch.
 
-        It is total: no command, however wrong, raises. One that did would stop every member, and
-        again after each restart.
+        A command that raises is refused if the table is whole.
 
         Args:
             batch_time_ms: log time (ms); one below the last counts as the last.
@@ -65,15 +72,60 @@ class LockTable(TableState):
         Returns:
             The outcomes, in order.
 
+        Raises:
+            PoisonError: the command, or what fell due before it, raised amid a change.
+
         """
         if isinstance(command, ExtendSessions):
             return self._extend(batch_time_ms, command)
         out = self.advance(batch_time_ms) if batch_time_ms > self.time_ms else []
+        if self.skipped and (type(command).__name__, command.key) in self.skipped:
+            out.append(refused(command, Reason.INTERNAL, SKIPPED))
+            return out
+        self.begun, self.changing = None, False
         try:
             OPERATIONS[type(command)](self, command, out)
         except InvalidRequestError as error:
             out.append(refused(command, Reason.INVALID, str(error)))
+        except VALUE_ERRORS as error:
+            if self.changing or isinstance(error, AssertionError):
+                raise PoisonError(command, error) from error
+            self._refuse(command, error, out)
         return out
+
+    def _refuse(self, command: Command, error: Exception, out: list[Result]) -> None:
+        """Refuse a command that raised while the table was whole."""
+        self.faults.append(Fault(f"the command {named(command)}", error))
+        text = INTERNAL_TEXT.format(where="the table", what=type(command).__name__)
+        if self.begun is None:
+            out.append(refused(command, Reason.INTERNAL, text))
+            return
+        deny(self, self.begun, Reason.INTERNAL, text, out)
+        if self.begun.hold is None:
+            self.begun.value = None
+
+    def refuse_skipped(self, command: Command, slot: int, place: int) -> list[Result]:
+        """Refuse a command that an operator skips, and note that in the audit."""
+        session, owner, lock, _ = command.key
+        skipped = Contender(
+            node=client_of(session),
+            session=session,
+            owner=owner,
+            fence=None,
+            since_ms=0,
+            label=type(command).__name__,
+        )
+        entry = Evicted(
+            lock=lock,
+            fence=0,
+            holder=skipped,
+            session=session,
+            request=command.request,
+            operator=f"{SKIPPER} {slot} (command {place + 1})",
+            time_ms=self.time_ms,
+        )
+        self.note_forced(entry)
+        return [refused(command, Reason.INTERNAL, SKIPPED)]
 
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
@@ -81,6 +133,13 @@ class LockTable(TableState):
         Of items that fall due at the same time, sessions come last, in the order of their numbers.
         The others come in the order of their tickets, so that a wait is never granted at the very
         time at which it ends.
+
+        At most some `ENDS_MAX` items end at one log time, and the rest at the next: `due_ms`
+        reports it as due, so that the leader proposes further ticks. Until then they are as they
+        were, and every member agrees, since only the log decides when something ends. A deadline is
+        a time before which nothing ends: no holder relies on a hold, and no client on a session,
+        that has reached it by its own clock. So an end that comes late costs others only time, and
+        what its owner renews in between goes on.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
@@ -88,21 +147,33 @@ class LockTable(TableState):
         self.time_ms = now = min(time_ms, TIME_MS_MAX)
         items, sessions = self.timeouts.heap, self.sessions.heap
         # An entry of a heap may be earlier than its item's deadline, and never later.
-        if not (items and items[0][0] <= now) and not (sessions and sessions[0][0] <= now):
+        due = (items and items[0][0] <= now) or (sessions and sessions[0][0] <= now)
+        if not due and not self.departed:
             return out
-        while (due := self.first_due()) is not None and due[0] <= self.time_ms:
-            ending = due[1]
+        try:
+            self._end_due(out)
+        except VALUE_ERRORS as error:
+            raise PoisonError(None, error) from error
+        return out
+
+    def _end_due(self, out: list[Result]) -> None:
+        left = ENDS_MAX - self.end_departed(ENDS_MAX, out)
+        while left > 0 and (due := self.first_due()) is not None and due[0] <= self.time_ms:
+            ending, before = due[1], len(out)
             if isinstance(ending, Session):
+                left -= len(ending.attached)
                 self.close(ending, CloseReason.EXPIRED, 0, out)
             else:
                 ending.fall_due(self, out)
-        return out
+            left -= 1 + len(out) - before
 
     def due_ms(self, before: int | None = None) -> int | None:
         """Return the next log time at which `advance` has something to do, or None for never.
 
         With ``before``, also return None for a time that is not earlier. That is quick.
         """
+        if self.departed:
+            return self.time_ms if before is None or self.time_ms < before else None
         if before is not None:
             items, sessions = self.timeouts.heap, self.sessions.heap
             # An entry of a heap may be earlier than its item's deadline, and never later.
@@ -148,7 +219,19 @@ class LockTable(TableState):
         locks = {} if unheld else self.locks
         pools = {} if unheld else self.pools
         objects = {} if unheld is False else self.objects
+        if unheld:
+            objects = self._page_of_objects(prefix, after, most)
         return list_locks((locks, pools, objects), prefix, after, most, self.time_ms)
+
+    def _page_of_objects(self, prefix: str, after: str, most: int) -> dict[str, TableObject]:
+        """Return the objects of a page; with a kind in the prefix, it looks at no others."""
+        if KIND_END in prefix:
+            names = self.names.after(max(prefix, after), also=prefix > after)
+            within: Iterator[str] = takewhile(lambda name: name.startswith(prefix), names)
+        else:
+            names = self.names.after(after)
+            within = (name for name in names if plain_name(name).startswith(prefix))
+        return {name: self.objects[name] for name in islice(within, most)}
 
     def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
         """Return the changes of an object after a version, or the whole object; see `Changed`.
@@ -218,7 +301,7 @@ class LockTable(TableState):
         """Return the whole table as immutable messages below 256 KiB, for `restore`."""
         return table_snapshot.take(self)
 
-    def freeze(self) -> Iterator[TablePart | None]:
+    def freeze(self) -> Iterator[FrozenPart | None]:
         """Return the parts that `snapshot` would return now; see `table_snapshot.freeze`."""
         return table_snapshot.freeze(self)
 
@@ -253,7 +336,7 @@ class LockTable(TableState):
             self.tickets,
             self.claims,
             self.held + self.deadlines.checksum(),
-            self.queued + self.marked,
+            self.queued + self.marked + self.accounts.marks,
             len(self.locks) + (len(self.pools) << 32),
             len(self.timeouts.items),
             len(self.audit),

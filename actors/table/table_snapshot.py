@@ -9,15 +9,18 @@ their histories.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import merge
 from itertools import chain
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
+from fencelock.actors.api.account import Quota
 from fencelock.actors.api.message import Refused, Released
 from fencelock.actors.api.name import (
     OWNER_BYTES_MAX,
+    account_of,
     check_lock_size,
     check_size,
     plain_name,
@@ -25,32 +28,34 @@ from fencelock.actors.api.name import (
     utf8_size,
 )
 from fencelock.actors.message import Message
-from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
+from fencelock.actors.table.deadline import (
+    NO_TERMS,
+    LeasedHold,
+    LeasedWait,
+    restored_hold,
+    restored_wait,
+)
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
-    AmountRecord,
     ClaimantRecord,
-    CounterRecord,
-    CountRecord,
     EntryRecord,
     HistoryRecord,
     HoldRecord,
     KeptReply,
-    LocksRecord,
+    LeaseRecord,
     PoolRecord,
+    QuotaRecord,
     Record,
     SessionRecord,
     TableHead,
     TablePart,
     TableSnapshot,
-    TermsRecord,
-    ValueRecord,
     WaitRecord,
 )
 from fencelock.actors.table.operations import OBJECTS
-from fencelock.actors.table.session import Kept, OwnerState, Session
+from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 
 if TYPE_CHECKING:
     from fencelock.actors.table.table_state import TableState
@@ -66,7 +71,17 @@ SORTED_RECORDS = 2_000
 """Records that it sorts per step; the sorted runs are merged as they are needed."""
 
 CLAIMANT_BYTES = 160
-"""Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+"""Bound on the encoded size of a `ClaimantRecord` that does not wait, without its deadline, its
+locks, and the contents of its texts (bytes)."""
+
+WAIT_BYTES = 32
+"""The most by which a `WaitRecord` exceeds that, without its label (bytes)."""
+
+LEASE_BYTES = 56
+"""The same for a `LeaseRecord` (bytes)."""
+
+TEXT_HEAD_BYTES = 3
+"""The same for the head of a text of up to 64 KiB (bytes)."""
 
 ENTRY_RECORD_BYTES = 64
 """The same for an `EntryRecord` without its texts and its value (bytes)."""
@@ -88,11 +103,15 @@ Note = tuple[
     Kept | None,
     int,
     int,
+    tuple[str, ...],
+    str | None,
     Wait | None,
     Hold | None,
     int,
     int,
     int,
+    int,
+    LeaseRecord | None,
 ]
 """An owner state and its mutable fields: the others in order, the hold, and those of the hold."""
 
@@ -102,19 +121,37 @@ Notes = tuple[SessionRecord, list[Note], list[Note]]
 
 def take(table: TableState) -> TableSnapshot:
     """Return the snapshot of ``table``; it shares no mutable object with it."""
-    return tuple(part for part in freeze(table) if part is not None)
+    return tuple(part.thaw() for part in freeze(table) if part is not None)
 
 
-def freeze(table: TableState) -> Iterator[TablePart | None]:
+@dataclass(frozen=True, slots=True)
+class FrozenPart:
+    """A part of a snapshot, as the records that it will have. Values are shared with the table."""
+
+    index: int
+    count: int
+    head: TableHead
+    records: Sequence[Record]
+
+    def thaw(self) -> TablePart:
+        """Return the part as a message."""
+        fields: dict[str, Any] = {
+            field: tuple(one for one in self.records if isinstance(one, kind))
+            for field, kind in RECORDS.items()
+        }
+        return TablePart(index=self.index, count=self.count, head=self.head, **fields)
+
+
+def freeze(table: TableState) -> Iterator[FrozenPart | None]:
     """Copy the mutable fields of ``table`` now, and return its snapshot part by part.
 
-    Each part is made when it is taken, however the table has changed since. Before the first one
-    comes None for each bounded step of the work of dividing the records into parts.
+    A part stays as it is, however the table changes. Before the first one comes None for each
+    bounded step of the work of dividing the records into parts.
     """
     return _develop(_head(table), _all_records(table))
 
 
-def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[TablePart | None]:
+def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[FrozenPart | None]:
     cuts: list[list[Record]] = [[]]
     size = 0
     for number, record in enumerate(records, 1):
@@ -128,7 +165,7 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
             cuts.append([])
             size = 0
     for index, cut in enumerate(cuts):
-        yield _part(index, len(cuts), head, cut)
+        yield FrozenPart(index, len(cuts), head, cut)
 
 
 def bytes_of(record: Record) -> int:
@@ -147,8 +184,14 @@ def bytes_of(record: Record) -> int:
         size += len(record.detail.encode())
     if hold is not None and hold.label:
         size += len(hold.label.encode())
-    if wait is not None and wait.label:
-        size += len(wait.label.encode())
+    if hold is not None and hold.lease is not None:
+        size += LEASE_BYTES
+    if wait is not None:
+        size += WAIT_BYTES + len(wait.label.encode())
+    if record.value:
+        size += len(record.value.encode())
+    for name in record.locks:
+        size += TEXT_HEAD_BYTES + len(name.encode())
     return size
 
 
@@ -173,43 +216,52 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     sessions = table.sessions
     sessions.opened, sessions.signs = head.opened, head.signs
     sessions.extended_ms, sessions.extended_version = head.extended_ms, head.extended_version
+    histories = table.histories
+    histories.version, histories.forgotten = head.version, head.forgotten
+    histories.origin = head.origin
     numbered: dict[int, Session] = {}
+    departed: list[Session] = []
+    _fill_quotas(table, parts)
     for part in parts:
         for seen in part.sessions:
-            session = _session(seen)
-            if seen.number in numbered or seen.name in sessions.by_name:
-                raise ValueError(f"the snapshot has session {session.id!a} twice")
-            numbered[seen.number] = session
-            sessions.add(session)
+            session = numbered[seen.number] = _fill_session(table, seen, numbered)
+            if session.deadline_ms == DEPARTED:
+                departed.append(session)
         for forced in part.audit:
-            table.audit[forced.operator, forced.request] = forced
+            table.note_forced(forced)
         for pool in part.pools:
             if pool.lock in table.pools or pool.capacity < 1:
                 raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity, {})
         _fill_objects(table, part)
     waits: list[Wait] = []
-    several = {one[:3]: one.locks for part in parts for one in part.locks}
-    values = {one[:3]: one.value for part in parts for one in part.values}
-    leases = Leases(parts)
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
-            key = known.session, known.owner, known.lock
-            owner_state = _owner_state(numbered[known.session], known)
-            owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
-            _fill_claimant(table, owner_state, known, waits, leases)
-    leases.check_used()
+            _fill_claimant(table, _owner_state(numbered[known.session], known), known, waits)
     for part in parts:
         for reply in part.replies:
             _fill_reply(table, reply)
-    _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
+    _fill_queues(table, waits)
     for one in table.objects.values():
-        one.check_restored()
-    _fill_pools(table, dict(one for part in parts for one in part.counts))
+        one.check_restored(table)
+    _fill_pools(table)
     _fill_histories(table, parts)
     fill_maps(table, parts, numbered)
+    _fill_attached(numbered.values(), table, departed)
+
+
+def _fill_attached(
+    sessions: Iterable[Session], table: TableState, departed: Sequence[Session]
+) -> None:
+    """Order what ends with each session by ticket, and let the rest of ended sessions end."""
+    for session in sessions:
+        session.attached = dict(sorted(session.attached.items()))
+    for session in departed:
+        if not session.attached or session.owner_states:
+            raise ValueError(f"the snapshot has session {session.id!a}, of which nothing is left")
+        table.depart(session)
 
 
 def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
@@ -217,13 +269,14 @@ def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
-    # The table checks an owner's names when it enters. Names that an earlier version accepted stay,
-    # or a member could not start any more, but never beyond the limits of size.
+    # The table checks an owner's names when it enters. A member whose Python knows other characters
+    # must still start from its journal, so only the limits of size are checked here.
     check_size("owner", known.owner, OWNER_BYTES_MAX)
     check_lock_size(plain_name(known.lock))
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
+    owner_state.locks, owner_state.value = known.locks, known.value
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
@@ -236,7 +289,6 @@ def _fill_claimant(
     owner_state: OwnerState,
     known: ClaimantRecord,
     waits: list[Wait],
-    leases: Leases,
 ) -> None:
     """Add the hold of an owner state to the table, or its wait to ``waits``."""
     session, locks = owner_state.session, owner_state.locks
@@ -247,20 +299,23 @@ def _fill_claimant(
     if known.lock in table.locks and held is not None:
         raise ValueError(f"the snapshot has two holders of {titled(known.lock)}")
     session.claims += len(locks) or 1
+    session.account.claims += len(locks) or 1
     table.claims += len(locks) or 1
     if held is not None:
         table.held += owner_state.marked() * held.fence
-        hold = owner_state.hold = leases.hold(table, owner_state, held)
-        if not locks and known.lock not in table.pools:
+        hold = owner_state.hold = restored_hold(table, owner_state, held)
+        pooled = bool(locks) or known.lock in table.pools
+        if (hold.amount > 0) != pooled or hold.count < 1:
+            raise ValueError(f"the snapshot has a wrong hold of {titled(known.lock)}")
+        if not pooled:
             table.locks[owner_state.lock] = hold
         else:
-            hold.amount = held.times
             for each, name in enumerate(owner_state.objects, held.fence):
                 pool = _pool(table, name)
                 pool.holds[each] = hold
-                pool.free -= held.times
+                pool.free -= hold.amount
     elif waiting is not None:
-        waits.append(leases.wait(owner_state, waiting))
+        waits.append(restored_wait(owner_state, waiting))
 
 
 def _fill_reply(table: TableState, reply: KeptReply) -> None:
@@ -280,14 +335,16 @@ def _fill_objects(table: TableState, part: TablePart) -> None:
 
 
 def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
-    counters = dict(one for part in parts for one in part.counters)
-    histories = table.histories
-    histories.version = counters.get("version", 0)
-    histories.forgotten = counters.get("forgotten", 0)
-    histories.origin = counters.get("origin", 0)
     for part in parts:
         for record in part.histories:
-            histories.restore(record)
+            table.histories.restore(record)
+
+
+def _fill_quotas(table: TableState, parts: Sequence[TablePart]) -> None:
+    for account, quota in (one for part in parts for one in part.quotas):
+        if quota == Quota() or account in table.accounts.quotas:
+            raise ValueError(f"the snapshot has a wrong quota of {account!a}")
+        table.accounts.set(account, quota)
 
 
 def _pool(table: TableState, name: str) -> Pool:
@@ -296,17 +353,15 @@ def _pool(table: TableState, name: str) -> Pool:
     return table.pools[name]
 
 
-def _fill_pools(table: TableState, counts: dict[int, int]) -> None:
+def _fill_pools(table: TableState) -> None:
     for lock, pool in table.pools.items():
         if not (pool.holds or pool.queue) or pool.free < 0:
             held = pool.capacity - pool.free
             raise ValueError(f"the snapshot has {held} of {pool.capacity} held of {titled(lock)}")
         pool.holds = dict(sorted(pool.holds.items()))
-        for hold in pool.holds.values():
-            hold.count = counts.get(hold.fence, 1)
 
 
-def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) -> None:
+def _fill_queues(table: TableState, waits: list[Wait]) -> None:
     ticket = 0
     for wait in sorted(waits, key=lambda wait: wait.ticket):
         if wait.ticket == ticket:
@@ -314,7 +369,7 @@ def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) 
         if wait.owner_state.lock not in table.locks and wait.owner_state.lock not in table.objects:
             for name in wait.owner_state.objects:
                 _pool(table, name)
-        ticket, wait.amount = wait.ticket, amounts.get(wait.ticket, 1)
+        ticket = wait.ticket
         table.enqueue(wait)
 
 
@@ -330,8 +385,11 @@ def _check_whole(parts: Sequence[TablePart]) -> None:
             raise ValueError(f"part {index} belongs to another snapshot than part 0")
 
 
-def _session(record: SessionRecord) -> Session:
-    return Session(
+def _fill_session(
+    table: TableState, record: SessionRecord, numbered: Mapping[int, Session]
+) -> Session:
+    """Put the session of a record into ``table``, unless it has ended; return it."""
+    session = Session(
         number=record.number,
         id=f"{record.name}.{record.number}",
         name=record.name,
@@ -339,12 +397,20 @@ def _session(record: SessionRecord) -> Session:
         ttl_ms=record.ttl_ms,
         version=record.version,
         deadline_ms=record.deadline_ms,
+        account=table.accounts.of(account_of(record.name)),
         floor=record.floor,
     )
+    if record.number in numbered or record.name in table.sessions.by_name:
+        raise ValueError(f"the snapshot has session {session.id!a} twice")
+    if record.deadline_ms == DEPARTED:
+        table.accounts.leave(session.account)
+    else:
+        table.sessions.add(session)
+    return session
 
 
 def _head(table: TableState) -> TableHead:
-    sessions = table.sessions
+    sessions, histories = table.sessions, table.histories
     return TableHead(
         time_ms=table.time_ms,
         fence=table.fence,
@@ -353,15 +419,10 @@ def _head(table: TableState) -> TableHead:
         signs=sessions.signs,
         extended_ms=sessions.extended_ms,
         extended_version=sessions.extended_version,
+        version=histories.version,
+        forgotten=histories.forgotten,
+        origin=histories.origin,
     )
-
-
-def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) -> TablePart:
-    fields: dict[str, Any] = {
-        field: tuple(one for one in records if isinstance(one, kind))
-        for field, kind in RECORDS.items()
-    }
-    return TablePart(index=index, count=count, head=head, **fields)
 
 
 def _note(table: TableState) -> list[Notes]:
@@ -372,12 +433,15 @@ def _note(table: TableState) -> list[Notes]:
             [_noted(one) for one in session.owner_states.values() if one.hold or one.wait],
             [_noted(one) for one in (*session.bereft.values(), *session.quiet.values())],
         )
-        for session in sorted(table.sessions.by_id.values(), key=lambda session: session.number)
+        for session in sorted(
+            (*table.sessions.by_id.values(), *table.departed.values()),
+            key=lambda session: session.number,
+        )
     ]
 
 
 def _noted(owner_state: OwnerState) -> Note:
-    hold = owner_state.hold
+    hold, active = owner_state.hold, owner_state.hold or owner_state.wait
     return (
         owner_state,
         owner_state.request,
@@ -385,42 +449,25 @@ def _noted(owner_state: OwnerState) -> Note:
         owner_state.outcome,
         owner_state.lost,
         owner_state.quiet_ms,
+        owner_state.locks if active else (),
+        owner_state.value,
         owner_state.wait,
         hold,
         0 if hold is None else hold.request,
-        0 if hold is None else hold.amount or hold.count,
+        0 if hold is None else hold.count,
         0 if hold is None else hold.level,
+        0 if hold is None else hold.amount,
+        hold.record() if isinstance(hold, LeasedHold) else None,
     )
 
 
 def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
-    dues = table.timeouts.items.values()
-    waits = [wait for pool in table.pools.values() for wait in pool.waits]
-    amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
-    holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
-    counts = sorted({(hold.fence, hold.count) for hold in holds if hold.count != 1})
-    claims = [wait.owner_state for wait in waits] + [hold.owner_state for hold in holds]
-    several = sorted(
-        {(one.session.number, one.owner, one.lock, one.locks) for one in claims if one.locks}
-    )
-    values = sorted(
-        (one.session.number, one.owner, one.lock, one.value)
-        for one in claims
-        if one.value is not None
-    )
-    histories = table.histories
-    counters = [(name, getattr(histories, name)) for name in ("version", "forgotten", "origin")]
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
-        *(AmountRecord(ticket, amount) for ticket, amount in amounts),
-        *(CountRecord(fence, count) for fence, count in counts),
-        *(LocksRecord(*one) for one in several),
         *(table.objects[name].record() for name in sorted(table.objects)),
-        *(ValueRecord(*one) for one in values),
-        *(CounterRecord(*one) for one in counters if one[1]),
-        *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),
+        *(QuotaRecord(*one) for one in sorted(table.accounts.quotas.items())),
     ]
 
 
@@ -441,8 +488,6 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield None
         for note in merge(*runs, key=_by_name):
             yield _claimant_record(note)
-            if isinstance(wait := note[6], LeasedWait):
-                yield TermsRecord(wait.ticket, *wait.terms)
         for note in quiet:
             yield _claimant_record(note)
             if isinstance(note[3], KeptReply):
@@ -467,7 +512,7 @@ def _session_record(session: Session) -> SessionRecord:
 
 
 def _claimant_record(note: Note) -> ClaimantRecord:
-    owner_state, request, releasing, outcome, lost, quiet_ms, wait, hold, *held = note
+    owner_state, request, releasing, outcome, lost, quiet_ms, locks, value, wait, hold = note[:10]
     denial = outcome if isinstance(outcome, Refused) else None
     return ClaimantRecord(
         session=owner_state.session.number,
@@ -480,12 +525,16 @@ def _claimant_record(note: Note) -> ClaimantRecord:
         detail=denial.detail if denial else "",
         lost=lost,
         quiet_ms=quiet_ms,
-        hold=None if hold is None else _hold_record(hold, *held),
+        hold=None if hold is None else _hold_record(hold, *note[10:]),
         wait=None if wait is None else _wait_record(wait),
+        locks=locks,
+        value=value,
     )
 
 
-def _hold_record(hold: Hold, request: int, times: int, level: int) -> HoldRecord:
+def _hold_record(
+    hold: Hold, request: int, times: int, level: int, amount: int, lease: LeaseRecord | None
+) -> HoldRecord:
     return HoldRecord(
         fence=hold.fence,
         label=hold.label,
@@ -493,12 +542,21 @@ def _hold_record(hold: Hold, request: int, times: int, level: int) -> HoldRecord
         request=request,
         times=times,
         level=level,
+        amount=amount,
+        lease=lease,
     )
 
 
 def _wait_record(wait: Wait) -> WaitRecord:
+    hold_ms, grace_ms = wait.terms if isinstance(wait, LeasedWait) else NO_TERMS
     return WaitRecord(
-        ticket=wait.ticket, label=wait.label, since_ms=wait.since_ms, due_ms=wait.due_ms
+        ticket=wait.ticket,
+        label=wait.label,
+        since_ms=wait.since_ms,
+        due_ms=wait.due_ms,
+        amount=wait.amount,
+        hold_ms=hold_ms,
+        grace_ms=grace_ms,
     )
 
 

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.request import Key
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
+from fencelock.actors.effect import Fault
 from fencelock.actors.message import maker
+from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, LeasedWait, Terms, begin_leased
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.holding import Awaited, Due, Hold, Pool, TableObject, Timeouts, Wait
-from fencelock.actors.table.map import Maps
+from fencelock.actors.table.map import Maps, SortedKeys
 from fencelock.actors.table.message import Result
-from fencelock.actors.table.session import OwnerState, Session, Sessions
+from fencelock.actors.table.poison import skipped_in
+from fencelock.actors.table.session import DEPARTED, OwnerState, Session, Sessions
+
+ENDS_MAX = 100
+"""Maximum number of ends at one log time. The others follow at the next, so that ends which fall
+due together delay other commands only for a moment: an end takes some 20 us, and a request has to
+wait for those of several slots."""
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""
 
+
+AUDIT_MAX = 1_000
+"""Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
 _hold = maker(Hold)
 _pool = maker(Pool)
@@ -46,13 +59,20 @@ class TableState:
         pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
             others, by name.
         objects: the objects without permits, by name.
+        names: the names of all ``objects``.
         maps: all maps.
         marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
         claims: number of holds and waits of all sessions.
+        accounts: the accounts that are charged for what is here, and their quotas.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
         granted: the sum of what every grant ever added to ``held`` in this process.
         deadlines: the state that the deadlines of all holds share.
+        departed: the sessions that have ended and still have entries in ``maps``, by number.
+        skipped: the commands in the audit that an operator skipped, by class and key.
+        faults: exceptions that cost one command, until the replica takes them for the log.
+        begun: the owner of the command that is being applied, once its request is the last one.
+        changing: whether a change is under way: what raises then damages the table (`poison`).
         audit: the last forced releases and closings, by operator and request, the oldest first.
         histories: the last changes of the objects that can be watched.
 
@@ -64,15 +84,22 @@ class TableState:
         self.tickets = 0
         self.claims = 0
         self.held = self.queued = self.granted = 0
-        self.sessions = Sessions()
+        self.accounts = Accounts()
+        self.sessions = Sessions(self.accounts)
         self.locks: dict[str, Hold] = {}
         self.pools: dict[str, Pool] = {}
         self.objects: dict[str, TableObject] = {}
+        self.names = SortedKeys()
         self.maps = Maps()
         self.marked = 0
         self.timeouts = Timeouts()
         self.deadlines = Deadlines()
+        self.departed: dict[int, Session] = {}
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
+        self.skipped: set[tuple[str, Key]] = set()
+        self.faults: list[Fault] = []
+        self.begun: OwnerState | None = None
+        self.changing = False
         self.histories = Histories()
 
     def grant(
@@ -201,22 +228,43 @@ class TableState:
         """Return an object that is no lock without a pool."""
         return self.objects.get(name) or self.pool_of(name)
 
+    def note_forced(self, entry: Evicted) -> None:
+        """Add what an operator did to the audit."""
+        self.changing = True
+        key = entry.operator, entry.request
+        self.audit.pop(key, None)
+        self.audit[key] = entry
+        if skipped := skipped_in(entry):
+            self.skipped.add(skipped)
+        if len(self.audit) > AUDIT_MAX:
+            oldest = self.audit.popitem(last=False)[1]
+            if skipped := skipped_in(oldest):
+                self.skipped.discard(skipped)
+
     def next_ticket(self) -> int:
         """Return a number above all tickets so far."""
+        self.changing = True
         self.tickets += 1
         return self.tickets
 
     def put(self, one: TableObject) -> None:
         """Add an object, which must not be in the table."""
+        self.changing = True
         assert one.name not in self.objects
         self.objects[one.name] = one
+        self.names.add(one.name)
         self.marked += one.mark()
+        one.account.objects += 1  # charges-add-up
 
     def drop(self, one: TableObject) -> None:
         """Remove an object, which must have no waits."""
+        self.changing = True
         assert not one.queue
         del self.objects[one.name]
+        self.names.remove(one.name)
         self.marked -= one.mark()
+        one.account.objects -= 1  # charges-add-up
+        self.accounts.leave(one.account)
 
     def end_wait(self, wait: Wait, reason: Reason, out: list[Result], text: str) -> None:
         """Remove ``wait`` from its queue, and send its owner the reason."""
@@ -225,12 +273,15 @@ class TableState:
 
     def answer_wait(self, wait: Wait, answer: Refused | UpdateReply, out: list[Result]) -> None:
         """Remove ``wait`` from its queue, and send its owner ``answer``."""
+        self.changing = True
         owner_state = wait.owner_state
         self._withdraw(wait)
         owner_state.settle(answer)
         session = owner_state.session
-        session.claims -= len(owner_state.locks) or 1
-        self.claims -= len(owner_state.locks) or 1
+        ended = len(owner_state.locks) or 1
+        session.claims -= ended
+        session.account.claims -= ended
+        self.claims -= ended
         owner_state.value = None
         session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
@@ -238,6 +289,7 @@ class TableState:
 
     def give_back(self, hold: Hold, amount: int, out: list[Result]) -> None:
         """Take back ``amount`` permits of ``hold``, but not all, and grant them to the next."""
+        self.changing = True
         assert 0 < amount < hold.amount
         hold.amount -= amount
         self.pools[hold.owner_state.lock].free += amount
@@ -257,6 +309,7 @@ class TableState:
             detail=f"{titled(owner_state.lock)}: the hold under fence {hold.fence} was {why}",
             decided=True,
         )
+        self.changing = True
         out.append(lost)
         if owner_state.outcome is None:  # The reply to a repetition must not be `Granted`.
             answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {why}")
@@ -266,11 +319,14 @@ class TableState:
 
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
         """End ``hold``, but not its owner's session, and grant the lock to the next owner."""
+        self.changing = True
         owner_state = hold.owner_state
         owner_state.hold = None
         session = owner_state.session
-        session.claims -= len(owner_state.locks) or 1
-        self.claims -= len(owner_state.locks) or 1
+        ended = len(owner_state.locks) or 1
+        session.claims -= ended
+        session.account.claims -= ended
+        self.claims -= ended
         session.rest(owner_state, self.time_ms)
         self._pass_on(hold, out)
 
@@ -282,11 +338,15 @@ class TableState:
         out: list[Result],
         operator: str = "",
     ) -> None:
-        """End a session in one step: its waits, itself, its holds, the next grants (rule 89)."""
+        """End a session in one step: its waits, itself, its holds, the next grants (rule 89).
+
+        More entries of maps than `ENDS_MAX` end with it a little later; see `end_departed`.
+        """
         owner_states = session.owner_states.values()
         waits = [one.wait for one in owner_states if one.wait is not None]
         holds = [one.hold for one in owner_states if one.hold is not None]
         waits.sort(key=lambda wait: wait.ticket)
+        self.changing = True
         for wait in waits:
             self._withdraw(wait)
             text = why_expired(session.id)
@@ -300,9 +360,28 @@ class TableState:
         for hold in sorted(holds, key=lambda hold: hold.fence):
             hold.owner_state.hold = None
             self._pass_on(hold, out)
+        if len(session.attached) > ENDS_MAX:
+            self.depart(session)
+            return
         for _, attached in sorted(session.attached.items()):
             attached.end_with_session(self, out)
         session.attached.clear()
+
+    def depart(self, session: Session) -> None:
+        """Let the entries of ``session``, which has ended, end in the order of their tickets."""
+        session.deadline_ms = DEPARTED
+        self.departed[session.number] = session
+
+    def end_departed(self, most: int, out: list[Result]) -> int:
+        """End up to ``most`` items of sessions that have ended, in their order; return how many."""
+        left = most
+        while self.departed and left > 0:
+            session = self.departed[min(self.departed)]
+            items = [*islice(session.attached.values(), left)]
+            for attached in items:
+                attached.end_with_session(self, out)  # The last one removes the session.
+            left -= len(items)
+        return most - left
 
     def first_due(self) -> tuple[int, Due | Session] | None:
         """Return the next item that falls due, and its time; sessions come last at equal times."""

@@ -21,8 +21,10 @@ from typing import (
 
 import typer
 
+from fencelock.actors.api.account import AccountUsage, Amounts, ListedMap, Purge, Quota
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.election import ELECTION
+from fencelock.actors.api.map import EntryList
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
@@ -48,7 +50,8 @@ from fencelock.cluster.cli.screen import Unanswered, View, present, say
 from fencelock.cluster.log import printable
 
 if TYPE_CHECKING:
-    from fencelock.cluster.settings import Target
+    from fencelock.cluster.client.map import Map
+    from fencelock.cluster.client.settings import Target
 
 EXIT_NO_ANSWER = 1
 EXIT_UNSERVED = 3
@@ -143,6 +146,30 @@ class Operator(Protocol):
         """Begin a change of the members, or return how far it is."""
         ...
 
+    def usage(self) -> tuple[AccountUsage, ...]:
+        """Return what each key has and may have."""
+        ...
+
+    def set_quota(self, key: str, quota: Quota, operator: str | None = None) -> Amounts:
+        """Let ``quota`` be the whole quota of a key; return what it may have."""
+        ...
+
+    def maps(self, prefix: str = "") -> tuple[ListedMap, ...]:
+        """Return the maps whose names begin with ``prefix``."""
+        ...
+
+    def entry_page(self, name: str, prefix: str, after: str, most: int) -> EntryList:
+        """Return one page of the entries of a map."""
+        ...
+
+    def map(self, name: str) -> Map:
+        """Return a map."""
+        ...
+
+    def purge(self, purge: Purge) -> int:
+        """Delete entries, latches or barriers; return their number."""
+        ...
+
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder under ``fence``, and return that holder."""
         ...
@@ -162,7 +189,7 @@ class TargetOptions(NamedTuple):
             ConfigError: an address, or the file here, is not usable.
 
         """
-        from fencelock.cluster.settings import Target  # noqa: PLC0415 (sockets: not for --help)
+        from fencelock.cluster.client.settings import Target  # noqa: PLC0415 (sockets: not for --help)
 
         found = Target.find(*self)
         assert found.endpoints
@@ -217,7 +244,7 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
         RefusedError: a request in the ``with`` is refused.
 
     """
-    from fencelock.cluster import client  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster.client import client  # noqa: PLC0415 (sockets: not for --help)
 
     ends = time.monotonic() + timeout
     answered = False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
     from fencelock.actors.api.message import NodeStatus
     from fencelock.cluster.cli.asking import Operator
-    from fencelock.cluster.storage.backup import BackupHeader
+    from fencelock.cluster.node.storage.backup import BackupHeader
 
 EXIT_KEPT = 1
 """The operator did not confirm: nothing was changed."""
@@ -98,7 +98,7 @@ def _disk_errors(what: str) -> Generator[None]:
         BackupFailedError: a file cannot be read or written.
 
     """
-    from fencelock.cluster.storage.backup import BackupFailedError  # noqa: PLC0415 (not for --help)
+    from fencelock.cluster.node.storage.backup import BackupFailedError  # noqa: PLC0415 (not for --help)
 
     try:
         yield
@@ -147,7 +147,7 @@ def _fetch(
         BackupFailedError: the file cannot be written.
 
     """
-    from fencelock.cluster.storage.backup import BackupWriter  # noqa: PLC0415 (not for --help)
+    from fencelock.cluster.node.storage.backup import BackupWriter  # noqa: PLC0415 (not for --help)
 
     date = datetime.now(UTC).isoformat(timespec="seconds")
     first = _first_part(operator, source.node, least)
@@ -189,7 +189,7 @@ def _first_part(operator: Operator, node: str, least: int) -> BackupPart:
 def _header_of(part: BackupPart, protocol: str, cluster: str, date: str) -> BackupHeader:
     from fencelock import __version__  # noqa: PLC0415 (not for --help)
     from fencelock.actors.table.message import TablePart  # noqa: PLC0415
-    from fencelock.cluster.storage.backup import BackupHeader  # noqa: PLC0415
+    from fencelock.cluster.node.storage.backup import BackupHeader  # noqa: PLC0415
     from fencelock.transport.codec import decode  # noqa: PLC0415
 
     table = decode(part.content)
@@ -252,9 +252,9 @@ def restore(
       [cyan]fencelock restore orders-monday.backup --config orders-2.toml[/cyan]
 
     """
-    from fencelock.cluster import restore as restoring  # noqa: PLC0415 (pydantic: not for --help)
-    from fencelock.cluster.config import load  # noqa: PLC0415
-    from fencelock.cluster.storage.backup import read_backup  # noqa: PLC0415
+    from fencelock.cluster.node import restore as restoring  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.node.config import load  # noqa: PLC0415
+    from fencelock.cluster.node.storage.backup import read_backup  # noqa: PLC0415
 
     with _disk_errors(f"{file} cannot be read"):
         header, parts = read_backup(file)

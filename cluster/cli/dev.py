@@ -18,6 +18,7 @@ from rich.text import Text
 
 from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.api.name import kind_of
+from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
 from fencelock.cluster.cli.asking import duration, person, progress_of, share_of
@@ -27,10 +28,13 @@ from fencelock.cluster.cli.serve import spare_the_collector, start, stops_on_sig
 from fencelock.cluster.cli.status import locks_seen, locks_table
 
 if TYPE_CHECKING:
-    from fencelock.cluster.config import Config
-    from fencelock.cluster.node import Node
+    from fencelock.cluster.node.config import Config
+    from fencelock.cluster.node.node import Node
 
 NODE = "dev"
+DESCRIBE_S = 5
+"""Time limit for a node's own status (s)."""
+
 LOOK_S = 0.5
 """Pause between two looks at the node (s)."""
 
@@ -68,8 +72,10 @@ def dev(
 
       [cyan]fencelock dev --data ./locks[/cyan] (locks survive a restart)
 
+    With --data, the first start begins a cluster in the folder, and later ones use it.
+
     """
-    from fencelock.cluster.config import LOG_LEVELS  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.node.config import LOG_LEVELS  # noqa: PLC0415 (pydantic: not for --help)
 
     if log_level.upper() not in LOG_LEVELS:
         raise ConfigError(f"--log-level is {log_level}, and must be one of {', '.join(LOG_LEVELS)}")
@@ -77,9 +83,10 @@ def dev(
     log.set_up(log_level.upper(), stream=Above(console) if console.is_terminal else None)
     with stops_on_signals() as stops:
         config = replace(config_of(port, data), log_level=log_level.upper())
-        node = start(config, NODE, None, spins=False)
+        node = start(config, NODE, founding_of(config), spins=False)
         spare_the_collector()
         try:
+            check_cluster_of(node, data)
             for text in greeting(config):
                 console.print(line(text), soft_wrap=not console.is_terminal)
             sys.stdout.flush()
@@ -114,9 +121,9 @@ class Above(StringIO):
 
 def config_of(port: int, data: Path | None) -> Config:
     """Return the configuration of a single node."""
-    from fencelock.cluster.config import Config  # noqa: PLC0415 (pydantic: not for --help)
-    from fencelock.cluster.settings import DEFAULT_CLUSTER  # noqa: PLC0415 (as the last)
-    from fencelock.cluster.topology import ProtocolSettings  # noqa: PLC0415 (as the last)
+    from fencelock.cluster.client.settings import DEFAULT_CLUSTER  # noqa: PLC0415 (as the last)
+    from fencelock.cluster.node.config import Config  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.node.topology import ProtocolSettings  # noqa: PLC0415 (as the last)
 
     return Config(
         cluster=DEFAULT_CLUSTER,
@@ -127,9 +134,34 @@ def config_of(port: int, data: Path | None) -> Config:
     )
 
 
+def founding_of(config: Config) -> Founding:
+    """Return whether the node begins a cluster: it does in memory, and in an empty folder."""
+    folder = config.folder_of(NODE)
+    is_empty = folder is None or not folder.exists() or not any(folder.iterdir())
+    return Founding.NEW if is_empty else Founding.NO
+
+
+def check_cluster_of(node: Node, data: Path | None) -> None:
+    """Check that the node has a cluster, of its folder or a new one.
+
+    Raises:
+        ConfigError: it has none.
+
+    """
+    status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
+    assert isinstance(status, NodeStatus)
+    facts = [fact for role in status.roles if role.name == "bootstrap" for fact in role.summary]
+    if not any(fact.name == "group" and fact.value for fact in facts):
+        raise ConfigError(
+            f"--data: {data} is not empty, but has no cluster: its journal was lost, or the first "
+            "start was cut short. Restore the journal; or, to begin anew without the locks that "
+            "were there, delete the folder or name another one"
+        )
+
+
 def greeting(config: Config) -> Iterator[str]:
     """Yield lines about the node's address, how clients find it, and its data."""
-    from fencelock.cluster.settings import CONFIG, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
+    from fencelock.cluster.client.settings import CONFIG, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
 
     address = config.nodes[NODE]
     keeps = "in memory" if config.data is None else f"in {config.data}"
@@ -154,7 +186,7 @@ class Looks:
 
     def next(self) -> tuple[NodeStatus, dict[str, float], int]:
         """Return the status of the node, the rates since the last look, and the clients."""
-        status = self._node.proxy.ask(Describe(roles=True), timeout=5)
+        status = self._node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
         assert isinstance(status, NodeStatus)
         counters = {counted.name: counted.times for counted in status.counters}
         now = time.monotonic()

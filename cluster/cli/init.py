@@ -46,7 +46,7 @@ def init(
     """
     # Imported late: the file's checks import pydantic, which no other command's help needs.
     from fencelock.actors.api.membership_message import PORT_MAX  # noqa: PLC0415
-    from fencelock.cluster.config import NODES_MAX, loopback, starting_config  # noqa: PLC0415
+    from fencelock.cluster.node.config import NODES_MAX, loopback, starting_config  # noqa: PLC0415
 
     if nodes > NODES_MAX:
         raise ConfigError(f"--nodes is {nodes}, 1 to {NODES_MAX} are allowed")
@@ -71,9 +71,14 @@ def init(
     if protocol == "bakery":
         typer.echo(_leaders(nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
+    first = " --found" if protocol in ("paxos", "bakery") else ""
     found = config == Path("cluster.toml")  # The commands find it in this folder.
     for node in addresses:
-        typer.echo(f"  fencelock serve {'' if found else f'--config {config} '}--id {node}")
+        typer.echo(f"  fencelock serve {'' if found else f'--config {config} '}--id {node}{first}")
+    if first:
+        typer.echo(
+            "\n--found begins the new cluster: leave it out whenever you start a node again."
+        )
     connect = f" --connect {','.join(addresses.values())} --cluster {cluster}"
     typer.echo("\nand, to see who leads and who holds what:\n")
     typer.echo(f"  fencelock status{'' if found else connect}")

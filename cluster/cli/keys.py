@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fencelock.actors.proxy.access import CLIENT, ROLES, Rights
+from fencelock.actors.proxy.access import CLIENT, NODE, ROLES, Rights
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present, say
 
 app = typer.Typer(
@@ -30,6 +30,8 @@ RELOAD = "Copy keys.toml to the folder of each node, and send each node SIGHUP: 
 @app.callback()
 def keys() -> None:
     """Decide [bold]who may connect[/bold] to the cluster: nodes, clients and operators.
+
+    What a key may have in the cluster is limited, too: see `usage` and `quota`.
 
     With keys every link is encrypted, and a key works only under its own name. A
     client may lock and read, perhaps only names that begin with its prefixes. An
@@ -67,7 +69,7 @@ def init(
 
     """
     from fencelock.cluster import keys as files  # noqa: PLC0415 (pydantic: not for --help)
-    from fencelock.cluster.config import load  # noqa: PLC0415
+    from fencelock.cluster.node.config import load  # noqa: PLC0415
 
     nodes = load(config).nodes
     files.make_folder(folder, nodes)
@@ -112,6 +114,8 @@ def add(
     path = files.add_key(folder, Rights(name, role, tuple(prefix or ())), out)
     say(f"Wrote {path}: the secret key of {name}, with the role {role}.")
     say(RELOAD)
+    if role != NODE:
+        say(f"It may have a quarter of what stays in the cluster: fencelock keys quota {name}")
 
 
 @app.command()

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,9 +31,9 @@ from fencelock.cluster.cli.asking import (
 from fencelock.cluster.cli.screen import say
 
 if TYPE_CHECKING:
-    from fencelock.cluster.callback_executor import Notice
-    from fencelock.cluster.client import Client
-    from fencelock.cluster.lock import Hold
+    from fencelock.cluster.client.callback_executor import Notice
+    from fencelock.cluster.client.client import Client
+    from fencelock.cluster.client.lock import Hold
 
 EXIT_LOST = 74
 """The lock was lost while the command ran (EX_IOERR of ``sysexits.h``)."""
@@ -49,8 +50,12 @@ SIGNALLED = 128
 RENEWALS = 3
 """Number of renewals within the duration of a hold, where holds have deadlines."""
 
+LEFT_LOOK_S = 0.05
+"""Interval between looks whether all that the command started has ended (s)."""
+
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that are passed on to the command. The terminal sends Ctrl-C to both."""
+"""Signals that are passed on to the command. From a terminal Ctrl-C goes to both; without one,
+SIGINT is passed on too."""
 
 
 WaitOption = Annotated[
@@ -98,7 +103,7 @@ def lock(
 
     Exits with the status of the command. Exits with 75 if the lock was not
     acquired and the command did not run. Exits with 74 if the lock was lost; the
-    command was then sent SIGTERM, and SIGKILL after --grace.
+    command and all that it started were then sent SIGTERM, and SIGKILL after --grace.
 
     For example:
 
@@ -113,7 +118,7 @@ def lock(
         typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
         raise typer.Exit(EXIT_NO_COMMAND)
     where = given.target()
-    from fencelock.cluster.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster.client.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
 
     signal.signal(signal.SIGTERM, _exit)
     with ExitStack() as stack:
@@ -171,7 +176,6 @@ def _whose(client: Client, name: str, shared: int | None) -> str:
 def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple[int, str]:
     """Run ``command`` under ``hold``; return its status, and the reason if the hold was lost."""
     environment = {"FENCELOCK_NAME": hold.name, "FENCELOCK_FENCE": str(hold.fence)}
-    process = subprocess.Popen(command, env=os.environ | environment)
     lost, ended = threading.Event(), threading.Event()
     reasons: list[str] = []
 
@@ -180,12 +184,12 @@ def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple
         lost.set()
 
     hold.on_lost(on_lost)
-    keepers = [threading.Thread(target=_stop_if_lost, args=(process, lost, ended, grace))]
-    if renews:
-        keepers.append(threading.Thread(target=_renew, args=(hold, ended), daemon=True))
-    for keeper in keepers:
-        keeper.start()
-    with _signals_for(process):
+    with _started(command, environment) as process:
+        keepers = [threading.Thread(target=_stop_if_lost, args=(process, lost, ended, grace))]
+        if renews:
+            keepers.append(threading.Thread(target=_renew, args=(hold, ended), daemon=True))
+        for keeper in keepers:
+            keeper.start()
         status = process.wait()
     reason = reasons[0] if reasons else ""
     ended.set()
@@ -200,13 +204,41 @@ def _stop_if_lost(
     ended: threading.Event,
     grace: float,
 ) -> None:
-    """Send SIGTERM once the hold is lost, and SIGKILL ``grace`` seconds later."""
+    """Send SIGTERM to the group once the hold is lost, and SIGKILL ``grace`` seconds later."""
     lost.wait()
     if ended.is_set():
         return
-    process.terminate()
-    if not ended.wait(grace):
-        process.kill()
+    _signal_group(process, signal.SIGTERM)
+    ends = time.monotonic() + grace
+    ended.wait(grace)
+    while _is_left(process) and time.monotonic() < ends:  # What the command started ends later.
+        time.sleep(LEFT_LOOK_S)
+    _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to the command and, if it has a group of its own, to all that it started."""
+    with suppress(ProcessLookupError):
+        if _leads_group(process):
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+
+
+def _is_left(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether anything of the group of the command, which has ended, still runs."""
+    if not _leads_group(process):
+        return False
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _leads_group(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the command was given a process group, see `_started`."""
+    return not sys.stdin.isatty() and process.pid != os.getpgrp()
 
 
 def _renew(hold: Hold, ended: threading.Event) -> None:
@@ -221,17 +253,37 @@ def _renew(hold: Hold, ended: threading.Event) -> None:
 
 
 @contextmanager
-def _signals_for(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass signals on to ``process`` until it ends."""
-    former = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGINT)}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in FORWARDED:
-        signal.signal(number, lambda number, _: process.send_signal(number))
+def _started(command: list[str], environment: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
+    """Start ``command``, and pass signals on to it until it ends.
+
+    The handlers are there before the command is: a signal that came in between would end this
+    process, and release the lock while the command runs. Without a terminal the command gets a
+    process group of its own. A terminal sends Ctrl-C and Ctrl-Z to one group only.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if started:
+            started[0].send_signal(number)
+        else:
+            early.append(number)
+
+    former = {one: signal.getsignal(one) for one in (*FORWARDED, signal.SIGINT)}
+    grouped = not sys.stdin.isatty()
+    for one in former:
+        signal.signal(one, pass_on if grouped or one in FORWARDED else signal.SIG_IGN)
     try:
-        yield
+        process = subprocess.Popen(
+            command, env=os.environ | environment, process_group=0 if grouped else None
+        )
+        started.append(process)
+        for number in early:
+            process.send_signal(number)
+        yield process
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for one, handler in former.items():
+            signal.signal(one, handler)
 
 
 def _release(hold: Hold) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -15,15 +16,19 @@ from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.dev import dev
+from fencelock.cluster.cli.found import found
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
+from fencelock.cluster.cli.quotas import purge, quota, usage
 from fencelock.cluster.cli.records import app as sessions
 from fencelock.cluster.cli.records import audit
+from fencelock.cluster.cli.repair import repair
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
+from fencelock.cluster.cli.staying import OBJECT_APPS, map_app
 from fencelock.cluster.log import printable
 
 EXIT_REFUSED = 2
@@ -34,38 +39,23 @@ def _stand_in() -> None:
     """Stand for a command in the list of commands."""
 
 
-def _load_simulate() -> typer.Typer:
-    from fencelock.cluster.cli.simulate import simulate  # noqa: PLC0415
-
-    loaded = typer.Typer(rich_markup_mode="rich")
-    loaded.callback()(_stand_in)  # Makes it a group, as `_load_bench` does.
-    loaded.command("simulate")(simulate)
-    return loaded
-
-
-def _load_bench() -> typer.Typer:
-    from fencelock.cluster.cli import bench  # noqa: PLC0415
-
-    loaded = typer.Typer(rich_markup_mode="rich")
-    loaded.add_typer(bench.app, name="bench")
-    return loaded
-
-
-LATE: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
-    "simulate": ("Run a protocol under [bold]simulated faults[/bold], by seed.", _load_simulate),
-    "bench": ("[bold]Measure[/bold] fencelock on this machine.", _load_bench),
+LATE = {
+    "simulate": "Run a protocol under [bold]simulated faults[/bold], by seed.",
+    "bench": "[bold]Measure[/bold] fencelock on this machine.",
 }
-"""Commands that import all of fencelock: their text in the list, and their loaders."""
+"""Commands of `fencelock.verification`, each with its text in the list of commands."""
 
 
 class LateGroup(TyperGroup):
-    """Lists the `LATE` commands, and loads one only when it is run: ``--help`` stays quick."""
+    """Lists the `LATE` commands, and imports one only when it is run: ``--help`` stays quick."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Put the real command in place of its stand-in, and run it as usual."""
         if args and args[0] in LATE:
-            _, load = LATE[args[0]]
-            self.commands[args[0]] = get_group(load()).commands[args[0]]
+            loaded = typer.Typer(rich_markup_mode="rich")
+            loaded.callback()(_stand_in)  # Makes it a group, even of one command.
+            import_module(f"fencelock.verification.cli.{args[0]}").add_to(loaded)
+            self.commands[args[0]] = get_group(loaded).commands[args[0]]
         return super().resolve_command(ctx, args)
 
 
@@ -102,7 +92,7 @@ def fencelock(
 
       [cyan]fencelock init --nodes 3[/cyan]
 
-      [cyan]fencelock serve --id n1[/cyan] (and n2 and n3, each in its own terminal)
+      [cyan]fencelock serve --id n1 --found[/cyan] (and n2 and n3, each in its own terminal)
 
       [cyan]fencelock status[/cyan]
 
@@ -114,15 +104,20 @@ def fencelock(
 
 
 COMMANDS: tuple[Callable[..., None] | typer.Typer, ...] = (
-    *(dev, init, serve, keys, status, lock, locks, who, release, sessions, audit, members),
-    *(join, leave, remove, replace, transfer, backup, restore),
+    *(dev, init, serve, found, keys, status, lock, locks, who, release, sessions, audit),
+    map_app,
+    *OBJECT_APPS,
+    members,
+    *(join, leave, remove, replace, transfer, backup, restore, repair),
 )
+for _of_keys in (quota, usage, purge):
+    keys.command()(_of_keys)
 for _command in COMMANDS:
     if isinstance(_command, typer.Typer):
         app.add_typer(_command)
     else:
         app.command()(_command)
-for _name, (_help, _) in LATE.items():
+for _name, _help in LATE.items():
     app.command(_name, help=_help)(_stand_in)
 
 

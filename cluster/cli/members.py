@@ -46,9 +46,10 @@ LINE_S = 2.0
 """Shortest interval between lines of progress (s)."""
 
 SILENT_MS = 2_000
-"""A member that was silent for this long is assumed not to vote (ms)."""
+"""A member that was silent for this long is assumed not to run (ms)."""
 
 KIB = 1024
+MS_PER_S = 1_000
 
 NodeArgument = Annotated[
     str,
@@ -202,13 +203,23 @@ leave = command_of(
     """,
 )
 
-remove = command_of(
-    MemberAction.REMOVE,
+
+@asks_cluster
+def remove(
+    node: NodeArgument,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    wait: WaitOption = 600.0,
+    as_json: JsonOption = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove it even if it runs, as `fencelock leave` does.")
+    ] = False,
+) -> None:
     """Remove a member [bold]that no longer runs[/bold].
 
     A member that is gone for good still counts for the majority, so the next
     loss is more dangerous: remove it, or give its place to another node (see
-    `fencelock replace`).
+    `fencelock replace`). A member that runs is not removed: see `fencelock leave`.
 
     For example:
 
@@ -216,8 +227,16 @@ remove = command_of(
 
       [cyan]fencelock remove n3[/cyan]
 
-    """,
-)
+    """
+    with asking(given.target(), timeout) as operator:
+        if not yes and is_running(operator, node, wait):
+            raise MembershipError(
+                f"{node} runs: run fencelock leave {node} to make it an observer, which may then "
+                "be stopped (remove --yes does the same)"
+            )
+        action = MemberAction.LEAVE if yes else MemberAction.REMOVE
+        carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
+
 
 transfer = command_of(
     MemberAction.TRANSFER,
@@ -262,7 +281,7 @@ def replace(
 
     """
     with asking(given.target(), timeout) as operator:
-        journal = 0 if replacement else new_journal_of(operator, node)
+        journal = 0 if replacement else new_journal_of(operator, node, wait)
         change = ChangeMembers(
             action=MemberAction.REPLACE,
             node=node,
@@ -272,25 +291,77 @@ def replace(
         carry_out(operator, change, wait, as_json=as_json)
 
 
-def new_journal_of(operator: Operator, node: str) -> int:
-    """Return the journal under which ``node`` does not vote yet, or 0 if it is not known.
+def new_journal_of(operator: Operator, node: str, wait: float) -> int:
+    """Return the journal under which ``node`` does not vote yet, once a report shows it.
+
+    A report from before this command began proves nothing: the node may have restarted since.
 
     Raises:
         MembershipError: the node votes.
+        typer.Exit: the node was not heard from for ``wait`` (s).
 
     """
-    for report in operator.members().nodes:
-        if report.node != node:
-            continue
-        silent = report.heard_ms is None or report.heard_ms > SILENT_MS
-        if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
-            return report.journal
-        if not silent:
-            raise MembershipError(
-                f"{node} votes: there is nothing to replace. If its disk is to be replaced, stop "
-                "it, start it with an empty data folder, and run this again"
-            )
-    return 0
+    progress, began = ChangeProgress(), time.monotonic()
+    while True:
+        text = f"{node} has not been heard from: start it with an empty data folder"
+        reports: tuple[NodeReport, ...] = ()
+        try:
+            reports = operator.members().nodes
+        except UnavailableError as error:  # Perhaps a new leader is being elected.
+            text = str(error)
+        waited_s = time.monotonic() - began
+        for report in reports:
+            if report.node != node:
+                continue
+            if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
+                return report.journal
+            if report.heard_ms is not None and report.heard_ms < waited_s * MS_PER_S:
+                raise MembershipError(
+                    f"{node} votes: there is nothing to replace. If its disk is to be replaced, "
+                    "stop it, start it with an empty data folder, and run this again"
+                )
+        _check_time(waited_s, wait, text)
+        progress.show(text)
+        time.sleep(PAUSE_S)
+
+
+def is_running(operator: Operator, node: str, wait: float) -> bool:
+    """Return whether ``node`` votes, once the leader knows.
+
+    It runs if it has answered since this command began. Before that it may have been stopped.
+
+    Raises:
+        typer.Exit: no leader could tell for ``wait`` (s).
+
+    """
+    began = time.monotonic()
+    while True:
+        text = f"it is not known yet whether {node} runs"
+        heard_ms: int | None = None
+        leads = False
+        try:
+            reports = {report.node: report for report in operator.members().nodes}
+            leads = any(report.role is NodeRole.MASTER for report in reports.values())
+            report = reports.get(node)
+            if report is None or report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
+                return False
+            heard_ms = report.heard_ms
+        except UnavailableError as error:  # Perhaps a new leader is being elected.
+            text = str(error)
+        waited_ms = (time.monotonic() - began) * MS_PER_S
+        if heard_ms is not None and heard_ms < waited_ms:
+            return True
+        if leads and (waited_ms if heard_ms is None else heard_ms) > SILENT_MS:
+            return False
+        _check_time(waited_ms / MS_PER_S, wait, text)
+        time.sleep(PAUSE_S)
+
+
+def _check_time(waited_s: float, wait: float, text: str) -> None:
+    """End the command after ``wait`` (s), with what it waits for."""
+    if waited_s >= wait:
+        say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
+        raise typer.Exit(EXIT_NO_ANSWER)
 
 
 def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
@@ -304,12 +375,10 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     if wait <= 0:
         raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
     progress = ChangeProgress()
-    ends = time.monotonic() + wait
+    began = time.monotonic()
     while not (reached := _asked(operator, change)).done:
         text = progress.described(reached)
-        if time.monotonic() >= ends:
-            say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
-            raise typer.Exit(EXIT_NO_ANSWER)
+        _check_time(time.monotonic() - began, wait, text)
         progress.show(text)
         time.sleep(PAUSE_S)
     if as_json:

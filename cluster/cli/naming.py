@@ -45,7 +45,7 @@ def _kinds_of(base: type[ObjectRequest]) -> set[str]:
 def object_named(text: str) -> str:
     """Return the name by which the cluster knows the object that a person calls ``text``.
 
-    It also accepts the names of the table, as earlier versions printed them in JSON.
+    It also accepts the names of the table, as JSON output has them.
     """
     kind, mark, name = text.partition(MARK)
     if mark and kind == LOCK:

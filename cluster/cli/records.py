@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fencelock.actors.api.account import QUOTA
+from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.session_message import ListedEviction, ListedSession
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
@@ -154,8 +156,9 @@ def audit(
 ) -> None:
     """List the [bold]locks that were taken by force[/bold], the oldest first: from whom, by whom.
 
-    A session that was closed by force is listed in place of its locks. The cluster
-    keeps the last 1,000 entries.
+    A session that was closed by force is listed in place of its locks. Quotas that
+    were set, and entries, latches and barriers of others that were deleted, are
+    listed too. The cluster keeps the last 1,000 entries.
 
     For example:
 
@@ -168,6 +171,14 @@ def audit(
         return listing(found, audit_table, "No lock was taken by force.", as_json=as_json)
 
     show(given.target(), timeout, view)
+
+
+def _taken_from(one: ListedEviction) -> str:
+    """Return who lost something; what was deleted or set belongs to nobody."""
+    if one.holder.session or not one.lock:
+        return person(one.holder)
+    done = "set to" if kind_of(one.lock) == QUOTA else f"{one.holder.times:,} deleted,"
+    return printable(f"{done} {one.holder.label}".rstrip(" ,"))
 
 
 def sessions_table(found: Sequence[ListedSession]) -> Rows:
@@ -189,7 +200,7 @@ def audit_table(found: Sequence[ListedEviction]) -> Rows:
         (
             object_shown(one.lock) if one.lock else printable(f"session {one.holder.session}"),
             str(one.fence) if one.fence else "",
-            person(one.holder),
+            _taken_from(one),
             one.operator,
             f"{duration(one.ago_ms)} ago",
         )

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
+from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
-    from fencelock.cluster.config import Config
-    from fencelock.cluster.host.profile_marks import ProfileMarks
-    from fencelock.cluster.node import Node
+    from fencelock.cluster.node.config import Config
+    from fencelock.cluster.node.node import Node
 
 EXIT_BUG = 70
-"""A role broke an invariant (EX_SOFTWARE of ``sysexits.h``): restart the node."""
+"""A role broke an invariant, or the disk failed (EX_SOFTWARE of ``sysexits.h``)."""
 
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
@@ -43,7 +44,7 @@ class ServeError(FencelockError):
 
 def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids of the configuration's nodes, for a shell."""
-    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     try:
         nodes = load(Path(ctx.params.get("config") or "cluster.toml")).nodes
@@ -56,6 +57,18 @@ NodeIdOption = Annotated[
     str,
     typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
 ]
+
+LOSS = (
+    'This gives up the cluster "{cluster}": {node} and the other nodes of the configuration begin '
+    "a new one under its name. All locks, queues, sessions and values of the former one are "
+    "forgotten. "
+    "Its clients may believe that they hold locks for up to their time to live (15 s, or what they "
+    "asked for), and for their whole duration if they named one: stop them first. Members of the "
+    "former cluster that still run do not belong to the new one: stop them, and empty their "
+    "folders. "
+    "Fences of paxos continue above the former ones; those of bakery begin again. If a majority of "
+    "the former members can be started, or there is a backup, use that instead"
+)
 
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
@@ -71,13 +84,24 @@ def serve(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object per line.")
     ] = False,
-    spin: Annotated[bool, typer.Option(help=SPIN)] = True,
-    marks: Annotated[
-        Path | None,
+    found: Annotated[
+        bool,
         typer.Option(
-            help="At the end, write the node's timestamps to this file (`bench locks --profile`)."
+            "--found",
+            help="Begin a new cluster (see `fencelock found`). Never in a unit file, or a script "
+            "that starts a node again.",
+        ),
+    ] = False,
+    found_again: Annotated[
+        str | None,
+        typer.Option(
+            "--found-again",
+            metavar="CLUSTER",
+            help="Give up the cluster of that name, and begin a new one under it.",
         ),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask (`--found-again`).")] = False,
+    spin: Annotated[bool, typer.Option(help=SPIN)] = True,
 ) -> None:
     """Run [bold]one node[/bold] until SIGTERM or Ctrl-C. On SIGHUP it reads its keys again.
 
@@ -92,15 +116,16 @@ def serve(
 
       [cyan]fencelock serve --config cluster.toml --id n1[/cyan]
 
+    The nodes of a new cluster wait until `fencelock found`, or until each was
+    started with `--found`.
+
     """
-    if not __debug__:
-        raise ServeError("python -O turns off the checks a node relies on: run it without -O")
     settings = _settings_of(config, node_id)
+    founding = _founding(settings, node_id, found=found, again=found_again, yes=yes)
     log.set_up(settings.log_level, as_json=log_json)
     reloads = () if settings.keys is None else (signal.SIGHUP,)
     with stops_on_signals(*reloads) as stops:
-        marked = None if marks is None else _marks()
-        node = start(settings, node_id, marked, spins=spin, as_json=log_json)
+        node = start(settings, node_id, founding, spins=spin, as_json=log_json)
         spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
@@ -110,8 +135,6 @@ def serve(
         log.note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
         stopped = node.stop()
         watcher.join()
-    if marks is not None and marked is not None:
-        marked.write(marks)
     if node.failure is not None:
         _print_fatal(node_id, node.failure, as_json=log_json)
         raise typer.Exit(EXIT_BUG)
@@ -128,7 +151,7 @@ def _settings_of(file: Path, node_id: str) -> Config:
         ConfigError: it is wrong, or does not name the node.
 
     """
-    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
     settings = load(file)
     if node_id not in settings.nodes:
@@ -137,10 +160,27 @@ def _settings_of(file: Path, node_id: str) -> Config:
     return settings
 
 
-def _marks() -> ProfileMarks:
-    from fencelock.cluster.host.profile_marks import ProfileMarks  # noqa: PLC0415 (not for --help)
+def _founding(
+    config: Config, node_id: str, *, found: bool, again: str | None, yes: bool
+) -> Founding:
+    """Return whether the node shall begin a new cluster; ask before another one is given up.
 
-    return ProfileMarks()
+    Raises:
+        ConfigError: the options do not fit the configuration.
+        typer.Exit: the operator does not want it.
+
+    """
+    if again is None:
+        return Founding.ONCE if found else Founding.NO
+    if again != config.cluster:
+        raise ConfigError(
+            f'--found-again: "{again}" is not the cluster of the configuration, which is '
+            f'"{config.cluster}". Name the cluster that is to be given up'
+        )
+    say(LOSS.format(cluster=again, node=node_id), err=True)
+    if not yes and not typer.confirm("Give it up?", err=True):
+        raise typer.Exit(1)
+    return Founding.AGAIN
 
 
 def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) -> None:
@@ -150,7 +190,12 @@ def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) 
 
 
 def start(
-    config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool, as_json: bool = False
+    config: Config,
+    node_id: str,
+    founding: Founding,
+    *,
+    spins: bool,
+    as_json: bool = False,
 ) -> Node:
     """Start a node.
 
@@ -163,10 +208,21 @@ def start(
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
-    from fencelock.cluster.node import Node  # noqa: PLC0415
+    from fencelock.cluster.host.scheduler import RoleFailedError  # noqa: PLC0415
+    from fencelock.cluster.node.node import Node  # noqa: PLC0415
 
     try:
-        return Node.start(config, node_id, marks=marks, spins=spins)
+        return Node.start(
+            config,
+            node_id,
+            spins=spins,
+            found=founding is Founding.ONCE,
+            found_again=founding is Founding.AGAIN,
+            new=founding is Founding.NEW,
+        )
+    except RoleFailedError as error:  # Its log has the rest.
+        _print_fatal(node_id, error, as_json=as_json)
+        raise typer.Exit(EXIT_BUG) from error
     except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.
         _print_fatal(node_id, error.__cause__, as_json=as_json)
         raise typer.Exit(EXIT_BUG) from error

@@ -110,7 +110,7 @@ def ready_view(nodes: Sequence[NodeStatus]) -> View:
 
 def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:
     """Return a text about the fault of the cluster as a whole."""
-    problems = [mixed(nodes), quorum_lost(nodes, asked=asked)]
+    problems = [mixed(nodes), divided(nodes), quorum_lost(nodes, asked=asked)]
     if not any(problems) and not any(node.ready for node in nodes):
         problems.append(
             "Nothing is served now: no lock is granted or released until a node is ready. An "
@@ -133,6 +133,24 @@ def mixed(nodes: Sequence[NodeStatus]) -> str:
     return (
         f"The nodes do not belong together: {'; '.join(each)}. All nodes of a cluster run one "
         "protocol: stop those that run another, and start them with the file of the others."
+    )
+
+
+def divided(nodes: Sequence[NodeStatus]) -> str:
+    """Return a warning if nodes refuse frames of another group, or an empty text if none does."""
+    refusing = {
+        node.node: counted.times
+        for node in nodes
+        for counted in node.counters
+        if counted.name == "wire.other_group"
+    }
+    if not refusing:
+        return ""
+    each = ", ".join(f"{node} ({times} frames)" for node, times in sorted(refusing.items()))
+    return (
+        f"There are two groups under this cluster's name: refused by {each}. A second one was "
+        "founded while members of the first had no part in it. Stop the nodes of the group that is "
+        "to end, and start them with empty folders (docs/operations.md, Founding)."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pykka import messages
 
 from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
 from fencelock.actors.effect import Effects
-from fencelock.actors.error import OverloadedError
+from fencelock.actors.error import ClosedError, FencelockError, OverloadedError
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -27,15 +28,17 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole, Query
+from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS, RoleFailedError, Scheduler
 from fencelock.cluster.log import Repeated, note
+from fencelock.cluster.node.storage.record import EntryItems, Mark
 from fencelock.transport.codec import encode, pack
 
 if TYPE_CHECKING:
-    from fencelock.cluster.storage.journal import Journal
+    from fencelock.cluster.node.storage.journal import Journal
 
 
 A = TypeVar("A")
@@ -83,6 +86,9 @@ class Dispatcher:
     ) -> None:
         self.node = node
         self.failure: BaseException | None = None
+        self.forks = ForkCounter.forks
+        """Another count of `ForkCounter` means that this process is a child of the node's."""
+        self._pid = os.getpid()
         self.stopped = threading.Event()
         self.ended = AskReply()
         """Answered once `stopped` is set, for callers that cannot block."""
@@ -142,9 +148,11 @@ class Dispatcher:
             at_once: whether to skip the closing messages, or the rest of them.
 
         Returns:
-            Whether everything has stopped.
+            Whether everything has stopped. In a forked process nothing ran, and nothing is done.
 
         """
+        if self.forks != ForkCounter.forks:
+            return True
         self._at_once = self._at_once or at_once
         self._stopping = True
         self._links.ring()
@@ -213,8 +221,8 @@ class Dispatcher:
 
         A node loses its roles only all together. From any thread.
         """
-        if self.stopped.is_set() or not (self._thread.is_alive() or self._thread.ident is None):
-            # The second is so in a forked process, which must leave its parent's sockets alone.
+        if self.stopped.is_set() or self.forks != ForkCounter.forks:
+            # A forked process must leave its parent's sockets alone.
             self._turn_away(reply, pykka.ActorDeadError(f"node {self.node} has stopped"))
             return
         self._stopping = True
@@ -231,6 +239,13 @@ class Dispatcher:
 
     def _submit(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         """Accept a message to a role from any thread."""
+        if ForkCounter.forks != self.forks:
+            text = (
+                f"node {self.node} runs in process {self._pid}, which forked process "
+                f"{os.getpid()}: start a node or connect a client in each process, after the fork"
+            )
+            self._turn_away(reply, ClosedError(text))
+            return
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
         if len(arrivals.queue) >= ARRIVALS_MAX:
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
@@ -358,11 +373,11 @@ class Dispatcher:
         """Make the records of this turn durable: one append, one sync (group commit)."""
         journal = self._journal
         assert journal is not None, "a role persists on a node that keeps no journal"
-        entries: list[tuple[str, bytes | None]] = []
+        entries: list[EntryItems] = []
         for role, record in self._scheduler.records:
             # A record that was sent before has its encoding already.
-            data: bytes | None = None
-            if record is not None:
+            data: bytes | Mark | None = record if type(record) is Mark else None
+            if isinstance(record, Message):
                 data = getattr(record, "encoded", None) or encode(record)
             entries.append((role, data))
         journal.append(entries)
@@ -435,7 +450,8 @@ class Watchdog:
         self._dropped = found
         text = f"dropped frames in the last {Repeated.INTERVAL_NS // 10**9} s: {', '.join(parts)}"
         fields = {name.replace(".", "_"): times for name, times in new.items() if times}
-        note(self._node, "WARNING", text, event="frames_dropped", **fields)
+        level = "ERROR" if new.get(OTHER_GROUP) else "WARNING"
+        note(self._node, level, text, event="frames_dropped", **fields)
 
 
 SLOW_TURN = (
@@ -449,11 +465,16 @@ ONE_WAY = (
     "as {node}: stop one of the two, or give it another id"
 )
 
+OTHER_GROUP = "wire.other_group"
+"""The counter of frames of another group, which no healthy cluster has."""
+
 DROPPED = {
     "wire.malformed": "that nobody can read: a port scan, or a program that is not fencelock",
     "wire.oversized": "too large",
     "wire.wrong_version": "of another version of fencelock: see the rolling upgrade",
     "wire.wrong_cluster": "for another cluster: a client or node with a wrong cluster name",
+    OTHER_GROUP: "of another group of this cluster: two were founded under its name (fencelock "
+    "status says which nodes refuse each other)",
     "wire.spoofed_sender": "under a name that is not their sender's: two nodes or clients may "
     "have one id",
     "wire.misdirected": "for another node: addresses in a configuration are mixed up",
@@ -463,6 +484,8 @@ DROPPED = {
     "wire.client_slow": "of or to clients that do not read their replies",
     "proxy.over_quota": "not frames: requests above a client's quota, which were refused",
     "wire.flood_closed": "of connections that were closed, since they sent too many",
+    "wire.address_barred": "of addresses barred for a moment, since they sent several parts",
+    "wire.held_closed": "of connections that were closed, since they took too much memory",
     "wire.address_full": "of connections above the quota of one address",
     "wire.connections_full": "of connections above the limit: too many clients, or their "
     "descriptors (ulimit -n)",
@@ -562,6 +585,7 @@ class RoleRef(pykka.ActorRef[Any]):
             pykka.Timeout: ``timeout`` ran out.
             pykka.ActorDeadError: the role, or its node, has stopped.
             fencelock.actors.error.OverloadedError: too much waits for this role.
+            fencelock.actors.error.ClosedError: this process is a fork of the node's.
             fencelock.actors.error.FencelockError: the role refused, for the reason raised.
 
         """
@@ -570,7 +594,9 @@ class RoleRef(pykka.ActorRef[Any]):
         try:
             self._send(message, reply)
             return reply.get(timeout=timeout) if block else reply
-        except (pykka.Timeout, KeyboardInterrupt, SystemExit):
+        except FencelockError:
+            raise
+        except BaseException:  # Out of time, or interrupted by the handler of any signal.
             self.abandon(reply)
             raise
 

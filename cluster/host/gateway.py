@@ -8,7 +8,7 @@ from time import thread_time_ns
 from typing import Protocol
 
 from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Connect, Disconnect
+from fencelock.actors.effect import Connect, Disconnect, JoinGroup
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
@@ -20,9 +20,6 @@ from fencelock.transport.listener import Arrival
 
 FRAME_ENVELOPES_MAX = 256
 """Limit of messages in one frame: a receiver handles them at once; far below a frame's bytes."""
-
-VIEW = 0
-"""The number of the membership in force; it never changes yet."""
 
 TURN_MAX = 4_096
 """Role turns before the dispatcher looks at sockets, timers and the disk again."""
@@ -49,6 +46,14 @@ class Links(Protocol):
     cluster: str
     waiting: Collection[str]
     """The clients whose frames wait for `receive_clients`; a live view."""
+
+    @property
+    def group(self) -> int:
+        """The group that frames of this node name and those of peers must name, or 0 for none."""
+        ...
+
+    @group.setter
+    def group(self, group: int, /) -> None: ...
 
     @property
     def has_events(self) -> bool:
@@ -180,9 +185,12 @@ class Gateway:
                 text, what, level = text + event.detail, "link_refused", "ERROR"
         note(self._scheduler.node, level, text, event=what, peer=name)
 
-    def _relink(self, effect: Connect | Disconnect) -> None:
+    def _relink(self, effect: Connect | Disconnect | JoinGroup) -> None:
         """Carry out an effect that changes the links of this node."""
-        if isinstance(effect, Connect):
+        if isinstance(effect, JoinGroup):
+            assert self._links.group in (0, effect.group)
+            self._links.group = effect.group
+        elif isinstance(effect, Connect):
             try:
                 self._links.connect(effect.node, effect.endpoint)
             except ConfigError as error:  # It came in a message; a bad one must not stop us.
@@ -200,10 +208,14 @@ class Gateway:
         slots, ready, counters = scheduler.roles, scheduler.ready, scheduler.counters
         for link, frame in arrivals:
             scheduler.frames_in += 1
-            if link in members and (clock := self._clock or self._find_clock()) is not None:
-                effects = clock.arrived(frame.stamp)
-                if effects:
-                    scheduler.perform(self._clock_at, effects)
+            if (
+                link in members
+                and (clock := self._clock or self._find_clock()) is not None
+                and not clock.arrived(frame.stamp)
+                and (effects := clock.arrived_far(link, frame.stamp, scheduler.now()))
+            ):
+                scheduler.perform(self._clock_at, effects)
+                continue
             for to, sender, message in frame.envelopes:
                 role_slot = slots.get(to)
                 if role_slot is None:
@@ -228,14 +240,22 @@ class Gateway:
                 self._send_halves(link, stamp, envelopes)
                 continue
             try:
-                links.send(link, new_frame((links.cluster, VIEW, stamp, envelopes, 0)))
-            except FrameTooLargeError:
-                self._send_halves(link, stamp, envelopes)
+                links.send(link, new_frame((links.cluster, links.group, stamp, envelopes, 0)))
+            except Exception as error:  # noqa: BLE001  # Too large, or it cannot be encoded.
+                self._send_halves(link, stamp, envelopes, error)
 
-    def _send_halves(self, link: str, stamp: int, envelopes: list[EnvelopeItems]) -> None:
-        """Send messages that do not fit into one frame."""
+    def _send_halves(
+        self, link: str, stamp: int, envelopes: list[EnvelopeItems], error: Exception | None = None
+    ) -> None:
+        """Send messages that do not fit into one frame, or of which one cannot be encoded.
+
+        Encoding changes nothing, so a message that is alone in its frame is dropped for an error.
+        """
         if len(envelopes) == 1:
-            self._scheduler.counters["host.message_too_large"] += 1
+            if isinstance(error, FrameTooLargeError):
+                self._scheduler.counters["host.message_too_large"] += 1
+            elif error is not None:
+                self._scheduler.note_fault(f"sending {envelopes[0]!r}", error)
             return
         half = min(FRAME_ENVELOPES_MAX, len(envelopes) // 2)
         for part in (envelopes[:half], envelopes[half:]):
@@ -243,9 +263,10 @@ class Gateway:
                 if len(part) > FRAME_ENVELOPES_MAX:
                     self._send_halves(link, stamp, part)
                 else:
-                    self._links.send(link, Frame(self._links.cluster, VIEW, stamp, tuple(part)))
-            except FrameTooLargeError:
-                self._send_halves(link, stamp, part)
+                    links = self._links
+                    links.send(link, Frame(links.cluster, links.group, stamp, tuple(part)))
+            except Exception as failure:  # noqa: BLE001  # As above.
+                self._send_halves(link, stamp, part, failure)
 
     def _find_clock(self) -> Clock | None:
         """Return the clock of this node, or None if it has none."""
@@ -276,8 +297,8 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
         arrivals, taken = links.receive_clients(pace.most, CLIENTS_NS)
         gateway.arrive(arrivals)
     scheduler.work(TURN_MAX)
-    wrote = bool(scheduler.records)
-    while scheduler.records:  # A role that a held effect spawns may also persist.
+    wrote = scheduler.sync_due
+    while scheduler.sync_due:  # A role that a held effect spawns may also persist.
         if scheduler.outgoing:
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:

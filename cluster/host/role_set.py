@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fencelock.actors.api.self_report import Counted
 from fencelock.actors.effect import Send, Spawn
 from fencelock.actors.message import Address, Local, role_of
-from fencelock.actors.role import Role
+from fencelock.actors.role import Role, Summary
 from fencelock.actors.role_message import (
     COUNTERS_MAX,
     ROLES_MAX,
@@ -78,15 +78,25 @@ class RoleSlot:
         """Whether a thread started this role on a running node: it may stop without the node."""
 
 
-def describe(role_slot: RoleSlot, waiting: int) -> RoleDescription:
+NoteFault = Callable[[str, Exception], None]
+"""Logs and counts an exception that costs only what was being done."""
+
+
+def describe(role_slot: RoleSlot, waiting: int, note_fault: NoteFault) -> RoleDescription:
     """Describe the role of ``role_slot``, for which ``waiting`` events wait."""
+    summary: Summary
+    try:
+        summary = role_slot.role.summary()
+    except Exception as error:  # noqa: BLE001  # Nothing was changed.
+        note_fault(f"the summary of {role_slot.address}", error)
+        summary = (("summary", "cannot be made: see the log"),)
     return RoleDescription(
         name=role_of(role_slot.address),
         kind=type(role_slot.role).__name__,
         waiting=waiting,
         summary=tuple(
             Fact(name[:VALUE_CHARS_MAX], _in_words(value)[:VALUE_CHARS_MAX])
-            for name, value in role_slot.role.summary()[:SUMMARY_MAX]
+            for name, value in summary[:SUMMARY_MAX]
         ),
         counters=counted(role_slot.counters)[:COUNTERS_MAX],
     )
@@ -97,11 +107,12 @@ def _in_words(value: str | int) -> str:
 
 
 def describe_all(
-    role_slots: Iterable[RoleSlot], waiting: Counter[RoleSlot]
+    role_slots: Iterable[RoleSlot], waiting: Counter[RoleSlot], note_fault: NoteFault
 ) -> tuple[RoleDescription, ...]:
     """Describe the roles of a node, those that started first, at most `ROLES_MAX`."""
     return tuple(
-        describe(role_slot, waiting[role_slot]) for role_slot in islice(role_slots, ROLES_MAX)
+        describe(role_slot, waiting[role_slot], note_fault)
+        for role_slot in islice(role_slots, ROLES_MAX)
     )
 
 

@@ -15,10 +15,14 @@ from loguru import logger
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.effect import (
     Checkpoint,
+    CheckpointEnd,
+    CheckpointPart,
     Connect,
     Disconnect,
     Effect,
     Effects,
+    Fault,
+    JoinGroup,
     Observe,
     Persist,
     Retire,
@@ -43,9 +47,12 @@ from fencelock.actors.message import (
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleDescription, RoleNotice
+from fencelock.actors.table.poison import PoisonError
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import Repeated, write
+from fencelock.cluster.node.storage.record import Mark
+from fencelock.transport.fault_log import FaultLog, mask
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -63,6 +70,10 @@ SLOW_NS = 100_000_000
 BACKLOG_MAX = 1_000_000
 """Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
 
+PARTS_MAX = 4
+"""Parts of a checkpoint that wait for a sync of other records; then they are synced by themselves.
+A sync of 512 KiB takes hardly longer than one of 128."""
+
 READ_CLOCK = cast("Callable[[], Instant]", partial(time.clock_gettime_ns, CLOCK))
 """Reads `CLOCK`; it is called once for each event, so it is no Python function."""
 
@@ -75,7 +86,9 @@ class Scheduler:
     """Runs roles in the order in which events arrive, and performs the effects they return.
 
     Once a role persists in a turn, its sends and other later effects are held until
-    `release_held`; the dispatcher syncs the journal before that.
+    `release_held`; the dispatcher syncs the journal before that. A part of a checkpoint holds
+    nothing, so it waits for the next records of a role that does: a sync of its own would delay
+    requests.
 
     Args:
         node: the node that the roles belong to.
@@ -105,15 +118,15 @@ class Scheduler:
         self.listeners: dict[Address, Callable[[Event], None]] = {}
         """Callbacks for messages to addresses without a role, called on the roles' thread."""
         self.ready: deque[tuple[RoleSlot, Address, Event]] = deque()
-        self.records: list[tuple[str, Message | None]] = []
-        """Records that the roles of this turn persist; None drops the role's earlier ones."""
+        self.records: list[tuple[str, Message | Mark | None]] = []
+        """Records to be written next; None drops the role's earlier ones."""
         self.outgoing: defaultdict[str, list[EnvelopeItems]] = defaultdict(list)
         """Messages for other nodes and clients, by their receiver."""
         self.timers: list[tuple[int, int, RoleSlot, Timer]] = []
         """A heap of the set timers, with the times when they are due (ns)."""
         self.here = address_of(node, "node")
-        self.relink: Callable[[Connect | Disconnect], None] = _without_links
-        """Opens or closes a link to another node; a gateway sets it."""
+        self.relink: Callable[[Connect | Disconnect | JoinGroup], None] = _without_links
+        """Opens or closes a link to another node, or names the group of all; a gateway sets it."""
         self._began = self.now()
         self._timer_number = 0
         self._nodes: dict[Address, str] = {}
@@ -122,9 +135,14 @@ class Scheduler:
         """Effects to be performed next: of roles that began, or held ones."""
         self._held: list[tuple[RoleSlot, Effects]] = []
         self._holding: list[RoleSlot] = []
+        self._parts = 0
+        self.sync_due = False
+        """Whether ``records`` shall be made durable now."""
+        """Parts of checkpoints in ``records``."""
         self._opening = False
         self._syncs = self._sync_ns = self._syncs_reported_at = 0
         self._slow_syncs = Repeated(node, clock)
+        self._faults = FaultLog(node, clock, self._count)
         self.synced_ns = 0
         """Time of all syncs of the journal (ns)."""
         self.sync_times = Histogram()
@@ -178,7 +196,8 @@ class Scheduler:
 
     def describe(self, role_slot: RoleSlot) -> RoleDescription:
         """Describe the role of ``role_slot`` as it is now, before the events that wait for it."""
-        return describe(role_slot, sum(waits is role_slot for waits, _, _ in self.ready))
+        waiting = sum(waits is role_slot for waits, _, _ in self.ready)
+        return describe(role_slot, waiting, self.note_fault)
 
     def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
         """Add ``event`` to the queue."""
@@ -234,6 +253,10 @@ class Scheduler:
                     self._write(role_slot, (effect.record,))
                 elif type(effect) is Checkpoint:
                     self._write(role_slot, (None, *effect.records))
+                elif type(effect) is CheckpointPart:
+                    self._write_part(role_slot, effect)
+                elif type(effect) is CheckpointEnd:
+                    self._write(role_slot, (Mark.END,))
                 elif role_slot.held:
                     self._held.append((role_slot, (effect,)))
                 else:
@@ -259,7 +282,7 @@ class Scheduler:
     def release_held(self) -> None:
         """Perform the effects that waited for the disk; every record of the turn is durable now."""
         held, self._held = self._held, []
-        self.records = []
+        self.records, self._parts, self.sync_due = [], 0, False
         for role_slot in self._holding:
             role_slot.held = False
         self._holding.clear()
@@ -288,6 +311,13 @@ class Scheduler:
         """Carry out ``effects`` of the role at ``source`` before the next event (Host)."""
         self._performing.append((self.roles[source], effects))
 
+    def note_fault(self, doing: str, error: Exception) -> None:
+        """Log and count ``error``, which costs only what was being done."""
+        self._faults.note(doing, error)
+
+    def _count(self, name: str, count: int) -> None:
+        self.counters[name] += count
+
     def _begin(self, role_slot: RoleSlot) -> None:
         try:
             effects = role_slot.role.begin(self.now())
@@ -299,9 +329,13 @@ class Scheduler:
         self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
     ) -> Exception:
         """Log a bug of ours with the event and the role's state; return the fatal error."""
+        if isinstance(error, PoisonError):  # Its text says what to do.
+            log = logger.bind(node=self.node, role=role_slot.address, event="poison")
+            log.opt(exception=error).critical("{}", without_secret(str(error)))
+            return RoleFailedError(without_secret(str(error)))
         state = without_secret(repr(dict(role_slot.role.state())))
         seen = without_secret(repr(event))
-        _mask(error)
+        mask(error)
         log = logger.bind(
             node=self.node, role=role_slot.address, event=seen, sender=sender, state=state
         )
@@ -325,18 +359,30 @@ class Scheduler:
             effect.role.start(effect.address, self, **effect.arguments)
             self.work(0)  # The new role's first effects precede the others of this role.
             self._performing = later
-        elif isinstance(effect, Connect | Disconnect):
+        elif isinstance(effect, Connect | Disconnect | JoinGroup):
             self.relink(effect)
+        elif isinstance(effect, Fault):
+            self.note_fault(f"{role_slot.address}: {effect.doing}", effect.error)
         elif isinstance(effect, Retire) and (retired := self.roles.get(effect.address)) is not None:
             self.retire(retired)
 
-    def _write(self, role_slot: RoleSlot, records: Sequence[Message | None]) -> None:
+    def _write_part(self, role_slot: RoleSlot, part: CheckpointPart) -> None:
+        name = role_slot.name
+        self._parts += 1
+        if self._parts >= PARTS_MAX:
+            self.sync_due = True
+        if part.first:
+            self.records.append((name, Mark.BEGIN))
+        self.records += [(name, record) for record in part.records]
+
+    def _write(self, role_slot: RoleSlot, records: Sequence[Message | Mark | None]) -> None:
         name = role_slot.name
         for record in records:
             self.records.append((name, record))
         if not role_slot.held:
             role_slot.held = True
             self._holding.append(role_slot)
+            self.sync_due = True
 
     def _send_out(self, role_slot: RoleSlot, to: Address, message: Message | Local) -> None:
         """Send to another node, to an open request, or to the host."""
@@ -379,21 +425,10 @@ class Scheduler:
         return Reported(
             uptime_ms=self.uptime_ms(),
             counters=counted(self.total_counters()),
-            roles=describe_all(self.roles.values(), waiting),
+            roles=describe_all(self.roles.values(), waiting, self.note_fault),
         )
 
 
-def _without_links(effect: Connect | Disconnect) -> None:
+def _without_links(effect: Connect | Disconnect | JoinGroup) -> None:
     """Do nothing: without a gateway there is no link."""
     del effect
-
-
-def _mask(error: BaseException | None) -> None:
-    """Remove the secrets of sessions from the texts of ``error`` and its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.args = tuple(
-            one if isinstance(one, int | None) else without_secret(str(one)) for one in error.args
-        )
-        error = error.__cause__ or error.__context__

@@ -17,11 +17,11 @@ from weakref import WeakKeyDictionary
 from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import DescribeRole
-from fencelock.cluster.base_client import BaseClient
-from fencelock.cluster.connection import Connection, alias_of
-from fencelock.cluster.hold import BaseHold
-from fencelock.cluster.host.gateway import VIEW, Links
-from fencelock.cluster.operation import drive
+from fencelock.cluster.client.base_client import BaseClient
+from fencelock.cluster.client.connection import Connection, alias_of
+from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.operation import drive
+from fencelock.cluster.host.gateway import Links
 from fencelock.transport.frame import Frame
 from fencelock.transport.listener import Arrival
 
@@ -114,7 +114,7 @@ def lose(hold: BaseHold) -> None:
 
     """
     held: Any = hold
-    evict = Evict(lock=held._own.lock, fence=hold.fence, operator="fencelock.testing")
+    evict = Evict(lock=hold.object_name, fence=hold.fence, operator="fencelock.testing")
     drive(held._channel.ask(evict))
     _wait_until(lambda: hold.lost, f"{hold!r} was evicted and does not know it")
 
@@ -137,7 +137,7 @@ def expire(client: BaseClient) -> None:
     for number in range(len(connection.endpoints)):
         link = alias_of(number)
         end = (address_of(link, "proxy"), role, End(session=session))
-        faults.put(link, Frame(connection.links.cluster, VIEW, 0, [end]))
+        faults.put(link, Frame(connection.links.cluster, connection.links.group, 0, [end]))
     _wait_until(lambda: _session_of(client) != session, f"session {session} did not end")
 
 

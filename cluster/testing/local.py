@@ -6,17 +6,15 @@ from contextlib import suppress
 from typing import Self
 
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.aio.client import Client as AioClient
-from fencelock.cluster.aio.client import Connecting
-from fencelock.cluster.aio.client import connect as connect_aio
-from fencelock.cluster.aio.loop import LoopExecutor
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.client import Client, connect, greeted
-from fencelock.cluster.config import Config
-from fencelock.cluster.connection import Connection
-from fencelock.cluster.node import Node
-from fencelock.cluster.settings import DEFAULT_CLUSTER, Settings, Target
-from fencelock.cluster.topology import ProtocolSettings
+from fencelock.cluster.client.aio_client import AsyncClient, Connecting, async_connect
+from fencelock.cluster.client.client import Client, connect, greeted
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.loop import LoopExecutor
+from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.cluster.testing.ports import free_ports
 
 STARTS = 5
 """Attempts to start on a free port, which another process may take before it is bound."""
@@ -54,7 +52,7 @@ class LocalCluster:
 
     def connect_aio(self, *, ttl: float = 15.0, label: str | None = None) -> Connecting:
         """Return a connection to be awaited or entered; see `fencelock.aio.connect`."""
-        return connect_aio(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
+        return async_connect(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
 
     def stop(self) -> None:
         """Close the clients of `connect` and stop the node."""
@@ -79,11 +77,11 @@ def local() -> LocalCluster:
         nodes = {"local": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
         config = Config(cluster=DEFAULT_CLUSTER, protocol="paxos", nodes=nodes, settings=settings)
         with suppress(*(() if attempt == STARTS else (ConfigError,))):
-            return LocalCluster(Node.start(config, "local"))
+            return LocalCluster(Node.start(config, "local", found=True))
     raise AssertionError("the last attempt returns or raises")
 
 
-class FixtureClient(AioClient):
+class FixtureClient(AsyncClient):
     """An asyncio client that was connected outside of a loop. It belongs to its first caller's."""
 
     @classmethod

@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fencelock.aio import Client as AioClient
-    from fencelock.cluster.client import Client
+    from fencelock.cluster.client.client import Client
     from fencelock.cluster.testing.local import LocalCluster
 
 # A node is imported when a test needs one: most runs of pytest do not.

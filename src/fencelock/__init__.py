@@ -63,6 +63,7 @@ from fencelock.actors.error import (
     ConfigError,
     FencelockError,
     ForbiddenError,
+    InternalError,
     InvalidRequestError,
     LimitReachedError,
     LockOwnershipLostError,
@@ -92,24 +93,24 @@ from fencelock.actors.role_message import (
     ReadQueues,
     RoleDescription,
 )
-from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import ClusterState
-from fencelock.cluster.barrier import Barrier
-from fencelock.cluster.callback_executor import Notice
-from fencelock.cluster.client import Client, connect
-from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leader
-from fencelock.cluster.latch import Latch
-from fencelock.cluster.lock import Hold, Lock, RLock
-from fencelock.cluster.lock_all import HoldAll, LockAll
+from fencelock.cluster.client.barrier import Barrier
+from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.election import Candidate, Election, ElectionWatch, Leader
+from fencelock.cluster.client.latch import Latch
+from fencelock.cluster.client.lock import Hold, Lock, RLock
+from fencelock.cluster.client.lock_all import HoldAll, LockAll
+from fencelock.cluster.client.map import Entry, Map, MapChange, MapListing, MapWatch
+from fencelock.cluster.client.rwlock import RWLock
+from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.log import silence
-from fencelock.cluster.map import Entry, Map, MapChange, MapListing, MapWatch
-from fencelock.cluster.rwlock import RWLock
-from fencelock.cluster.semaphore import Semaphore
 
 if TYPE_CHECKING:
     from fencelock import aio
-    from fencelock.cluster.config import Config, load
-    from fencelock.cluster.node import Node
+    from fencelock.cluster.node.config import Config, load
+    from fencelock.cluster.node.node import Node
 
 __version__ = "0.1.0"
 
@@ -164,6 +165,7 @@ __all__ = [
     "HoldAll",
     "HoldState",
     "Inspect",
+    "InternalError",
     "InvalidRequestError",
     "Latch",
     "LatchPassed",
@@ -230,9 +232,9 @@ __all__ = [
 ]
 
 _LATER = {
-    "Config": "fencelock.cluster.config",
-    "Node": "fencelock.cluster.node",
-    "load": "fencelock.cluster.config",
+    "Config": "fencelock.cluster.node.config",
+    "Node": "fencelock.cluster.node.node",
+    "load": "fencelock.cluster.node.config",
 }
 """Names for programs that run a node, imported late: they take as long to import as the rest."""
 

@@ -7,5 +7,40 @@ For example::
             await storage.write(order, fence=hold.fence)
 """
 
-from fencelock.cluster.aio.client import *  # noqa: F403  # Its `__all__` is the only list of names.
-from fencelock.cluster.aio.client import __all__  # noqa: F401
+from fencelock.cluster.client.aio_client import AsyncClient as Client
+from fencelock.cluster.client.aio_client import Connecting
+from fencelock.cluster.client.aio_client import async_connect as connect
+from fencelock.cluster.client.barrier import AsyncBarrier as Barrier
+from fencelock.cluster.client.election import AsyncCandidate as Candidate
+from fencelock.cluster.client.election import AsyncElection as Election
+from fencelock.cluster.client.election import AsyncElectionWatch as ElectionWatch
+from fencelock.cluster.client.latch import AsyncLatch as Latch
+from fencelock.cluster.client.lock import AsyncHold as Hold
+from fencelock.cluster.client.lock import AsyncLock as Lock
+from fencelock.cluster.client.lock import AsyncRLock as RLock
+from fencelock.cluster.client.lock_all import AsyncHoldAll as HoldAll
+from fencelock.cluster.client.lock_all import AsyncLockAll as LockAll
+from fencelock.cluster.client.map import AsyncMap as Map
+from fencelock.cluster.client.map import AsyncMapWatch as MapWatch
+from fencelock.cluster.client.rwlock import AsyncRWLock as RWLock
+from fencelock.cluster.client.semaphore import AsyncSemaphore as Semaphore
+
+__all__ = [
+    "Barrier",
+    "Candidate",
+    "Client",
+    "Connecting",
+    "Election",
+    "ElectionWatch",
+    "Hold",
+    "HoldAll",
+    "Latch",
+    "Lock",
+    "LockAll",
+    "Map",
+    "MapWatch",
+    "RLock",
+    "RWLock",
+    "Semaphore",
+    "connect",
+]

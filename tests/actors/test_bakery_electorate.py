@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from support.electorates import seats
 
-from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow, is_sound
 from fencelock.actors.membership import Member
 
 NAMES = tuple("abcde")
@@ -74,3 +74,32 @@ def test_an_impossible_electorate_of_a_peer_is_refused(wrong: Electorate) -> Non
     assert not is_sound(wrong)
     assert is_sound(FOUNDERS)
     assert is_sound(Electorate(1, seats("a", "b"), seats("a")))
+
+
+def test_members_that_honest_changes_lead_to_can_follow() -> None:
+    known = Electorate(3, seats("a", "b", "c"))
+    for joint in next_of(known):
+        settled = joint.settled()
+        for later in (joint, settled, *next_of(settled)):
+            assert can_follow(later, known, 9)
+            assert can_follow(later, joint, 9)
+        for sibling in next_of(known):  # The first one was given up.
+            assert can_follow(sibling, joint, 9)
+    assert can_follow(known, known, 3)
+
+
+@pytest.mark.parametrize(
+    ("later", "epoch"),
+    [
+        (Electorate(4, seats("a", "b", "c", "d")), 3),
+        (Electorate(1 << 61, seats("c")), 1_000),
+        (Electorate(4, seats("c")), 9),
+        (Electorate(4, seats("x", "y", "z")), 9),
+        (Electorate(3, seats("a", "b")), 9),
+        (Electorate(2, seats("a", "b")), 9),
+        (FOUNDERS, 9),
+    ],
+    ids=["more changes than epochs", "far", "two left", "others", "same", "earlier", "founders"],
+)
+def test_members_that_no_honest_changes_lead_to_cannot(later: Electorate, epoch: int) -> None:
+    assert not can_follow(later, Electorate(3, seats("a", "b", "c")), epoch)

@@ -13,15 +13,20 @@ from support.effects import HOST
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import Terms, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.epochs import (
+    EPOCHS_AFTER_START,
+    EPOCHS_AHEAD_MAX,
+    EpochLimit,
+    VoterRegistry,
+)
 from fencelock.actors.bakery.event import Connected, ElectionDue, Member
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.planting import planted
-from fencelock.cluster.topology import bakery
+from fencelock.cluster.node.topology import bakery
+from fencelock.verification.simulation.planting import planted
 
 NAMES = ("n1", "n2", "n3")
 LEADERS = tuple(messages.Chosen(name, 1) for name in NAMES)
@@ -34,7 +39,7 @@ def forged(role: str, to: str) -> list[Send]:
     if role == "election":
         proposal = messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS)
         promised = messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
-        vouch = messages.Vouch(epoch=messages.EPOCH_MAX, bound_ms=1_000)
+        vouch = messages.Vouch(epoch=messages.EPOCH_MAX, number=1, bound_ms=1_000)
         lead = messages.Lead(epoch=messages.EPOCH_MAX, leaders=LEADERS, former=FORGED, empty=False)
         elect = [Send(election_of(to), m) for m in (proposal, promised, vouch)]
         return [
@@ -112,8 +117,8 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
         messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=7),
         messages.Outbid(epoch=messages.EPOCH_MAX),
         messages.Merged(epoch=messages.EPOCH_MAX, left_ms=0),
-        messages.Vouch(epoch=messages.EPOCH_MAX, bound_ms=1_000),
-        messages.Vouched(epoch=messages.EPOCH_MAX, bound_ms=1_000, voter=7),
+        messages.Vouch(epoch=messages.EPOCH_MAX, number=1, bound_ms=1_000),
+        messages.Vouched(epoch=messages.EPOCH_MAX, number=1, voter=7),
     ],
 )
 def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> None:
@@ -159,11 +164,16 @@ def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> N
 def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> None:
     """The clock says that the group was founded just now; the journal knows a higher epoch."""
     limit, known = EpochLimit(age_s=0, known=5_000_000), 5_000_000
-    assert promises(limit, known + EPOCHS_AHEAD_MAX)
-    assert not promises(limit, known + EPOCHS_AHEAD_MAX + 1)
+    assert promises(limit, known + EPOCHS_AFTER_START)
+    assert not promises(limit, known + EPOCHS_AFTER_START + 1)
     later = Instant(T0 + 60 * 1_000 * NS_PER_MS)
-    assert promises(limit, known + EPOCHS_AHEAD_MAX + 60, later)
-    assert not promises(limit, known + EPOCHS_AHEAD_MAX + 61, later)
+    assert promises(limit, known + EPOCHS_AFTER_START + 60, later)
+    assert not promises(limit, known + EPOCHS_AFTER_START + 61, later)
+
+
+def test_a_restart_beside_a_rogue_member_takes_nobody_away_from_the_others() -> None:
+    other, pushed = EpochLimit(age_s=100), EpochLimit(age_s=100).highest(T0)
+    assert other.allows(EpochLimit(age_s=101, known=pushed).highest(T0) - EPOCHS_AFTER_START, T0)
 
 
 def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refuse() -> None:

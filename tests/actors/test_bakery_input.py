@@ -135,7 +135,7 @@ def test_what_the_beats_of_a_guest_say_of_leaders_is_ignored() -> None:
     claims = replace(beat_of(play), promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
     play.hear(status_of("n9"), claims)
     (guest,) = [one for one in play.role.seen if one.node == "n9"]
-    assert guest == Member("n9", 2, 14, 7, 0, NOBODY, 0, 0, votes=False)
+    assert guest == Member("n9", 2, 14, 7, 0, NOBODY, 0, 0, votes=False, reaches=())
 
 
 def test_a_node_answers_only_so_many_guests() -> None:
@@ -167,8 +167,8 @@ class InputHarness(RoleHarness[Leader]):
             )
         )
         epoch_state = self.role.epoch_state
-        epoch_state.take(1, LIVES)
-        epoch_state.serving, epoch_state.bound_ms = True, 10_000
+        epoch_state.take(1, LIVES, 10_000)
+        epoch_state.serving = True
         self.trust()
 
     def trust(self) -> None:

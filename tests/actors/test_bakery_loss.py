@@ -9,10 +9,9 @@ from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.api.session_message import HoldLost
-from fencelock.actors.bakery.config import election_of
-from fencelock.actors.bakery.duel_backoff import DuelBackoff
+from fencelock.actors.bakery.config import BAKERY_TIMING, election_of
 from fencelock.actors.message import NS_PER_MS, address_of
-from fencelock.cluster.simulation.network import Cut
+from fencelock.verification.simulation.network import Cut
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
@@ -46,11 +45,12 @@ def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
 def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
     """M7."""
     harness = ClusterHarness(5).start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
     leaders = harness.serving()
     held = harness.lock(leaders[0], hold_ms=1_000, grace_ms=500)
+    proxy = harness.others()[0]
     for name in leaders[:2]:
         harness.world.crash(name)
-    proxy = harness.others()[0]
     began = harness.world.time
     waiting = harness.acquire(proxy, owner="ben")
     role: Any = harness.world.role_at(address_of(proxy, "proxy"))
@@ -160,7 +160,7 @@ def deaf(seed: int) -> ClusterHarness:
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_two_coordinators_that_are_deaf_to_each_other_leave_the_rest_in_peace(seed: int) -> None:
+def test_two_coordinators_that_are_deaf_to_each_other_leave_the_leaders_in_peace(seed: int) -> None:
     """Each misses the other among the leaders, and all the rest hear both: found by a seed."""
     harness = deaf(seed)
     epoch, served = harness.epoch(), 0
@@ -168,29 +168,15 @@ def test_two_coordinators_that_are_deaf_to_each_other_leave_the_rest_in_peace(se
         harness.run(20)
         served += len(harness.serving()) > 1
     assert served > 1_500 * 95 // 100
-    assert harness.epoch() - epoch < 30  # In 30 s.
+    assert harness.epoch() - epoch < 3
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4, 5])
-def test_a_leader_that_the_next_coordinator_was_deaf_to_is_replaced_though_that_pauses(
-    seed: int,
-) -> None:
-    """It has been overruled again and again, and knows nothing of the loss."""
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_leader_that_the_next_coordinator_was_deaf_to_is_replaced(seed: int) -> None:
     harness = deaf(seed)
-    harness.run(15_000)
-    rivalries: dict[str, DuelBackoff] = {
-        name: harness.world.role_at(election_of(name)).duel_backoff for name in ("n1", "n2")
-    }
-
-    def not_heard() -> str:
-        """Return who leads while the other one pauses; empty if nobody does."""
-        nodes = harness.world.nodes
-        paused = {name for name, one in rivalries.items() if one.until > nodes[name].now()}
-        lead = rivalries.keys() & set(harness.serving())
-        return min(lead) if lead and not lead & paused and len(paused) == 1 else ""
-
-    harness.until(lambda: bool(not_heard()))
-    lost, epoch = not_heard(), harness.epoch()
+    harness.run(5_000)
+    lost = next(name for name in ("n1", "n2") if name in harness.serving())
+    epoch = harness.epoch()
     harness.world.crash(lost)
     took_ms = harness.until(lambda: harness.epoch() > epoch and len(harness.serving()) == 3)
     assert took_ms < 3_000
@@ -213,4 +199,4 @@ def test_who_was_overruled_often_replaces_a_lost_leader_at_once_when_it_hears_al
         harness.world.power_on(lost)
         harness.run(1_000)
     role: Any = harness.world.role_at(election_of("n1"))
-    assert role.duel_backoff.pause_ms > 1_500
+    assert role.duel_backoff.pause_ms > BAKERY_TIMING.backoff_ms

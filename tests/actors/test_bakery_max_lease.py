@@ -1,23 +1,32 @@
-"""Leases that are longer than the bound of an epoch, which a majority is to be told first."""
+"""Leases that are longer than the default: a majority knows the longest one that may exist."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 from support.electorates import seats
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio
 
-from fencelock.actors.bakery.config import RESEND_MS
+from fencelock.actors.api.message import Released
+from fencelock.actors.bakery.config import BAKERY_TIMING, TRUST_MS_MAX, election_of
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.max_lease import MaxLease
-from fencelock.actors.bakery.message import Seating, Vouched
+from fencelock.actors.bakery.event import BoundKnown, StateBound
+from fencelock.actors.bakery.max_lease import MaxLease, OwnBound, longest_lease_ms
+from fencelock.actors.bakery.message import BoundStatement, Seating, Vouch, Vouched
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
 from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Send
+from fencelock.actors.message import NS_PER_MS, Instant
 
 BOB = Who("c", "bob")
 LONG_MS = 60_000
+LOWERED_MS = 20_000
+"""Time after which a bound that is not needed has been lowered, for certain (ms)."""
 LOCK = Lock(lock="x", who=ANN, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
+SEATING = Seating(1, LIVES, 10_000)
 
 
 def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_knows_of_it() -> None:
@@ -27,22 +36,115 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
     trio.ask("n1", replace(LOCK, who=BOB, hold_ms=5_000))
     trio.settle()
     for leader in trio.leaders.values():
-        leader.epoch_state.bound_ms = 1_000
+        leader.epoch_state.bound.begin(1, 1_000)
     trio.ask("n1", Unlock(lock="x", who=ANN, request=1, fence=FENCE, number=1, waiting=False))
     trio.settle()
     assert trio.heard(Locked) == []
-    assert Raise(bound_ms=5_500) in trio.heard(Raise)
-    trio.leaders["n1"].epoch_state.bound_ms = 5_500
-    trio.pass_time(RESEND_MS)
+    assert StateBound(epoch=1, number=1, bound_ms=5_500) in trio.heard(StateBound)
+    for leader in trio.leaders.values():
+        leader.epoch_state.bound.wait_for(5_500, serving=True)
+        leader.epoch_state.bound.on_known(BoundKnown(epoch=1, number=1))
+    trio.pass_time(BAKERY_TIMING.resend_ms)
     assert [word.hold_ms for word in trio.heard(Locked)] == [5_000]
 
 
-def test_a_majority_that_knows_a_bound_is_counted_in_one_epoch() -> None:
+def test_no_leader_votes_for_a_lease_that_it_did_not_state() -> None:
+    trio = LeaderTrio()
+    trio.leaders["n1"].epoch_state.bound.begin(1, LONG_MS)
+    trio.ask("n1", replace(LOCK, hold_ms=LONG_MS - 500))
+    trio.settle()
+    assert trio.heard(Locked) == []
+    known = [trio.leaders[name].tickets.of("x", ANN)[0].fence for name in ("n2", "n3")]
+    assert known == [0, 0]
+
+
+def test_statements_are_confirmed_by_a_quorum_and_only_the_last_one_counts() -> None:
     bound, electorate = MaxLease("n1"), Electorate(0, seats(*NAMES))
-    bound.begin(Seating(1, LIVES, 10), Raise(bound_ms=LONG_MS), electorate)
-    first = Vouched(epoch=1, bound_ms=LONG_MS)
-    assert bound.on_vouched("n2", Seating(1, LIVES, 10), first, electorate) == []
-    later, second = Seating(2, LIVES, 10), Vouched(epoch=2, bound_ms=LONG_MS)
-    bound.begin(later, Raise(bound_ms=LONG_MS), electorate)
-    assert bound.on_vouched("n3", later, second, electorate) == []
-    assert bound.on_vouched("n1", later, second, electorate) != []
+    first = StateBound(epoch=1, number=1, bound_ms=LONG_MS)
+    assert len(bound.begin(SEATING, first, electorate)) == len(NAMES)
+    assert bound.on_vouched("n2", Vouched(epoch=1, number=1), electorate) == []
+    second = replace(first, number=2, bound_ms=10_000)
+    bound.begin(SEATING, second, electorate)
+    assert bound.on_vouched("n3", Vouched(epoch=1, number=1), electorate) == []
+    assert bound.on_vouched("n3", Vouched(epoch=1, number=2), electorate) == []
+    assert bound.on_vouched("n1", Vouched(epoch=1, number=2), electorate) != []
+    assert bound.begin(Seating(2, LIVES, 10), second, electorate) == []
+
+
+def test_a_leader_that_lowered_its_bound_does_not_raise_it_by_a_late_confirmation() -> None:
+    bound = OwnBound("n1", default_ms=1_000)
+    bound.begin(1, 1_000)
+    (_, sent) = bound.wait_for(LONG_MS, serving=True)
+    assert isinstance(sent, Send)
+    assert sent.message == StateBound(epoch=1, number=1, bound_ms=LONG_MS)
+    for seconds in (10, 20, 30):
+        bound.lower(0, Instant(seconds * 1_000 * NS_PER_MS))
+    bound.on_known(BoundKnown(epoch=1, number=1))
+    assert (bound.bound_ms, bound.stated_ms, bound.number) == (1_000, 1_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("stated", "longest"),
+    [
+        ((), 10_000),
+        ((("n1", LONG_MS),), 10_000),
+        ((("n1", LONG_MS), ("n3", LONG_MS)), LONG_MS),
+        ((("n1", LONG_MS), ("n2", 2_000), ("n3", 1_000)), 2_000),
+    ],
+)
+def test_the_longest_lease_is_one_that_as_many_leaders_stated_as_make_a_quorum(
+    stated: tuple[tuple[str, int], ...], longest: int
+) -> None:
+    statements = [BoundStatement(leader, 1, bound_ms) for leader, bound_ms in stated]
+    assert longest_lease_ms(SEATING, statements) == longest
+
+
+def bounds(harness: ClusterHarness) -> list[int]:
+    """Return the longest lease that may exist, according to each member."""
+    found: list[int] = []
+    for name in harness.names:
+        if harness.world.nodes[name].up:
+            promises: Any = harness.world.role_at(election_of(name)).durable_promises
+            statements = tuple(promises.statements.values())
+            found.append(longest_lease_ms(promises.seating, statements))
+    return found
+
+
+def pause_after_two_are_lost(harness: ClusterHarness) -> int:
+    """Lose two leaders; return the time until there are others that serve (ms)."""
+    harness.until(lambda: len(harness.serving()) == 3)
+    epoch = harness.epoch()
+    for name in harness.serving()[:2]:
+        harness.world.crash(name)
+    return harness.until(lambda: harness.epoch() > epoch, 2 * LONG_MS)
+
+
+def test_a_long_lock_that_was_released_does_not_delay_the_cluster_when_two_leaders_are_lost() -> (
+    None
+):
+    harness = ClusterHarness(5).start().ready()
+    held = harness.lock("n1", hold_ms=LONG_MS)
+    assert min(bounds(harness)) == LONG_MS + GRACE_MS
+    harness.release("n1", held)
+    harness.until(lambda: bool(harness.answers(Released)))
+    harness.run(LOWERED_MS)
+    assert bounds(harness) == [HOLD_MS + GRACE_MS] * 5
+    assert pause_after_two_are_lost(harness) < HOLD_MS + GRACE_MS + TRUST_MS_MAX + 3_000
+
+
+def test_a_long_lock_that_is_held_is_waited_for_when_two_leaders_are_lost() -> None:
+    harness = ClusterHarness(5).start().ready()
+    harness.lock("n1", hold_ms=LONG_MS)
+    harness.run(LOWERED_MS)
+    assert min(bounds(harness)) >= LONG_MS + GRACE_MS - LOWERED_MS
+    assert pause_after_two_are_lost(harness) >= LONG_MS + GRACE_MS - LOWERED_MS
+
+
+def test_a_statement_of_a_node_that_does_not_lead_is_refused() -> None:
+    harness = ClusterHarness(5).start().ready()
+    harness.until(lambda: len(harness.serving()) == 3)
+    role: Any = harness.world.role_at(election_of(harness.serving()[0]))
+    for sender, bound_ms in ((harness.others()[0], 5), (harness.serving()[0], 0)):
+        vouch = Vouch(epoch=role.durable_promises.seating.epoch, number=9, bound_ms=bound_ms)
+        refused = role.handle(election_of(sender), vouch, Instant(10**12))
+        assert [effect.name for effect in refused] == ["bakery.vouch_malformed"]

@@ -19,14 +19,14 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.api.message import Reason, Refused, Released
 from fencelock.actors.bakery.config import election_of, members_of
 from fencelock.actors.message import address_of
-from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+from fencelock.verification.simulation.bakery_judge import BakeryJudge
 
 LONG_MS = 60_000
 
 
-def grown(names: int, founders: int = 3) -> ClusterHarness:
+def grown(names: int, founders: int = 3, seed: int = 1) -> ClusterHarness:
     """Return a cluster of three with further nodes that run, and are no members."""
-    harness = ClusterHarness(names)
+    harness = ClusterHarness(names, seed=seed)
     harness.world.judges.append(BakeryJudge(harness.world))
     founding = harness.names[:founders]
     harness.world.members = tuple(founding)
@@ -94,6 +94,20 @@ def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
     assert harness.lock("n4", owner="ben").fence > held.fence
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(seed: int) -> None:
+    """The coordinator may still have the description that the node sent in its former life."""
+    harness = grown(4, seed=seed)
+    heard(harness, "n4")
+    harness.world.crash("n4")
+    harness.run(100)
+    lose_disk(harness, "n4")
+    while isinstance(answer := ask(harness, "n1", MemberAction.JOIN, "n4"), Refused):
+        assert "n4 has not been heard from" in answer.detail
+        harness.run(5)
+    harness.until(lambda: harness.world.role_at(election_of("n4")).is_voter)
+
+
 def test_a_leader_that_leaves_gives_up_its_seat_and_another_member_takes_it() -> None:
     harness = grown(4)
     heard(harness, "n4")
@@ -117,9 +131,9 @@ def test_the_members_go_on_without_those_that_left_and_forget_none_that_joined()
     heard(harness, "n4", "n5")
     for node in ("n4", "n5"):
         ask(harness, "n1", MemberAction.JOIN, node)
-    ask(harness, "n3", MemberAction.REMOVE, "n1")
+    ask(harness, "n3", MemberAction.LEAVE, "n1")
     harness.world.crash("n1")
-    ask(harness, "n3", MemberAction.REMOVE, "n2")
+    ask(harness, "n3", MemberAction.LEAVE, "n2")
     harness.world.crash("n2")
     harness.until(settled(harness, "n3", "n4", "n5"))
     for name in ("n3", "n4", "n5"):
@@ -136,7 +150,7 @@ def test_removed_nodes_never_vote_again() -> None:
     for node in ("n4", "n5"):
         ask(harness, "n1", MemberAction.JOIN, node)
     for node in ("n1", "n2"):
-        ask(harness, "n3", MemberAction.REMOVE, node)
+        ask(harness, "n3", MemberAction.LEAVE, node)
     harness.until(settled(harness, "n3", "n4", "n5"))
     for name in harness.names:
         harness.world.crash(name)
@@ -148,13 +162,80 @@ def test_removed_nodes_never_vote_again() -> None:
     assert set(harness.serving()) <= {"n3", "n4"}
 
 
+def lose_disk(harness: ClusterHarness, node: str) -> None:
+    """Let ``node`` restart with an empty disk."""
+    harness.world.crash(node)
+    harness.world.nodes[node].disk.lose()
+    for judge in harness.world.judges:
+        judge.disk_replaced(node)  # type: ignore[attr-defined]
+    harness.start(node)
+
+
+def roles_of(harness: ClusterHarness, gate: str = "n1") -> dict[str, NodeRole]:
+    """Return the role of each node, as ``gate`` reports it."""
+    harness.number += 1
+    number = harness.number
+    harness.say(gate, ReadMembers(session="u", request=number))
+    harness.until(lambda: bool(harness.answers(MembersRead, number)))
+    read = harness.answers(MembersRead, number)[0]
+    return {report.node: report.role for report in read.nodes}
+
+
+def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> None:
+    harness = grown(3)
+    harness.until(lambda: len(harness.serving()) == 3)
+    lose_disk(harness, "n3")
+    heard(harness, "n3")
+    assert roles_of(harness)["n3"] is NodeRole.NON_VOTING
+    role: Any = harness.world.role_at(address_of("n1", "proxy"))
+    detail = role.backend.in_flight.readiness.detail
+    assert detail == "ready, but n3 does not vote: fencelock members says what to run"
+    assert ask(harness, "n1", MemberAction.REPLACE, "n3", "n3").done
+    harness.until(lambda: len(harness.serving()) == 3)
+    assert roles_of(harness)["n3"] is NodeRole.MASTER
+    lose_disk(harness, "n2")
+    heard(harness, "n2")
+    assert ask(harness, "n3", MemberAction.REPLACE, "n2", "n2").done
+    harness.until(lambda: len(harness.serving()) == 3)
+
+
+def test_another_member_takes_the_seat_of_a_leader_that_lost_its_disk() -> None:
+    harness = grown(4)
+    heard(harness, "n4")
+    ask(harness, "n1", MemberAction.JOIN, "n4")
+    harness.until(lambda: len(harness.serving()) == 3)
+    lost = harness.serving()[-1]
+    spare = harness.others()[0]
+    held = harness.lock(spare, hold_ms=LONG_MS)
+    lose_disk(harness, lost)
+    harness.until(lambda: spare in harness.serving())
+    harness.release(spare, held)
+    assert harness.lock(spare, owner="ben").fence > held.fence
+
+
+def test_two_lost_disks_of_three_are_shown_with_what_to_do() -> None:
+    harness = grown(3)
+    harness.until(lambda: len(harness.serving()) == 3)
+    for node in ("n2", "n3"):
+        lose_disk(harness, node)
+        heard(harness, node)
+    role: Any = harness.world.role_at(address_of("n1", "proxy"))
+    detail = role.backend.in_flight.readiness.detail
+    assert "of which n2, n3 do not vote; 2 voters are needed" in detail
+    assert 'see "Loss of a majority" in docs/operations.md' in detail
+
+
+def test_a_leader_that_is_down_is_a_member_that_does_not_lead() -> None:
+    harness = grown(3)
+    harness.until(lambda: len(harness.serving()) == 3)
+    harness.world.crash("n3")
+    harness.run(1_000)
+    assert roles_of(harness)["n3"] is NodeRole.MEMBER
+
+
 def test_a_member_that_lost_its_journal_is_replaced_by_itself() -> None:
     harness = grown(3)
-    harness.world.crash("n3")
-    harness.world.nodes["n3"].disk.lose()
-    for judge in harness.world.judges:
-        judge.disk_replaced("n3")  # type: ignore[attr-defined]
-    harness.start("n3")
+    lose_disk(harness, "n3")
     heard(harness, "n3")
     refused = ask(harness, "n1", MemberAction.JOIN, "n3")
     assert "lost its journal: run fencelock replace n3" in refused.detail
@@ -193,7 +274,13 @@ def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
     [
         (MemberAction.JOIN, "n9", "", "n9 has not been heard from"),
         (MemberAction.TRANSFER, "n2", "", "bakery has up to three leaders"),
-        (MemberAction.REMOVE, "n2", "n3", "since n3 does not answer: start it, or remove it"),
+        (
+            MemberAction.REMOVE,
+            "n2",
+            "",
+            "n2 runs, as it answered n1 lately: run fencelock leave n2",
+        ),
+        (MemberAction.LEAVE, "n2", "n3", "since n3 does not answer: start it, or remove it"),
     ],
 )
 def test_a_change_is_refused_with_what_to_do_instead(

@@ -8,9 +8,22 @@ import pytest
 from support.bakery_proxy import MEMBERS, BakeryProxyHarness
 from support.session_harness import of, one
 
-from fencelock.actors.api.message import Acquire, Alive, Cancel, Granted, Reason, Refused, Release
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Contender,
+    Describe,
+    Granted,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+)
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import Terms, leader_of
+from fencelock.actors.bakery.event import ListTickets, Member, Tally
+from fencelock.actors.bakery.message import NOBODY
 from fencelock.actors.bakery.proxy_message import (
     Error,
     HoldRenewed,
@@ -18,12 +31,15 @@ from fencelock.actors.bakery.proxy_message import (
     Locked,
     LockFailed,
     NotLeading,
+    Query,
+    QueryResult,
     RenewHold,
     Unlock,
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
+from fencelock.actors.proxy.message import Reported
 
 ANN = Address("ann/session")
 LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
@@ -257,3 +273,62 @@ def test_a_renewal_goes_to_the_owner_that_a_leader_names(harness: ProxyHarness) 
     (third,) = set(MEMBERS[:3]) - {first, second}
     turned = NotLeading(lock="x", who=Who("ann", "o"), owner=third)
     assert renewal_of(harness.hear(leader_of(second), turned))[0] == third
+
+
+def test_status_says_which_members_are_connected() -> None:
+    harness = BakeryProxyHarness()
+    there = Member("n1", 1, 3, 7, 1, NOBODY, 0, 0)
+    harness.learn(members=(there,))
+    said = harness.hear(Address("ann/session"), Describe(session="ann", request=1))
+    assert one(ListTickets, said)
+    harness.hear(address_of("n4", "node"), Reported(uptime_ms=1, counters=()))
+    status = one(NodeStatus, harness.hear(leader_of("n4"), Tally(serving=False, locks=())))
+    assert status.elected is not None
+    members = [(member.node, member.connected) for member in status.elected.members]
+    assert members == [("n1", True), ("n2", False), ("n3", False), ("n4", False)]
+
+
+def answers(harness: ProxyHarness, said: list[Send], holder: Contender | None) -> list[Send]:
+    """Let n1 and n3 reply to the read in ``said``; return what follows."""
+    query = next(send.message for send in said if isinstance(send.message, Query))
+    follows: list[Send] = []
+    for leader in ("n1", "n3"):
+        result = QueryResult(
+            lock="x",
+            number=query.number,
+            holder=holder,
+            waiters=(),
+            waiting=0,
+            epoch=1,
+            nonce=query.nonce,
+            lapsed_ms=None,
+        )
+        follows += harness.hear(leader_of(leader), result)
+    return follows
+
+
+HELD = LockFailed(lock="x", who=Who("ann", "o"), request=2, error=Error.HELD, detail="held: 7")
+
+
+def test_an_owner_that_a_quorum_knows_to_hold_the_lock_is_refused(harness: ProxyHarness) -> None:
+    leader = asked_of(harness.acquire(request=2), Lock)
+    said = harness.hear(leader, HELD)
+    assert of(Refused, said) == []
+    assert of(Query, harness.hear(leader, HELD)) == []
+    held = Contender("n4", "ann", "o", 7, 5)
+    refused = one(Refused, answers(harness, said, held), ANN)
+    assert (refused.reason, refused.detail) == (Reason.ALREADY_HELD, "held: 7")
+    assert of(Lock, harness.run(3_000)) == []
+
+
+@pytest.mark.parametrize("holder", [None, Contender("n4", "bob", "o", 7, 5)])
+def test_another_leader_is_asked_if_one_did_not_learn_of_a_release(
+    harness: ProxyHarness, holder: Contender | None
+) -> None:
+    leader = asked_of(harness.acquire(request=2), Lock)
+    said = harness.hear(leader, HELD)
+    assert answers(harness, said, holder) == []
+    other = asked_of(harness.run(300)[:1], Lock)
+    assert other != leader
+    granted = harness.hear(other, locked(Who("ann", "o"), 2))
+    assert one(Granted, granted, ANN).request == 2

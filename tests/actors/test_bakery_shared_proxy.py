@@ -1,20 +1,20 @@
-"""Read/write locks at a proxy of `bakery`: older leaders, and reads of several holders."""
+"""Read/write locks at a proxy of `bakery`: the modes of requests, and reads of several holders."""
 
 from __future__ import annotations
 
 import pytest
 from support.bakery_proxy import MEMBERS, BakeryProxyHarness
 from support.leader_trio import NOW
-from support.session_harness import of, one
+from support.session_harness import of
 
-from fencelock.actors.api.message import Contender, Reason, Refused
+from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX
 from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.message import NOBODY
-from fencelock.actors.bakery.proxy_message import Lock, QueryResult, Unlock
+from fencelock.actors.bakery.proxy_message import Lock, QueryResult
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 
@@ -25,12 +25,9 @@ NAME = object_name(RWLOCK, "x")
 class ProxyHarness(BakeryProxyHarness):
     """The proxy of n4 and its read/write lock x."""
 
-    def lead(self, epoch: int, *, older: str = "") -> list[Send]:
-        """Let the leaders be known, of which ``older`` knows no shared tickets."""
-        members = tuple(
-            Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0, shares=name != older)
-            for name in MEMBERS
-        )
+    def lead(self, epoch: int) -> list[Send]:
+        """Let the leaders be known."""
+        members = tuple(Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0) for name in MEMBERS)
         return self.learn(epoch, members=members)
 
     def acquire(self, *, write: bool, request: int = 1) -> list[Send]:
@@ -59,29 +56,6 @@ def test_a_request_says_its_mode(harness: ProxyHarness, *, write: bool) -> None:
         label="",
         shared=not write,
     )
-
-
-@pytest.mark.parametrize("write", [True, False])
-def test_both_modes_are_refused_in_words_while_a_leader_is_older(
-    harness: ProxyHarness, *, write: bool
-) -> None:
-    harness.lead(1, older="n2")
-    refused = one(Refused, harness.acquire(write=write), ANN)
-    assert refused.reason is Reason.UNSUPPORTED
-    assert refused.detail == (
-        "leader n2 runs a release without shared locks: bakery has read/write locks once all "
-        "leaders run a later one"
-    )
-
-
-def test_a_wait_is_refused_and_undone_when_an_older_leader_is_elected(
-    harness: ProxyHarness,
-) -> None:
-    harness.lead(1)
-    harness.acquire(write=False)
-    said = harness.lead(2, older="n3")
-    assert one(Refused, said, ANN).reason is Reason.UNSUPPORTED
-    assert of(Unlock, said)[0].waiting
 
 
 def holder(owner: str, fence: int, times: int = 1) -> Contender:

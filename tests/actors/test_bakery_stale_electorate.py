@@ -1,4 +1,4 @@
-"""`bakery`: a coordinator that proposed before it learned of other members, and older releases."""
+"""`bakery`: a coordinator that proposed before it learned of other members."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from fencelock.actors.bakery.event import Connected, ElectionDue, Member
 from fencelock.actors.bakery.message import Chosen, Install, Promised, Propose, Seating
 from fencelock.actors.effect import Send
 from fencelock.actors.membership import Member as Seat
-from fencelock.actors.message import NS_PER_MS, Instant, Message
-from fencelock.transport.codec import decode, encode
+from fencelock.actors.message import NS_PER_MS, Instant
 
 JOURNALS = {f"n{number}": number for number in range(1, 6)}
 FIVE = tuple(Seat(name, "", journal) for name, journal in JOURNALS.items())
@@ -106,26 +105,8 @@ def test_nobody_promises_the_members_of_before_a_change_that_it_knows() -> None:
     assert role.durable_promises.promised == LATER.epoch
 
 
-def test_a_node_of_an_earlier_release_does_not_undo_a_change() -> None:
-    """It repeats a seating that it learned, without the members, which it does not know."""
+def test_a_seating_with_the_members_of_before_a_change_does_not_undo_the_change() -> None:
     role = coordinator(LATER, GROWN)
     seen = [("n1", LATER, GROWN), ("n2", LATER, GROWN), ("n3", LATER, FOUNDERS)]
     role.handle(election_of("n1"), connected(*seen), BEGAN)
     assert role.electorate == GROWN
-
-
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        (
-            "8218468307818264776f72640707",
-            Install(seating=Seating(7, (Chosen("word", 7),), 7)),
-        ),
-        ("83184107818264776f726407", Propose(epoch=7, leaders=(Chosen("word", 7),))),
-    ],
-)
-def test_records_of_the_founders_are_those_of_the_release_before(
-    record: str, message: Message
-) -> None:
-    assert encode(message) == bytes.fromhex(record)
-    assert decode(bytes.fromhex(record)) == message

@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
-from fencelock.cluster.config import loopback, parse, starting_config
+from fencelock.cluster.node.config import loopback, parse, starting_config
 
 MEMBERS = (MemberSeen("n1", True, 14), MemberSeen("n2", True, 15), MemberSeen("n3", False, 0))
 HOLDER = Contender("n1", "c", "first", 7, 10)

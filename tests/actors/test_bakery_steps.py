@@ -16,8 +16,8 @@ from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.topology import NodeContext, Recipe, bakery
+from fencelock.cluster.node.topology import NodeContext, Recipe, bakery
+from fencelock.verification.simulation.network import Cut
 
 
 class OneView(Leader):
@@ -121,17 +121,32 @@ def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
     assert harness.granted(asked, 500).fence > pack_fence(1, 1)
 
 
-def test_numbers_at_their_limit_refuse_one_lock_and_stop_nothing() -> None:
+def test_numbers_at_their_limit_stop_nothing() -> None:
     """F15, scenarios 35 and 63 (!)."""
     harness = ClusterHarness(3).start().ready()
     for name in harness.serving():
         harness.leader(name).tickets.note("x", COUNTER_MAX)
+    first = harness.lock("n1")
+    asked = harness.acquire("n2", owner="ben")
+    harness.release("n1", first)
+    assert harness.granted(asked).fence > first.fence
+
+
+def test_fences_at_their_limit_refuse_one_lock_until_the_next_epoch() -> None:
+    harness = ClusterHarness(3).start().ready()
+    for name in harness.serving():
+        harness.leader(name).tickets.note("x", 0, pack_fence(harness.epoch(), COUNTER_MAX - 1))
     asked = harness.acquire("n1")
     harness.until(lambda: bool(harness.answers(Refused, asked)))
     refused = harness.answers(Refused, asked)[0]
     assert refused.reason is Reason.OVERLOADED
     assert "reached their limit" in refused.detail
     assert harness.lock("n1", "y").lock == "y"
+    epoch = harness.epoch()
+    harness.world.crash("n3")
+    harness.world.power_on("n3")  # In its new life it is not the leader that it was.
+    harness.until(lambda: harness.epoch() > epoch)
+    assert harness.lock("n1", owner="ben").fence > pack_fence(epoch + 1, 0)
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -21,7 +21,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, ClusterState, WatchCluster
-from fencelock.actors.session.session_state import WATCH_MS
+from fencelock.actors.session.upkeep import WATCH_MS
 
 ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
 MEMBERS = ("n1", "n2", "n3")

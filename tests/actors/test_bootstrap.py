@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 from support.effects import HOST, T0, sent
 
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap import (
+    ACT_MS,
     FORMER_MAX,
     FOUNDED_MS_MAX,
     GREET_MS,
     GREET_RETRY_MS,
+    GREET_TRIPS,
     JOIN_RETRY_MS,
     RENEW_MS,
     Bootstrap,
+    GroupMessage,
     JoinRetry,
     JournalStatus,
     RenewStart,
     bootstrap_of,
-    vote_id,
+    greet_time_ms,
 )
 from fencelock.actors.bootstrap_message import (
+    Found,
+    Founding,
     GroupConfig,
     Join,
     JoinAck,
@@ -32,17 +38,33 @@ from fencelock.actors.bootstrap_message import (
     StopVoting,
     Superseded,
     Voter,
+    VotersChanged,
     VotingStatus,
+    vote_id,
 )
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.effect import (
+    Checkpoint,
+    Effect,
+    Effects,
+    JoinGroup,
+    Observe,
+    Send,
+    Spawn,
+    Wake,
+)
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
 from fencelock.actors.paxos.config import acceptor_of
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.role_message import Level, LinkDown, LinkUp, RoleNotice
+from fencelock.actors.timing import ROUND_TRIP_MS, ROUND_TRIP_MS_MAX
+from fencelock.transport.sockets import RECONNECT_MS_MAX
 
 DATE_MS = 1_800_000_000_000
-LISTENER = address_of("x", "proxy")
+LISTENER = PROXY = address_of("x", "proxy")
 ACCEPTOR = address_of("x", "acceptor")
 JOURNALS = {"a": 1, "b": 2, "c": 3}
+GROUP = 10
+"""The group that ``a`` founds in its first life."""
 
 
 def start_of(node: str, *, journal: int = 0, incarnation: int = 1, boot: int = 0) -> Start:
@@ -52,7 +74,7 @@ def start_of(node: str, *, journal: int = 0, incarnation: int = 1, boot: int = 0
 
 def group(to: int = 0, **journals: int) -> GroupConfig:
     voters = tuple(Voter(member, journal) for member, journal in (JOURNALS | journals).items())
-    return GroupConfig(to=to, founded_ms=DATE_MS, voters=voters)
+    return GroupConfig(to=to, group=GROUP, founded_ms=DATE_MS, voters=voters)
 
 
 def seat(
@@ -71,7 +93,7 @@ def bootstrap(
 ) -> tuple[Bootstrap, Effects]:
     """Return a role that has begun, with ``options`` of `Bootstrap`, and its first effects."""
     own = start or start_of(node)
-    options = {"records": (), "durable": True, **options}
+    options = {"records": (), "durable": True, "founding": Founding.NEW, **options}
     role = Bootstrap(
         bootstrap_of(node),
         HOST,
@@ -89,13 +111,14 @@ def bootstrap(
 
 
 def receive(
-    role: Bootstrap, node: str, event: Join | JoinAck | GroupConfig | Superseded
+    role: Bootstrap, node: str, event: GroupMessage, at_ms: int | None = None
 ) -> list[Effect]:
-    return list(role.handle(bootstrap_of(node), event, T0))
+    now = T0 if at_ms is None else Instant(T0 + at_ms * NS_PER_MS)
+    return list(role.handle(bootstrap_of(node), event, now))
 
 
-def join(node: str, *, founded_ms: int = 0, start: Start | None = None) -> Join:
-    return Join(start=start or start_of(node), founded_ms=founded_ms)
+def join(node: str, *, group: int = 0, start: Start | None = None) -> Join:
+    return Join(start=start or start_of(node), group=group)
 
 
 def ack(to: str, sender: str, *, follows: bool = False, start: Start | None = None) -> JoinAck:
@@ -237,7 +260,7 @@ def test_a_group_of_another_journal_of_the_first_member_than_the_one_followed_ha
 def test_a_registered_journal_votes_once_all_others_confirm_its_start() -> None:
     records = [group(), Started(member="b", start=start_of("b", incarnation=4))]
     role, begun = bootstrap("b", records=records)
-    assert sent(begun, Join) == [Join(start=start_of("b", incarnation=5), founded_ms=DATE_MS)] * 2
+    assert sent(begun, Join) == [Join(start=start_of("b", incarnation=5), group=GROUP)] * 2
     assert begun[-1] == Wake(GREET_RETRY_MS, JoinRetry())
     assert seated([*begun, *receive(role, "a", ack("b", "a"))]) == []
 
@@ -298,10 +321,10 @@ def sent_notices(effects: Effects) -> list[RoleNotice]:
 def test_a_start_from_an_old_copy_is_told_so(incarnation: int) -> None:
     peer, _ = voter("a")
     latest = start_of("b", incarnation=4)
-    receive(peer, "b", join("b", founded_ms=DATE_MS, start=latest))
+    receive(peer, "b", join("b", group=GROUP, start=latest))
 
     old = start_of("b", incarnation=incarnation, boot=99)
-    effects = receive(peer, "b", join("b", founded_ms=DATE_MS, start=old))
+    effects = receive(peer, "b", join("b", group=GROUP, start=old))
 
     warning = "b was started from an old copy of its journal: it does not vote"
     assert effects == [
@@ -316,19 +339,19 @@ def test_the_latest_start_of_a_peer_is_durable_before_it_is_confirmed_and_outliv
 ):
     peer, _ = voter("a")
     latest = start_of("b", incarnation=4)
-    effects = receive(peer, "b", join("b", founded_ms=DATE_MS, start=latest))
+    effects = receive(peer, "b", join("b", group=GROUP, start=latest))
     kinds = [type(effect) for effect in effects]
     assert kinds == [Checkpoint, Send]
 
     again, _ = bootstrap("a", records=written(effects))
-    old = join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=3, boot=99))
+    old = join("b", group=GROUP, start=start_of("b", incarnation=3, boot=99))
     assert Observe("bootstrap.old_copy") in receive(again, "b", old)
 
 
 def test_the_same_start_may_be_announced_again_and_raised() -> None:
     peer, _ = voter("a")
-    first = join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=4))
-    raised = join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=5))
+    first = join("b", group=GROUP, start=start_of("b", incarnation=4))
+    raised = join("b", group=GROUP, start=start_of("b", incarnation=5))
     for announced in (first, raised, first):
         assert len(sent(receive(peer, "b", announced), JoinAck)) == 1
 
@@ -367,7 +390,7 @@ def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
 
     raised = start_of("b", incarnation=3)
     assert Started(member="b", start=raised) in written(renewed)
-    assert sent(renewed, Join) == [Join(start=raised, founded_ms=DATE_MS)] * 2
+    assert sent(renewed, Join) == [Join(start=raised, group=GROUP)] * 2
     assert renewed[-1] == Wake(RENEW_MS, RenewStart())
 
 
@@ -393,7 +416,8 @@ def test_a_group_that_is_for_another_life_or_none_is_dropped(wrong: GroupConfig)
 def test_a_second_group_is_not_taken() -> None:
     role, _ = voter("b")
 
-    assert receive(role, "a", group(20, c=9)) == [Observe("bootstrap.other_group")]
+    other = replace(group(20), group=GROUP + 1)
+    assert receive(role, "a", other) == [Observe("bootstrap.other_group")]
 
 
 @pytest.mark.parametrize("start", [Start(0, 1, 1), Start(1, 0, 1), Start(1, 1, 1 << 63)])
@@ -437,19 +461,19 @@ def test_without_a_disk_nothing_is_written() -> None:
 def test_votes_of_a_member_that_runs_on_an_old_copy_do_not_count_until_it_is_itself_again() -> None:
     role, _ = voter("a")
     assert acceptor_of("b") in role.registered
-    receive(role, "b", join("b", founded_ms=DATE_MS, start=start_of("b", incarnation=4)))
+    receive(role, "b", join("b", group=GROUP, start=start_of("b", incarnation=4)))
 
     old = start_of("b", incarnation=3, boot=99)
-    receive(role, "b", join("b", founded_ms=DATE_MS, start=old))
+    receive(role, "b", join("b", group=GROUP, start=old))
     assert acceptor_of("b") not in role.registered
 
     later = start_of("b", incarnation=5, boot=100)
-    receive(role, "b", join("b", founded_ms=DATE_MS, start=later))
+    receive(role, "b", join("b", group=GROUP, start=later))
     assert role.registered[acceptor_of("b")] == vote_id(group(), "b")
 
 
 def test_votes_name_the_group_so_that_a_founding_that_was_lost_cannot_use_them() -> None:
-    assert vote_id(group(), "b") != vote_id(group(a=9), "b")
+    assert vote_id(group(), "b") != vote_id(replace(group(), group=9), "b")
     assert len({vote_id(group(), member) for member in "abc"}) == 3
 
 
@@ -468,3 +492,214 @@ def test_a_member_whose_copy_is_old_before_any_cluster_began_says_what_to_do() -
     effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
 
     assert "start it with an empty folder" in why(effects)
+
+
+# One group: founding is an act
+
+
+def test_without_an_act_of_an_operator_nothing_is_founded() -> None:
+    role, _ = bootstrap("a", founding=Founding.NO)
+    receive(role, "b", ack("a", "b", follows=True))
+    effects = receive(role, "c", ack("a", "c", follows=True))
+
+    assert role.group is None
+    assert "no cluster is known to a, b, c" in why(effects)
+
+
+def test_after_the_act_all_others_must_follow_again() -> None:
+    role, _ = bootstrap("a", founding=Founding.NO)
+    for other in ("b", "c"):
+        receive(role, other, ack("a", other, follows=True), GREET_MS)
+    assert sent(receive(role, "b", Found(), GREET_MS), Join) == [join("a")] * 2
+    assert role.group is None
+
+    for other in ("b", "c"):
+        receive(role, other, ack("a", other, follows=True), GREET_MS)
+    assert names_and_journals(role) == JOURNALS
+
+
+def names_and_journals(role: Bootstrap) -> dict[str, int] | None:
+    return None if role.group is None else dict(role.group.voters)
+
+
+@pytest.mark.parametrize(("late_ms", "founds"), [(ACT_MS - 1, True), (ACT_MS, False)])
+def test_an_act_whose_command_has_ended_founds_nothing(late_ms: int, founds: bool) -> None:
+    role, _ = bootstrap("a", founding=Founding.NO)
+    receive(role, "b", Found(), GREET_MS)
+    receive(role, "b", Found(), GREET_MS + ACT_MS - 1)  # The command repeats it.
+    at_ms = GREET_MS + ACT_MS - 1 + late_ms
+
+    receive(role, "b", ack("a", "b", follows=True), at_ms)
+    effects = receive(role, "c", ack("a", "c", follows=True), at_ms)
+
+    assert (role.group is not None) == founds
+    assert founds or "begin it: fencelock found" in why(effects)
+
+
+def test_all_must_follow_again_after_a_second_act() -> None:
+    role, _ = bootstrap("a", founding=Founding.NO)
+    receive(role, "b", Found(), GREET_MS)
+    receive(role, "b", ack("a", "b", follows=True), GREET_MS)
+    receive(role, "b", Found(), 2 * ACT_MS)
+    receive(role, "c", ack("a", "c", follows=True), 2 * ACT_MS)
+    assert role.group is None
+
+
+def test_an_operators_request_founds_a_group_of_one_node() -> None:
+    role, _ = bootstrap("a", members="a", founding=Founding.NO)
+    wanted = ChangeMembers(action=MemberAction.FOUND, node="a", session="o", request=1)
+    relay = Relay(client=Address("o/o"), request=wanted)
+
+    (early,) = sent(role.handle(PROXY, relay, T0), Relayed)
+    (late,) = sent(role.handle(PROXY, relay, Instant(T0 + GREET_MS * NS_PER_MS)), Relayed)
+
+    replies = [early.reply, late.reply]
+    assert [one.done for one in replies if isinstance(one, MembersChanged)] == [False, True]
+
+
+def test_the_first_member_founds_only_after_it_has_listened_for_members_that_are_left() -> None:
+    role, _ = bootstrap("a", founding=Founding.ONCE)
+    for other in ("b", "c"):
+        effects = receive(role, other, ack("a", other, follows=True), GREET_MS - 1)
+    assert role.group is None
+    assert "a listens whether a member is left" in why(effects)
+
+    role.handle(role.address, JoinRetry(), Instant(T0 + GREET_MS * NS_PER_MS))
+    assert names_and_journals(role) == JOURNALS
+
+
+@pytest.mark.parametrize("founding", [Founding.NO, Founding.ONCE])
+def test_a_node_follows_only_after_it_has_listened_for_members_that_are_left(
+    founding: Founding,
+) -> None:
+    role, _ = bootstrap("b", founding=founding)
+    follows = [
+        sent(receive(role, "a", join("a"), at_ms), JoinAck)[0].follows
+        for at_ms in (GREET_MS - 1, GREET_MS)
+    ]
+    assert follows == [False, True]
+
+
+def test_a_node_alone_listens_too_and_tries_again_by_itself() -> None:
+    role, begun = bootstrap("a", members="a", founding=Founding.ONCE)
+    assert role.group is None
+    assert Wake(JOIN_RETRY_MS, JoinRetry()) in begun
+
+    later = role.handle(role.address, JoinRetry(), Instant(T0 + GREET_MS * NS_PER_MS))
+    assert Observe("bootstrap.founded") in later
+
+
+def test_slow_links_are_given_longer_to_come_up() -> None:
+    assert greet_time_ms(ROUND_TRIP_MS) == GREET_MS
+    assert greet_time_ms(ROUND_TRIP_MS_MAX) >= RECONNECT_MS_MAX + GREET_TRIPS * ROUND_TRIP_MS_MAX
+
+
+def test_an_act_founds_nothing_where_another_knows_a_group() -> None:
+    role, _ = bootstrap("a", start=start_of("a", journal=9))
+    receive(role, "b", ack("a", "b", follows=True))
+    receive(role, "c", group(10))
+
+    assert role.group == group()
+    assert role.standing is JournalStatus.NON_VOTING
+
+
+def test_a_node_without_a_group_asks_whoever_contacts_it_and_takes_its_group() -> None:
+    role, _ = bootstrap("b", start=start_of("b", journal=8, boot=80), grows=True)
+    asked = role.handle(bootstrap_of("z"), join("a", group=GROUP), T0)
+    assert [effect.to for effect in asked if isinstance(effect, Send)] == [bootstrap_of("z")]
+
+    effects = role.handle(bootstrap_of("z"), group(80), T0)
+
+    assert role.group == group()
+    assert JoinGroup(GROUP) in effects
+
+
+def test_a_former_member_that_starts_empty_serves_nobody_until_it_is_a_member_again() -> None:
+    peer, _ = bootstrap("a", records=[group()], grows=True)
+    peer.handle(peer.address, VotersChanged(voters=(Voter("a", 1), Voter("d", 4))), T0)
+    lost = start_of("b", journal=8, boot=80)
+    (config,) = sent(peer.handle(bootstrap_of("b"), join("b", start=lost), T0), GroupConfig)
+    assert config.removed
+
+    role, _ = bootstrap("b", start=lost, grows=True)
+    effects = receive(role, "a", config)
+    (status,) = sent(effects, VotingStatus)
+    assert not status.serves
+    assert "serves nobody" in status.why
+    role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
+    back = role.handle(role.address, VotersChanged(voters=(Voter("a", 1), Voter("b", 8))), T0)
+    assert [status.serves for status in sent(back, VotingStatus)] == [True]
+
+
+def test_founding_again_takes_no_group_of_others_and_raises_the_fences() -> None:
+    role, _ = bootstrap("a", start=start_of("a", journal=9), founding=Founding.AGAIN)
+    assert receive(role, "c", group(10)) == [Observe("bootstrap.given_up_group")]
+    for other in ("b", "c"):
+        receive(role, other, ack("a", other, follows=True))
+
+    assert role.group is not None
+    assert role.group.fence_floor == DATE_MS * 1_000
+
+
+def test_a_node_that_knows_the_group_names_it_to_each_node_whose_link_comes_up() -> None:
+    role, _ = voter("b")
+    announced = role.handle(address_of("b", "node"), LinkUp(node="a"), T0)
+    assert [(one.to, one.message) for one in announced if isinstance(one, Send)] == [
+        (bootstrap_of("a"), join("b", group=GROUP, start=role.own))
+    ]
+
+
+@pytest.mark.parametrize("knows", ["c", "z"])
+def test_no_group_is_founded_while_a_node_that_belongs_to_one_has_not_replied(knows: str) -> None:
+    role, _ = bootstrap("a", start=start_of("a", journal=9), grows=True)
+    effects = list(role.handle(bootstrap_of(knows), join("c", group=GROUP), T0))
+    for other in ("b", "c"):
+        effects += receive(role, other, ack("a", other, follows=True))
+    assert role.group is None
+    assert f"{knows} belongs to this cluster" in why(effects)
+
+    role.handle(bootstrap_of(knows), group(10), T0)
+    assert role.group == group()
+
+
+def test_a_node_that_started_again_without_its_group_keeps_nobody_waiting() -> None:
+    role, _ = bootstrap("a", durable=False)
+    receive(role, "b", join("b", group=GROUP))
+    receive(role, "b", join("b", start=start_of("b", journal=8, boot=80)))
+    receive(role, "b", ack("a", "b", follows=True, start=start_of("b", journal=8, boot=80)))
+    receive(role, "c", ack("a", "c", follows=True))
+    assert role.group is not None
+
+
+def test_a_follower_whose_link_broke_must_follow_again() -> None:
+    role, _ = bootstrap("a")
+    receive(role, "b", ack("a", "b", follows=True))
+    role.handle(address_of("a", "node"), LinkDown(node="b"), T0)
+    receive(role, "c", ack("a", "c", follows=True))
+    assert role.group is None
+
+    receive(role, "b", ack("a", "b", follows=True))
+    assert role.group == group()
+
+
+def test_fences_of_a_group_that_follows_another_begin_at_the_date_of_its_founding() -> None:
+    role, _ = bootstrap("a", founding=Founding.AGAIN)
+    receive(role, "b", ack("a", "b", follows=True))
+    later = Instant(T0 + 60_000 * NS_PER_MS)
+    role.handle(bootstrap_of("c"), ack("a", "c", follows=True), later)
+
+    assert role.group is not None
+    assert role.group.fence_floor == (DATE_MS + 60_000) * 1_000
+
+
+def test_that_a_former_member_became_one_again_outlives_its_restart() -> None:
+    role, _ = bootstrap("a", start=start_of("a", journal=9), grows=True, founding=Founding.NO)
+    receive(role, "c", replace(group(10), removed=True))
+    voters = (Voter("a", 9), Voter("b", 2), Voter("c", 3))
+    back = role.handle(bootstrap_of("a"), VotersChanged(voters=voters), T0)
+    assert [one.removed for one in written(back) if isinstance(one, GroupConfig)] == [False]
+
+
+def test_founding_again_says_that_it_does_nothing_on_a_node_with_a_group() -> None:
+    _, effects = bootstrap("a", records=[group()], founding=Founding.AGAIN)
+    assert any("--found-again does nothing" in one.text for one in sent(effects, RoleNotice))

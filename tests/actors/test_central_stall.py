@@ -9,11 +9,17 @@ import pytest
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.session_message import Evict
 from fencelock.actors.message import NS_PER_MS, Address, address_of
-from fencelock.cluster.simulation.judge import LockJudge, judge_progress
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, Mood, client_session
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import ProtocolSettings, central
+from fencelock.cluster.node.topology import ProtocolSettings, central
+from fencelock.verification.simulation.judge import LockJudge, judge_progress
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import (
+    ClientPlan,
+    Finish,
+    LockUser,
+    Mood,
+    client_session,
+)
+from fencelock.verification.simulation.world import World
 
 SERVER_NODE = "n1"
 MEMBERS = ("n1", "n2", "n3")

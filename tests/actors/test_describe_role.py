@@ -35,9 +35,9 @@ from fencelock.actors.role_message import (
     RoleDescription,
     queue_of,
 )
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import parse
 from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all
+from fencelock.cluster.node.config import parse
+from fencelock.cluster.testing.ports import free_ports
 
 LONG_S = 30.0
 PROTOCOLS = ("bakery", "central", "lamport", "paxos")
@@ -52,7 +52,7 @@ def cluster(protocol: str, folder: Path, size: int = 3) -> Generator[dict[str, N
         lines.append(f'[nodes.{name}]\naddress = "tcp://127.0.0.1:{port}"')
     config = parse("\n".join(lines), folder)
     with ExitStack() as stack:
-        nodes = {name: stack.enter_context(Node.start(config, name)) for name in names}
+        nodes = {name: stack.enter_context(Node.start(config, name, found=True)) for name in names}
         nodes[names[-1]].proxy.ask(Acquire(lock="first"), timeout=LONG_S)
         yield nodes
 
@@ -203,6 +203,10 @@ class Plain(Role[Granted]):
         return ()
 
 
+def raise_fault(doing: str, error: Exception) -> None:
+    raise AssertionError(doing) from error
+
+
 def cell_of(role: type[Role[Any]], name: str = "role") -> RoleSlot:
     host: Any = None
     return RoleSlot(role(Address(f"n1/{name}"), host))
@@ -212,18 +216,18 @@ def test_a_role_without_a_summary_still_has_a_kind_and_counters() -> None:
     role_slot = cell_of(Plain)
     role_slot.counters["plain.seen"] += 2
     counters = (Counted("plain.seen", 2),)
-    assert describe(role_slot, 3) == RoleDescription("role", "Plain", 3, (), counters)
+    assert describe(role_slot, 3, raise_fault) == RoleDescription("role", "Plain", 3, (), counters)
 
 
 def test_a_description_is_bounded() -> None:
     role_slot = cell_of(Verbose)
     role_slot.counters.update({f"c.{number}": 1 for number in range(COUNTERS_MAX + 5)})
-    shown = describe(role_slot, 0)
+    shown = describe(role_slot, 0, raise_fault)
     assert len(shown.summary) == SUMMARY_MAX
     assert all(len(fact.value) == VALUE_CHARS_MAX for fact in shown.summary)
     assert len(shown.counters) == COUNTERS_MAX
     cells = [cell_of(Plain, f"r{number}") for number in range(ROLES_MAX + 5)]
-    assert len(describe_all(cells, Counter())) == ROLES_MAX
+    assert len(describe_all(cells, Counter(), raise_fault)) == ROLES_MAX
     queue = queue_of("a", ["n1"] * (QUEUED_MAX + 5))
     assert (len(queue.queue), queue.length) == (QUEUED_MAX, QUEUED_MAX + 5)
 

@@ -86,7 +86,7 @@ class PaperMembers:
     def deliver(self, source: str, to: str) -> None:
         stamp, content = self.links[source, to].popleft()
         assert isinstance(content, Content)
-        self.clocks[to].arrived(stamp)
+        assert self.clocks[to].arrived(stamp)
         self.tell(to, Delivered(origin=source, message=content))
 
     def deliver_all(self) -> None:
@@ -160,7 +160,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: PaperMembers) 
     trio.want("n1")
     trio.deliver("n1", "n3")
     trio.deliver("n3", "n1")
-    trio.clocks["n2"].arrived(1_000)
+    assert trio.clocks["n2"].arrived(1_000)
     trio.want("n2")
     trio.deliver("n2", "n1")
 
@@ -170,7 +170,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: PaperMembers) 
 def test_a_message_sent_before_the_request_is_no_evidence(trio: PaperMembers) -> None:
     """Rule 4: "sent after your request": n2's request is earlier, and it is ahead."""
     trio.want("n2")
-    trio.clocks["n1"].arrived(1_000)
+    assert trio.clocks["n1"].arrived(1_000)
     trio.want("n1")
     trio.deliver("n1", "n3")
     trio.deliver("n3", "n1")

@@ -18,9 +18,9 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.message import Address, Message
-from fencelock.actors.paxos.in_flight import REPEAT_MS
+from fencelock.actors.session.lease import LINGER_MS
 from fencelock.actors.session.session import TTL_MS
-from fencelock.actors.session.session_lease import LINGER_MS
+from fencelock.actors.timing import TIMING
 
 
 def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: LocalCallers) -> None:
@@ -29,7 +29,7 @@ def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: LocalCal
     inside.do(TWO, Acquire(lock="b"))
     assert [type(command).__name__ for command in inside.commands] == ["Open"]
     inside.silent = False
-    inside.pass_time(2 * REPEAT_MS)
+    inside.pass_time(2 * TIMING.outcome_ms)
     assert inside.fence(ONE) < inside.fence(TWO)
     assert list(inside.table.sessions.by_id) == ["n1/b00.1"]
 
@@ -115,7 +115,7 @@ def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: Loc
     inside.silent = True
     inside.do(ONE, A)
     inside.do(ONE, Abandon())
-    assert inside.locks_after_reply(REPEAT_MS) == {}
+    assert inside.locks_after_reply(TIMING.outcome_ms) == {}
 
 
 def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(

@@ -19,17 +19,17 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Divergence, Skipped
-from fencelock.actors.paxos.in_flight import REPEAT_MS
+from fencelock.actors.session.lease import KEEPS_PER_TTL
 from fencelock.actors.session.message import Close, Closed
-from fencelock.actors.session.pending import (
+from fencelock.actors.session.requests import (
     ANSWER_MS,
+    CANCEL_MS_MAX,
     DECISION_MS,
     MARGIN_MS,
     RETRY_MS_MAX,
-    WITHDRAWAL_MS_MAX,
 )
 from fencelock.actors.session.session import TICK_MS, TTL_MS
-from fencelock.actors.session.session_lease import KEEPS_PER_TTL
+from fencelock.actors.timing import TIMING
 
 
 def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
@@ -45,7 +45,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
     assert refused.reason is Reason.UNAVAILABLE
     assert "n1 (a majority of n1, n2, n3 has not answered for" in refused.detail
     inside.silent = False
-    inside.pass_time(WITHDRAWAL_MS_MAX)
+    inside.pass_time(CANCEL_MS_MAX)
     assert list(inside.table.locks) == ["a"]
     assert inside.heard(TWO, Granted) == []
     assert len(inside.node.proxy.backend) == 0
@@ -58,7 +58,7 @@ def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     assert inside.reason(ONE) is Reason.UNAVAILABLE
     (refused,) = inside.heard(ONE, Refused)
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail
-    assert inside.locks_after_reply(WITHDRAWAL_MS_MAX) == {}
+    assert inside.locks_after_reply(CANCEL_MS_MAX) == {}
 
 
 def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
@@ -75,7 +75,7 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     assert refused.reason is Reason.OWNERSHIP_LOST
     assert "nothing confirmed the session" in refused.detail
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail
-    assert inside.locks_after_reply(RETRY_MS_MAX + REPEAT_MS) == {}, (
+    assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}, (
         "the session that was given up is ended"
     )
 
@@ -101,7 +101,7 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCalle
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     inside.pass_time(ANSWER_MS // 2 + TICK_MS)
     assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
-    assert inside.locks_after_reply(RETRY_MS_MAX + REPEAT_MS) == {}
+    assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}
 
 
 def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
@@ -112,7 +112,7 @@ def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     inside.pass_time(ANSWER_MS + 2 * TICK_MS)
     assert inside.reason(TWO) is Reason.UNAVAILABLE
-    assert inside.locks_after_reply(REPEAT_MS) == {}
+    assert inside.locks_after_reply(TIMING.outcome_ms) == {}
 
 
 def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
@@ -129,7 +129,7 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) ->
     assert inside.heard(THREE, Granted) == []
     assert inside.held() == []
     inside.silent = False
-    inside.pass_time(2 * REPEAT_MS)
+    inside.pass_time(2 * TIMING.outcome_ms)
     assert inside.fence(THREE) != 9
 
 
@@ -192,7 +192,7 @@ def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
     inside.do(THREE, Close())
     assert inside.heard(THREE, Closed) == []
     inside.silent = False
-    inside.pass_time(REPEAT_MS)
+    inside.pass_time(TIMING.outcome_ms)
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
     assert (inside.table.locks, inside.table.sessions.by_id) == ({}, {})
     inside.do(THREE, Close())

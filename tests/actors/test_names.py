@@ -12,6 +12,9 @@ from fencelock.actors.api.latch import CountDown
 from fencelock.actors.api.map import GetEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.name import (
+    DEFAULT_IGNORABLE,
+    UNICODE,
+    WHITE_SPACE,
     check_lock_name,
     check_new_lock_name,
     check_owner,
@@ -41,7 +44,13 @@ UNASSIGNED = (0x378, 0x1FAE8, 0x1FAE9, 0x2FFC, 0xE000, 0xF0000, 0x10FFFF)
 INVISIBLE = (
     " \u00a0\u00ad\u034f\u115f\u1160\u17b4\u180b\u180e\u2000\u200b\u200d\u202f\u205f\u2060\u2064"
 )
+BLANK = "\u206a\ufff9\ufffc\U00013430\U00013441\U00016fe4\U0001d159\U0001d173"
 MORE = "\u2800\u3000\u3164\ufe00\ufe0f\ufeff\uffa0\U000e0001\U000e0041\U000e01ef\U000e0fff"
+
+
+def test_the_tables_have_as_many_characters_as_unicode_lists() -> None:
+    """Each of Unicode's files ends a property with its number of code points."""
+    assert (UNICODE, len(WHITE_SPACE), len(DEFAULT_IGNORABLE)) == ("16.0", 25, 4174)
 
 
 @pytest.mark.parametrize("number", FORBIDDEN)
@@ -111,7 +120,7 @@ def why_refused(lock: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("lock", [*INVISIBLE, *MORE, INVISIBLE, "  "])
+@pytest.mark.parametrize("lock", [*INVISIBLE, *BLANK, *MORE, INVISIBLE, "  "])
 def test_a_proxy_refuses_to_acquire_a_lock_that_nobody_can_see(lock: str) -> None:
     assert is_invisible(lock)
     assert "no visible character" in why_refused(lock)

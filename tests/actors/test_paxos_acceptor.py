@@ -12,15 +12,16 @@ from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import VERSION_HEARTBEATS, Acceptor
-from fencelock.actors.paxos.config import LEASE_MS, leader_of
+from fencelock.actors.paxos.config import LEASE_MS, WINDOW, leader_of, replica_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
-from fencelock.actors.paxos.journal import Recovered, recover
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.paxos.journal import Recovered, find_impossible, recover
+from fencelock.actors.table.message import LOG_VERSION
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 
 CONFIG = config_of()
 ACCEPTOR = address_of("a", "acceptor")
+REPLICA = replica_of("a")
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
 OTHER = address_of("c", "scout-2")
 LOW, HIGH = messages.Ballot(1, leader_of("b")), messages.Ballot(2, leader_of("c"))
@@ -67,6 +68,23 @@ def test_a_promise_is_written_and_then_said(acceptor: Acceptor) -> None:
     effects = acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     assert words(effects) == [promised(LOW), Send(SCOUT, promise(LOW))]
+
+
+def test_votes_after_a_snapshot_that_the_journal_has_not_yet_are_possible() -> None:
+    config = config_of()
+    acceptor = Acceptor(ACCEPTOR, HOST, node="a", config=config, recovered=Recovered())
+    effects = [*acceptor.handle(COMMANDER, accept(5), T0)]
+    far = 1 << 20
+    config.applied, config.time_ms = far, 5  # The replica restores a snapshot.
+    effects += acceptor.handle(REPLICA, Applied(slot=far), T0)
+    for slot in range(far, far + 3):
+        effects += acceptor.handle(COMMANDER, accept(slot, committed=slot), T0)
+
+    written = [effect.record for effect in effects if isinstance(effect, Persist)]
+    assert find_impossible(written) == []
+    assert recover(written).next == 1
+    applied = messages.Ballot(far, ACCEPTOR)
+    assert written.count(messages.Pledged(pledge=messages.Pledge.APPLIED, ballot=applied)) == 1
 
 
 def test_a_repeated_question_is_answered_without_writing_again(acceptor: Acceptor) -> None:
@@ -149,7 +167,7 @@ def test_what_others_decided_is_not_taken_for_a_win_of_the_ballot_before(
 
 def test_a_long_report_comes_in_pages(acceptor: Acceptor) -> None:
     for slot in range(1, messages.PAGE + 3):
-        acceptor.handle(COMMANDER, accept(slot, messages.NO_OP), T0)
+        acceptor.handle(COMMANDER, accept(slot, messages.NO_OP, committed=3), T0)
 
     acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
     first = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)[0]
@@ -219,7 +237,7 @@ def test_a_heartbeat_is_answered_to_the_monitor_after_its_ballot_is_durable(
 ) -> None:
     effects = acceptor.handle(COMMANDER, beat(7), T0)
 
-    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0, commands=COMMAND_LEVEL)
+    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0, log_version=LOG_VERSION)
     assert words(effects) == [promised(LOW), Send(address_of("b", "monitor"), ack)]
 
 
@@ -263,18 +281,17 @@ def test_only_its_own_leader_on_a_member_speaks_for_a_ballot(acceptor: Acceptor)
 def test_what_no_leader_of_ours_says_is_dropped(acceptor: Acceptor) -> None:
     many = messages.Batch(time_ms=1, commands=(b"",) * (messages.BATCH_COMMANDS_MAX + 1))
     large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10), b"x" * (16 << 10), b"x"))
-    dropped = (Observe("paxos.impossible_batch"),)
+    reasons = {
+        "paxos.impossible_slot": [accept(0), accept(1 + WINDOW)],
+        "paxos.impossible_batch": [accept(1, many), accept(1, large)],
+        "paxos.impossible_time": [accept(1, replace(BATCH, time_ms=-1))],
+    }
 
-    for wrong in (
-        accept(0),
-        accept(1, many),
-        accept(1, large),
-        accept(1, replace(BATCH, time_ms=-1)),
-    ):
-        assert acceptor.handle(COMMANDER, wrong, T0) == dropped
-    assert acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=0), T0) == (
-        Observe("paxos.impossible_slot"),
-    )
+    for counter, wrong in reasons.items():
+        for one in wrong:
+            effects = acceptor.handle(COMMANDER, one, T0)
+            assert effects[0] == Observe(counter)
+            assert not [effect for effect in effects if isinstance(effect, Persist)]
 
 
 def test_the_replica_hears_which_votes_have_won(acceptor: Acceptor) -> None:

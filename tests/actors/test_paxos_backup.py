@@ -11,21 +11,23 @@ from support.log_workload import LogCounter
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.effect import Checkpoint, Effect, Send, Wake
+from fencelock.actors.effect import CheckpointEnd, Effect, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
 from fencelock.actors.paxos.exports import EXPORTS_MAX, WANTED_MAX
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.machine import EncodedPart
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import BACKUP_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp
+from fencelock.actors.paxos.snapshots import DIVIDE_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
 
 CONFIG = LogConfig(View(0, ("n1", "n2", "n3")))
 PROXY, CATCHUP, REPLICA = Address("n1/proxy"), catchup_of("n1"), replica_of("n1")
 CHUNKS = (b"one", b"two")
+PARTS = tuple(map(EncodedPart, CHUNKS))
 
 
 def part(chunk: int, slot: int = 9, count: int = 2, content: bytes = b"") -> messages.SnapshotChunk:
@@ -52,7 +54,7 @@ def export(role: CatchUp, number: int, slot: int = 0, chunk: int = 0) -> Iterabl
 
 
 def take(role: CatchUp, slot: int) -> Iterable[Effect]:
-    taken = events.SnapshotTaken(receivers=(), slot=slot, time_ms=5, chunks=CHUNKS)
+    taken = events.SnapshotTaken(receivers=(), slot=slot, time_ms=5, parts=PARTS)
     return role.handle(REPLICA, taken, T0)
 
 
@@ -212,17 +214,17 @@ def test_a_replica_begins_a_snapshot_and_names_its_slot() -> None:
     effects = replica.handle(CATCHUP, ask, T0)
 
     begun = Send(CATCHUP, events.SnapshotBegun(slot=2))
-    assert Wake(BACKUP_PAUSE_MS, events.WriteChunk()) in effects
+    assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in effects
     assert begun in effects
     assert replica.handle(CATCHUP, ask, T0) == [begun]  # The same one is still being made.
 
 
 def make(replica: Replica) -> list[object]:
-    """Let the snapshot under way be finished; return the effects that follow."""
-    while True:
-        effects = replica.handle(REPLICA, events.WriteChunk(), T0)
-        if not all(isinstance(effect, Wake) for effect in effects):
-            return list(effects)
+    """Let the snapshot under way be finished; return the effects of all steps."""
+    done: list[object] = []
+    while effects := replica.handle(REPLICA, events.WriteChunk(), T0):
+        done += effects
+    return done
 
 
 @pytest.mark.parametrize("needed", [False, True])
@@ -234,10 +236,11 @@ def test_a_backup_writes_no_snapshot_to_the_journal_unless_one_is_needed(needed:
     replica.handle(CATCHUP, events.Learned(slots=((1, batch),), committed=2), T0)
     grown = replica.log.snapshots.grown
     replica.handle(CATCHUP, events.TakeSnapshot(), T0)
-    if needed:
-        replica.handle(replica.acceptor, events.LogFull(), T0)
 
     effects = make(replica)
+    if needed:
+        replica.handle(replica.acceptor, events.LogFull(written=3 * grown), T0)
+        effects = make(replica)
 
-    assert any(isinstance(effect, Checkpoint) for effect in effects) == needed
+    assert any(isinstance(effect, CheckpointEnd) for effect in effects) == needed
     assert replica.log.snapshots.grown == (0 if needed else grown)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from support.effects import T0
 from support.replicas import HERE, replica_of_a
 
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Local, Message, address_of
@@ -15,7 +22,7 @@ from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership
 from fencelock.actors.paxos.message import Ballot, Propose
 from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
 from fencelock.actors.table.message import LogCommand
-from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node.lock_machine import LockMachine
 
 ELSEWHERE = address_of("b", "proxy")
 COMMANDER = address_of("a", "commander-3")
@@ -134,6 +141,73 @@ def test_who_waits_for_a_moment_only_is_queued_at_once(
 
 def test_who_holds_the_lock_already_is_answered_at_once(master: DelayingMaster) -> None:
     assert master.propose(master.acquire("1", request=2)) == [GATHER]
+
+
+Claim = AcquirePermits | AcquireReadWrite | Lead | AcquireAll
+
+LOCK: dict[str, Any] = {"session": "s.1", "owner": "1", "request": 1}
+HELD: dict[str, Claim] = {
+    "a semaphore": AcquirePermits(semaphore="x", permits=2, amount=2, **LOCK),
+    "a read/write lock": AcquireReadWrite(rwlock="x", write=True, **LOCK),
+    "an election": Lead(election="x", value="v", **LOCK),
+    "several locks": AcquireAll(locks=("x", "y"), **LOCK),
+}
+
+
+@pytest.fixture(params=HELD)
+def claim(request: pytest.FixtureRequest, master: DelayingMaster) -> Claim:
+    """Return a claim of which the same one was granted to another owner."""
+    held = HELD[request.param]
+    assert isinstance(master.put(held)[0], Granted)
+    return held
+
+
+def test_a_claim_of_every_kind_that_must_wait_is_delayed(
+    master: DelayingMaster, claim: Claim
+) -> None:
+    assert master.propose(replace(claim, owner="2")) == [LATER]
+    release = Release(session=claim.session, owner="1", request=2, lock=claim.lock, fence=2)
+    assert master.propose(release) == [GATHER]
+    ordered = master.gather()
+    assert sizes(ordered) == [2]
+    granted = [told for told in master.decide(ordered) if isinstance(told, Granted)]
+    assert [held.owner for held in granted] == ["2"]
+
+
+def test_a_claim_of_every_kind_that_is_answered_at_once_is_not_delayed(
+    master: DelayingMaster, claim: Claim
+) -> None:
+    for known in (
+        replace(claim, request=2),  # Of the holder.
+        replace(claim, owner="2", session="s.9"),  # Without a session.
+        replace(claim, owner="2", wait_ms=99),
+    ):
+        master.put(known)
+    if isinstance(claim, AcquirePermits):
+        master.put(replace(claim, owner="2", permits=3))
+
+
+def test_a_claim_of_one_lock_waits_for_a_holder_of_several(master: DelayingMaster) -> None:
+    master.put(AcquireAll(locks=("x", "y"), **LOCK))
+    one = replace(master.acquire("2"), lock="y")
+    assert master.propose(one) == [LATER]
+
+
+def test_a_claim_behind_others_waits_although_its_permits_are_free(master: DelayingMaster) -> None:
+    master.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
+    first = replace(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK), owner="2")
+    assert master.propose(first) == [LATER]
+    master.decide(master.replica.handle(HERE, BatchDelay(), T0))
+    behind = replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="3")
+    assert master.propose(behind) == [LATER]
+
+
+def test_a_claim_whose_permits_are_free_is_granted_at_once(master: DelayingMaster) -> None:
+    master.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
+    (granted,) = master.put(replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="2"))[
+        :1
+    ]
+    assert isinstance(granted, Granted)
 
 
 def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(

@@ -9,15 +9,10 @@ from support.replicas import config_of
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.commander import (
-    COMMANDER_RESEND_MS,
-    EXPLORE,
-    LATE_MS,
-    NEWS_MS,
-    Commander,
-)
+from fencelock.actors.paxos.commander import EXPLORE, LATE_MS, NEWS_MS, Commander
 from fencelock.actors.paxos.config import WINDOW, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
+from fencelock.actors.timing import TIMING
 
 BALLOT = messages.Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
@@ -60,7 +55,7 @@ def asked(
 
 
 def test_an_order_goes_to_every_acceptor_at_once(commander: Commander) -> None:
-    assert order(commander, 1) == [*asked(1), Wake(COMMANDER_RESEND_MS, CommanderResend())]
+    assert order(commander, 1) == [*asked(1), Wake(TIMING.answer_ms, CommanderResend())]
     assert order(commander, 2) == asked(2)
 
 
@@ -227,7 +222,7 @@ def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> Non
     order(commander, 1)
     vote(commander, B, 1)
     resend = CommanderResend()
-    again = Wake(COMMANDER_RESEND_MS, resend)
+    again = Wake(TIMING.answer_ms, resend)
 
     assert commander.handle(HERE, resend, T0) == [again]
     late = commander.handle(HERE, resend, T0)

@@ -13,16 +13,16 @@ from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.paxos_judge import INVARIANTS
-from fencelock.cluster.simulation.paxos_machine import Appended, AppendRequest, Register
-from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
-from fencelock.cluster.simulation.planting import planted
-from fencelock.cluster.simulation.promise import KEEPS_DISKS, promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.cluster.node.topology import ProtocolSettings, Recipe, paxos
+from fencelock.verification.simulation.paxos_judge import INVARIANTS
+from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
+from fencelock.verification.simulation.paxos_plan import LogPlan, draw_log_plan
+from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
+from fencelock.verification.simulation.planting import planted
+from fencelock.verification.simulation.promise import KEEPS_DISKS, promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
 
 SEEDS = range(8)
 FOUND_MIN = 2

@@ -7,25 +7,24 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.effects import HOST, at
+from support.effects import HOST, at, sent
 from support.replicas import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos import config, failure_detector
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
 from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
     JITTER_MS,
-    SPREAD_MS,
-    STARTUP_MS,
+    SPREADS,
     FailureDetector,
     MasterLease,
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
-from fencelock.actors.role_message import LinkDown
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.role_message import Level, LinkDown, RoleNotice
 from fencelock.actors.timing import TIMING
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
@@ -81,12 +80,12 @@ def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
     assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.MasterCheck(deadline=at(0)))]
     (wake,) = monitor_of_a().begin(at(0))
     assert isinstance(wake, Wake)
-    assert STARTUP_MS <= wake.after_ms < STARTUP_MS + SPREAD_MS
+    assert TIMING.startup_ms <= wake.after_ms < TIMING.startup_ms + SPREADS * TIMING.round_trip_ms
 
 
 def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetector) -> None:
     monitor.handle(acceptor_of("a"), heard(), at(90))
-    early = watch(monitor, at(STARTUP_MS + SPREAD_MS))
+    early = watch(monitor, at(TIMING.startup_ms + SPREADS * TIMING.round_trip_ms))
     assert [effect for effect in early if isinstance(effect, Send)] == []
 
     late = watch(monitor, at(90 + TIMING.election_ms + TIMING.rank_ms + JITTER_MS))
@@ -193,16 +192,17 @@ def test_a_round_can_be_had_at_once(monitor: FailureDetector) -> None:
 
 def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(10))
-    assert monitor.handle(acceptor_of("a"), ack(1), at(11)) == ()
+    new = ack(1)
+    assert monitor.handle(acceptor_of("a"), new, at(11)) == ()
 
-    effects = monitor.handle(acceptor_of("c"), ack(1), at(30))
+    effects = monitor.handle(acceptor_of("c"), new, at(30))
 
     length = LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
     until = Instant(at(10) + length)
     assert effects == (
         Send(REPLICA, events.LeaseHeld(ballot=BALLOT, until=until, confirmed=at(10))),
     )
-    assert monitor.handle(acceptor_of("c"), ack(1), at(31)) == ()
+    assert monitor.handle(acceptor_of("c"), new, at(31)) == ()
 
 
 def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
@@ -221,8 +221,6 @@ def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Failure
     monitor.handle(LEADER, LEADING, at(0))
     stranger = (Observe("paxos.stranger_follows"),)
     assert monitor.handle(acceptor_of("z"), ack(1), at(1)) == stranger
-    impossible = (Observe("paxos.impossible_slot"),)
-    assert monitor.handle(acceptor_of("b"), ack(1, applied=-1), at(1)) == impossible
     for round_ in range(ASKED_MAX):
         monitor.handle(acceptor_of("a"), ack(round_ + 1), at(50 * round_))
         monitor.handle(acceptor_of("b"), ack(round_ + 1), at(50 * round_))
@@ -292,19 +290,30 @@ def test_a_node_that_followed_a_leader_as_a_member_is_noted(monitor: FailureDete
     assert monitor.locator.served
 
 
-def test_a_leader_knows_which_members_run_an_old_version(monitor: FailureDetector) -> None:
+def test_a_leader_knows_which_members_have_a_lower_log_version(
+    monitor: FailureDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "LOG_VERSION", 3)
     monitor.handle(LEADER, LEADING, at(0))
-    for member, view, level in (("a", 0, COMMAND_LEVEL), ("b", -1, 1), ("c", 0, 1)):
-        known = replace(ack(1), view=view, commands=level)
-        monitor.handle(acceptor_of(member), known, at(1))
-    assert monitor.config.old == {"b": 0, "c": 1}
+    for member, version in (("a", 3), ("b", 1), ("c", 2)):
+        monitor.handle(acceptor_of(member), replace(ack(1), log_version=version), at(1))
+    assert monitor.config.lower_versions == {"b": 1, "c": 2}
+    assert monitor.config.log_version == 1
     for member in ("b", "c"):
-        known = replace(ack(1), view=0, commands=COMMAND_LEVEL)
-        monitor.handle(acceptor_of(member), known, at(2))
-    assert not monitor.config.old
+        monitor.handle(acceptor_of(member), replace(ack(1), log_version=3), at(2))
+    assert not monitor.config.lower_versions
+    assert monitor.config.log_version == 3
 
 
-def test_no_member_can_make_a_leader_refuse_commands_of_level_0(monitor: FailureDetector) -> None:
+def test_the_operator_is_told_which_member_cannot_apply_newer_commands(
+    monitor: FailureDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (config, failure_detector):
+        monkeypatch.setattr(module, "LOG_VERSION", 3)
     monitor.handle(LEADER, LEADING, at(0))
-    monitor.handle(acceptor_of("b"), replace(ack(1), view=0, commands=-1), at(1))
-    assert monitor.config.levels == [0]
+    for version, reports in ((2, 1), (2, 0), (1, 1)):
+        known = replace(ack(1), log_version=version)
+        notices = sent(monitor.handle(acceptor_of("b"), known, at(1)), RoleNotice)
+        assert [one.level for one in notices] == [Level.WARNING] * reports
+        assert not notices or f"up to log version {version}, and this node" in notices[0].text
+        assert not notices or "Upgrade b, or remove it" in notices[0].text

@@ -25,9 +25,10 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
+from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.timing import TIMING
 
 CONFIG = config_of()
 LEADER = leader_of("a")
@@ -143,11 +144,11 @@ def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
     for round_ in range(2, 40, 2):
         suspect(leader)
         longest = max(longest, pause_of(leader.handle(LEADER, preempted(round_), T0)))
-    assert 4 * BACKOFF_MS < longest <= 2 * BACKOFF_MS << DOUBLINGS_MAX
+    assert 4 * TIMING.answer_ms < longest <= 2 * TIMING.answer_ms << DOUBLINGS_MAX
 
     suspect(leader)
     adopt(leader)
-    assert pause_of(leader.handle(LEADER, preempted(99), T0)) <= 2 * BACKOFF_MS
+    assert pause_of(leader.handle(LEADER, preempted(99), T0)) <= 2 * TIMING.answer_ms
 
 
 def pause_of(effects: Effects) -> int:
@@ -170,3 +171,10 @@ def test_the_last_word_of_a_retired_scout_changes_nothing(leader: Leader, ballot
     word = Adopted(ballot=ballot, floor=1, source="b", batches=())
 
     assert leader.handle(LEADER, word, T0) == ()
+
+
+def test_a_preemption_by_its_own_ballot_changes_nothing(leader: Leader) -> None:
+    suspect(leader)
+    adopt(leader)
+    mine = Preempted(ballot=leader.ballot)
+    assert leader.handle(address_of("a", "commander-1"), mine, T0) == ()

@@ -32,10 +32,10 @@ from fencelock.actors.paxos.message import (
     Release,
 )
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.table.message import LOG_VERSION
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
 
 CONFIG = config_of()
 ACCEPTOR, PROXY = config.acceptor_of("a"), address_of("a", "proxy")
@@ -96,7 +96,7 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
     effects = role.handle(COMMANDER, heartbeat(), at(1))
 
     ack = HeartbeatAck(
-        ballot=LOW, number=1, applied=1, view=0, lease_ms=LEASE_MS, commands=COMMAND_LEVEL
+        ballot=LOW, number=1, applied=1, view=0, lease_ms=LEASE_MS, log_version=LOG_VERSION
     )
     assert Send(config.monitor_of("b"), ack) in effects
     assert not promises(role, LONG_MS - 1)
@@ -168,13 +168,13 @@ def test_a_member_reports_once_that_the_masters_times_differ_and_once_that_they_
     why = "the times of b differ from this node's: lease_ms is 500 there and 250 here"
     assert times_seen(role, 500) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=why)),
-        Send(PROXY, events.TimesDiffer(why=why)),
+        Send(PROXY, events.TimesUnfit(why=why)),
     ]
     assert times_seen(role, 500) == []
-    again = "the times of the leader and of this node are the same again"
+    again = "the times are the same on the leader and fit the network again"
     assert times_seen(role, LEASE_MS) == [
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=again)),
-        Send(PROXY, events.TimesDiffer(why="")),
+        Send(PROXY, events.TimesUnfit(why="")),
     ]
 
 
@@ -183,7 +183,7 @@ def test_status_shows_which_times_of_a_real_node_differ(tmp_path: Path) -> None:
     slower = text.replace("# heartbeat_ms = 50", "heartbeat_ms = 100")
     assert slower != text
     nodes = [
-        Node.start(parse(slower if name == "n3" else text, tmp_path), name)
+        Node.start(parse(slower if name == "n3" else text, tmp_path), name, found=True)
         for name in ("n1", "n2", "n3")
     ]
     try:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.effects import HOST, T0
+from support.replicas import replica_of_a
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -17,7 +18,8 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.api.message import Refused
 from fencelock.actors.effect import Connect, Disconnect, Send
 from fencelock.actors.membership import Member, Membership
-from fencelock.actors.message import Address
+from fencelock.actors.membership_changes import REPEATED_MS
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.config import (
     ROUNDS_PER_VIEW,
     WINDOW,
@@ -28,7 +30,7 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.event import Applied, Learned, Resign
 from fencelock.actors.paxos.locator import LEADER_MS
 from fencelock.actors.paxos.member_event import (
     NodeFacts,
@@ -36,11 +38,19 @@ from fencelock.actors.paxos.member_event import (
     ProposeChange,
     ViewChanged,
 )
-from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_of, split, terms_part
-from fencelock.actors.paxos.message import Batch, Locate
+from fencelock.actors.paxos.membership import (
+    CHANGE,
+    SnapshotContent,
+    Term,
+    change_in,
+    command_of,
+    log_part,
+    split,
+)
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate
 from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.table.message import LOG_VERSION
 
 A, B, C, D = (Member(name, f"tcp://{name}:1", place) for place, name in enumerate("abcd", start=1))
 THREE = Membership(0, (A, B, C))
@@ -103,19 +113,24 @@ def test_a_command_beside_others_is_no_change() -> None:
     assert change_in(batch(b"a command")) is None
 
 
-def test_a_snapshot_of_a_group_that_never_changed_is_that_of_its_machine() -> None:
-    assert split((b"one", b"two")) == ((b"one", b"two"), ())
+def test_a_snapshot_of_a_restored_cluster_is_that_of_its_machine() -> None:
+    assert split((b"one", b"two")) == SnapshotContent((b"one", b"two"), (), NO_BALLOT)
 
 
-def test_a_snapshot_ends_with_the_members() -> None:
+def test_a_snapshot_ends_with_the_members_and_the_origin() -> None:
     terms = (Term(0, THREE), Term(40, THREE.with_member(D)))
+    origin = Ballot(7, Address("b/leader"))
 
-    assert split((b"one", terms_part(terms))) == ((b"one",), terms)
+    assert split((b"one", log_part(terms, origin))) == SnapshotContent((b"one",), terms, origin)
+    assert split((b"one", log_part((), origin))) == SnapshotContent((b"one",), (), origin)
 
 
 def test_a_snapshot_with_unreadable_members_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         split((b"one", CHANGE + b"[[1]]"))
+    for origin in (b"7", b"[7]", b'[-1,"b"]', b"[7,8]", b'[7,"b",1]'):
+        with pytest.raises(ValueError, match="ballot in the snapshot"):
+            split((b"one", CHANGE + b"[[]," + origin + b"]"))
 
 
 # The views
@@ -197,6 +212,20 @@ def test_a_member_with_a_new_journal_votes_on_no_earlier_slot() -> None:
     assert not views.seat(acceptor_of("c"), 3)
 
 
+def test_an_acceptor_that_loses_a_seat_first_learns_that_its_slots_are_decided() -> None:
+    """Its promise must not report votes there: a leader would repeat them, and nobody votes."""
+    replica = replica_of_a(config=config())
+    own, turns = acceptor_of("a"), list[list[object]]()
+    for slot in range(1, WINDOW + 2):
+        decided = batch(command_of(THREE.with_member(D))) if slot == 1 else batch()
+        learned = Learned(slots=((slot, decided),), committed=slot + 1)
+        effects = replica.handle(own, learned, T0)
+        sent = [one.message for one in effects if isinstance(one, Send) and one.to == own]
+        if ViewChanged() in sent:
+            turns.append([*sent])
+    assert turns == [[Applied(slot=slot), ViewChanged()] for slot in (2, 1 + WINDOW)]
+
+
 def test_ballots_of_a_new_view_are_above_those_of_the_one_before() -> None:
     views = config()
     views.change(10, THREE.with_member(D))
@@ -219,16 +248,16 @@ def test_an_old_copy_that_was_shut_out_stays_so_when_the_members_change() -> Non
 # The steps of a change
 
 
-def heard(*members: str, learner: Locate | None = None, view: int = 0) -> tuple[NodeFacts, ...]:
+def heard(*members: str, learner: Locate | None = None) -> tuple[NodeFacts, ...]:
     """Return facts of members that answered just now, and of ``d`` as a learner."""
-    known = [NodeFacts(member, 5, 0, view, None) for member in members]
+    known = [NodeFacts(member, 5, 0, 0, None) for member in members]
     if learner is not None:
         known.append(NodeFacts("d", learner.applied, 0, learner.view, learner))
     return tuple(known)
 
 
 def learner(
-    applied: int = 5, *, ready: bool = True, journal: int = 4, commands: int = COMMAND_LEVEL
+    applied: int = 5, *, ready: bool = True, journal: int = 4, log_version: int = LOG_VERSION
 ) -> Locate:
     return Locate(
         applied=applied,
@@ -237,7 +266,7 @@ def learner(
         ready=ready,
         endpoint="tcp://d:1",
         version="1",
-        commands=commands,
+        log_version=log_version,
     )
 
 
@@ -296,6 +325,44 @@ def test_a_learner_is_added_while_the_log_grows_by_2000_slots_a_second() -> None
     assert proposed == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
 
 
+@pytest.mark.parametrize(
+    ("session", "later_ms", "joins"),
+    [("one", 200, True), ("another", 200, False), ("one", 200 + REPEATED_MS, False)],
+)
+def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
+    session: str, later_ms: int, *, joins: bool
+) -> None:
+    """It may have lost the one that it named before."""
+    views = config()
+    views.applied = 5
+    role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
+
+    def proposed(session: str, at_ms: int, report: Locate, heard_ms: int) -> list[object]:
+        now = Instant(T0 + at_ms * NS_PER_MS)
+        facts = (*heard("b", "c"), NodeFacts("d", 5, heard_ms, 0, report))
+        join = ChangeMembers(action=MemberAction.JOIN, node="d", session=session)
+        role.handle(members_of("b"), join, now)
+        effects = role.handle(monitor_of("a"), NodesDescribed(master="a", nodes=facts), now)
+        sent = {one.to: one.message for one in effects if isinstance(one, Send)}
+        answer = sent.pop(members_of("b"))
+        assert isinstance(answer, MembersChanged)
+        assert not answer.done
+        assert ("d is to name its journal again" in answer.detail) == (not sent)
+        return list(sent.values())
+
+    assert proposed("one", 0, learner(journal=9), 100) == []
+    added = ProposeChange(membership=THREE.with_member(D), joiner_applied=5)
+    assert proposed(session, later_ms, learner(), 50) == [added] * joins
+
+
+def test_a_request_to_add_a_member_again_does_not_wait_for_its_journal() -> None:
+    late = NodeFacts("b", 5, 100, 0, learner(journal=B.journal))
+    answer, _ = step(MemberAction.JOIN, "b", (*heard("b", "c"), late))
+
+    assert isinstance(answer, MembersChanged)
+    assert answer.done
+
+
 def test_members_are_read_with_their_versions_and_observers() -> None:
     role = Reconfigurer(members_of("a"), HOST, node="a", config=config(), version="2")
     told = NodeFacts("b", 5, 0, 0, None, version="1" * 500)
@@ -320,9 +387,15 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
     [
         (MemberAction.JOIN, "d", heard("b", "c"), "start it"),
         (MemberAction.JOIN, "d", heard(learner=learner()), "start members that do not answer"),
-        (MemberAction.JOIN, "d", heard("b", "c", learner=learner(), view=-1), "upgrade it first"),
-        (MemberAction.JOIN, "d", heard("b", "c", learner=learner(commands=1)), "upgrade it first"),
-        (MemberAction.REMOVE, "b", heard("b"), "c does not answer"),
+        (
+            MemberAction.JOIN,
+            "d",
+            heard("b", "c", learner=learner(log_version=0)),
+            "log version 0, this group has 1: upgrade it first",
+        ),
+        (MemberAction.LEAVE, "b", heard("b"), "c does not answer"),
+        (MemberAction.REMOVE, "b", heard("b", "c"), "b runs, as it answered a lately: run"),
+        (MemberAction.REMOVE, "a", heard("b", "c"), "fencelock leave a"),
         (MemberAction.TRANSFER, "d", heard("b", "c"), "fencelock join d first"),
         (MemberAction.TRANSFER, "c", heard("b"), "does not answer"),
     ],
@@ -359,6 +432,15 @@ def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> N
     assert first == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
     assert isinstance(refused, Refused)
     assert none == []
+
+
+def test_a_replacement_waits_until_a_new_leader_has_heard_from_the_node() -> None:
+    answer, proposed = step(MemberAction.REPLACE, "c", heard("b"), replacement="c")
+
+    assert isinstance(answer, MembersChanged)
+    assert not answer.done
+    assert "c has not been heard from" in answer.detail
+    assert proposed == []
 
 
 def test_a_change_that_is_done_is_done_however_often_it_is_asked_for() -> None:

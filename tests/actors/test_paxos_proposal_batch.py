@@ -10,7 +10,6 @@ from support.replicas import HERE, LISTENER, replica_of_a
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
-from fencelock.actors.paxos.acceptor import fits
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.config import WINDOW, leader_of, replica_of
 from fencelock.actors.paxos.event import (
@@ -34,6 +33,7 @@ from fencelock.actors.paxos.message import (
     Declined,
     Propose,
     Proposed,
+    fits,
 )
 from fencelock.actors.paxos.ordering import QUEUE_MAX
 from fencelock.actors.paxos.replica import Replica
@@ -48,9 +48,9 @@ ANN = address_of("ann", "session")
 class Patient(LogCounter):
     """A machine whose command ``wait`` would only wait for another."""
 
-    def level_of(self, command: bytes) -> int:
+    def version_of(self, command: bytes) -> int:
         del command
-        return 0
+        return 1
 
     def is_patient(self, command: bytes) -> bool:
         return command == b"wait"

@@ -27,10 +27,11 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
 from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
-from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, REPEAT_MS, SILENT_MS, WAIT_CHECKS_MAX
+from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, SILENT_MS, WAIT_CHECKS_MAX
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.message import Queued
+from fencelock.actors.timing import TIMING
 
 
 @pytest.fixture
@@ -48,8 +49,8 @@ def queued(request: int = 2) -> Queued:
 
 def test_what_has_no_outcome_is_proposed_again_as_it_was(proxy: Proxy) -> None:
     first = proposals(proxy.handle(ANN, acquire(), T0))
-    assert proposals(proxy.handle(PROXY, Tick(), at(REPEAT_MS - 1))) == []
-    effects = proxy.handle(PROXY, Tick(), at(REPEAT_MS))
+    assert proposals(proxy.handle(PROXY, Tick(), at(TIMING.outcome_ms - 1))) == []
+    effects = proxy.handle(PROXY, Tick(), at(TIMING.outcome_ms))
     assert proposals(effects) == first
     assert effects[-1] == Wake(PaxosBackend.TICK_MS, Tick())
 
@@ -60,10 +61,10 @@ def test_a_wait_that_the_log_knows_is_looked_after_seldom(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), at(1))
     assert proposals(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS - 1))) == []
     assert len(proposals(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS)))) == 1
-    soon = at(CHECK_WAIT_MS + REPEAT_MS)
+    soon = at(CHECK_WAIT_MS + TIMING.outcome_ms)
     assert len(proposals(proxy.handle(PROXY, Tick(), soon))) == 1
     happens(proxy, queued(), now=soon)
-    later = at(CHECK_WAIT_MS + 3 * REPEAT_MS)
+    later = at(CHECK_WAIT_MS + 3 * TIMING.outcome_ms)
     assert proposals(proxy.handle(PROXY, Tick(), later)) == []
 
 
@@ -148,8 +149,8 @@ def test_a_state_that_was_taken_over_makes_the_proxy_ask_for_everything(proxy: P
 def test_a_crowd_is_proposed_again_in_bounded_portions(proxy: Proxy) -> None:
     for request in range(2, REPEAT_MAX + 12):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
-    first = proposed(proxy.handle(PROXY, Tick(), at(REPEAT_MS)))
-    second = proposed(proxy.handle(PROXY, Tick(), at(REPEAT_MS + 1)))
+    first = proposed(proxy.handle(PROXY, Tick(), at(TIMING.outcome_ms)))
+    second = proposed(proxy.handle(PROXY, Tick(), at(TIMING.outcome_ms + 1)))
     assert (len(first), len(second)) == (REPEAT_MAX, 10)
 
 
@@ -187,12 +188,12 @@ def test_new_work_is_refused_by_a_master_with_too_much_to_do(proxy: Proxy) -> No
 
 def test_what_may_be_in_the_log_is_never_said_to_be_undone(proxy: Proxy) -> None:
     number = number_of(proxy.handle(ANN, acquire(), T0))
-    proxy.handle(PROXY, Tick(), at(REPEAT_MS))
+    proxy.handle(PROXY, Tick(), at(TIMING.outcome_ms))
     release = api.Release(lock="b", fence=3, session=ME, owner="o", request=3)
-    other = number_of(proxy.handle(ANN, release, at(REPEAT_MS)))
+    other = number_of(proxy.handle(ANN, release, at(TIMING.outcome_ms)))
     for overloaded in (number, other):
         declined = Declined(number=overloaded, why=Decline.OVERLOADED, master="n2")
-        assert told(proxy.handle(FAR, declined, at(REPEAT_MS)), api.Refused) == []
+        assert told(proxy.handle(FAR, declined, at(TIMING.outcome_ms)), api.Refused) == []
     assert len(in_flight_at(proxy)) == 2
 
 

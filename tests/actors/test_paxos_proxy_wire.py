@@ -25,7 +25,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import LockOwnershipLostError
 from fencelock.actors.message import Address, Message
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 K = TypeVar("K", bound=Message)

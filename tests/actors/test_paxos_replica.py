@@ -65,13 +65,13 @@ def gather(replica: Replica) -> Effects:
 
 
 def order(slot: int, *commands: bytes, time_ms: int = 0) -> Send:
-    return Send(
-        COMMANDER, events.Order(slot=slot, batch=messages.Batch(time_ms=time_ms, commands=commands))
-    )
+    batch = messages.Batch(time_ms=time_ms, commands=commands, origin=BALLOT)
+    return Send(COMMANDER, events.Order(slot=slot, batch=batch))
 
 
 def decide(replica: Replica, slot: int, *commands: bytes, time_ms: int = 0) -> list[Effect]:
-    decided = events.Decided(slot=slot, batch=messages.Batch(time_ms=time_ms, commands=commands))
+    batch = messages.Batch(time_ms=time_ms, commands=commands, origin=BALLOT)
+    decided = events.Decided(slot=slot, batch=batch)
     return list(replica.handle(COMMANDER, decided, T0))
 
 
@@ -120,16 +120,16 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
     assert len(rest.batch.commands) == 1
 
 
-def test_a_command_that_some_member_is_too_old_for_is_declined(
+def test_a_command_above_the_log_version_of_a_member_is_declined(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def level_of(command: bytes) -> int:
-        return 2 if command == b"new" else 0
+    def version_of(command: bytes) -> int:
+        return 3 if command == b"new" else 1
 
     lead(replica)
-    monkeypatch.setattr(replica.machine, "level_of", level_of)
-    for old, too_new in (({"b": 1, "c": 2}, True), ({"c": 2}, False), ({}, False)):
-        replica.config.old = dict[str, int](old)
+    monkeypatch.setattr(replica.machine, "version_of", version_of)
+    for lower, too_new in (({"b": 2, "c": 3}, True), ({"c": 3}, False), ({}, False)):
+        replica.config.lower_versions = dict[str, int](lower)
         batch = events.ProposalBatch(client=LISTENER, numbers=(1, 2), commands=(b"x", b"new"))
         effects = [*replica.handle(LISTENER, batch, T0), *gather(replica)]
         (ordered,) = orders(effects)

@@ -8,10 +8,11 @@ from support.replicas import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message, address_of
-from fencelock.actors.paxos.config import acceptor_of, leader_of
+from fencelock.actors.paxos.config import VOTES_MAX, acceptor_of, leader_of
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
-from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
+from fencelock.actors.paxos.scout import REPORTED_MAX, Scout
+from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))
 OLD, OLDER = Ballot(2, leader_of("b")), Ballot(1, leader_of("c"))
@@ -59,6 +60,29 @@ def test_alone_it_asks_itself() -> None:
 
     assert asks(first) == [(A, Prepare(ballot=BALLOT, first=1))]
     assert adopted(scout.handle(A, promise(), T0))
+
+
+def test_a_vote_counts_however_far_it_is_above_what_its_acceptor_has_applied() -> None:
+    """A crash amid the write of another member's snapshot takes the acceptor far back."""
+    scout, _ = scout_of()
+    scout.handle(B, promise(first=1_000_000), T0)
+    done = scout.handle(A, promise(Vote(5, OLDER, TWO), Vote(1_000_000, OLD, ONE)), T0)
+
+    (found,) = adopted(done)
+    assert (found.floor, found.batches) == (1_000_000, (ONE,))
+
+
+def test_an_acceptor_with_votes_without_end_is_not_counted(scout: Scout) -> None:
+    asked, pages = 1, 0
+    while True:
+        votes = tuple(Vote(slot, OLD, ONE) for slot in range(asked, asked + 1_000))
+        page = promise(*votes, asked=asked, more=asked + 1_000, first=asked)
+        if not asks(scout.handle(B, page, T0)):
+            break
+        asked, pages = asked + 1_000, pages + 1
+    assert VOTES_MAX <= pages * 1_000 <= REPORTED_MAX
+    assert B not in scout.complete
+    assert adopted([*scout.handle(C, promise(), T0), *scout.handle(A, promise(), T0)])
 
 
 @pytest.mark.parametrize(("members", "others"), [("ab", 1), ("abc", 1), ("abcd", 2), ("abcde", 2)])
@@ -122,7 +146,7 @@ def test_those_that_have_not_answered_are_asked_again(scout: Scout) -> None:
     effects = scout.handle(scout.address, ScoutResend(), T0)
 
     assert [to for to, _ in asks(effects)] == [C, A]
-    assert effects[-1] == Wake(SCOUT_RESEND_MS, ScoutResend())
+    assert effects[-1] == Wake(TIMING.round_trip_ms, ScoutResend())
 
 
 def test_a_higher_ballot_is_told_to_the_leader_and_a_strangers_word_is_not(scout: Scout) -> None:
@@ -144,7 +168,7 @@ def test_a_higher_ballot_is_told_to_the_leader_and_a_strangers_word_is_not(scout
     ],
 )
 def test_a_promise_that_contradicts_itself_is_dropped(scout: Scout, wrong: Promise) -> None:
-    assert scout.handle(B, wrong, T0) == (Observe("paxos.impossible_promise"),)
+    assert scout.handle(B, wrong, T0)[0] == Observe("paxos.impossible_promise")
     assert scout.complete == {}
 
 

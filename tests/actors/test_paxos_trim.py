@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from growth import grow
 from support.effects import HOST, T0
 from support.log_workload import LogCounter
 from support.replicas import CONFIG, LISTENER, replica_of_a
 
-from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.effect import (
+    Checkpoint,
+    CheckpointEnd,
+    CheckpointPart,
+    Effects,
+    Observe,
+    Persist,
+    Send,
+    Wake,
+)
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
@@ -17,15 +28,18 @@ from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.log import DecidedSlots
+from fencelock.actors.paxos.machine import EncodedPart, Part
+from fencelock.actors.paxos.membership import log_part
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import (
-    PART_PAUSE_MS,
+    DIVIDE_PAUSE_MS,
     SNAPSHOT_KEPT_MS,
     CatchUp,
     Snapshots,
+    pages_of,
     records_of,
 )
-from fencelock.cluster.storage.record import RECORD_BYTES_MAX
+from fencelock.cluster.node.storage.record import RECORD_BYTES_MAX
 from fencelock.transport.codec import encode
 
 LOW = messages.Ballot(1, address_of("b", "leader"))
@@ -43,11 +57,13 @@ def learn(replica: Replica, first: int, count: int) -> Effects:
 
 
 def develop(replica: Replica) -> list[object]:
-    """Let the snapshot under way be finished; return the effects that follow."""
+    """Let the snapshot under way be finished; return the effects of all steps."""
+    done: list[object] = []
     for _ in range(20):
         effects = replica.handle(REPLICA, events.WriteChunk(), T0)
-        if effects != (Wake(PART_PAUSE_MS, events.WriteChunk()),):
-            return list(effects)
+        done += [effect for effect in effects if not isinstance(effect, Wake)]
+        if not any(isinstance(effect, Wake) for effect in effects):
+            return done
     raise AssertionError("the snapshot is never finished")
 
 
@@ -59,28 +75,76 @@ def tally_of(count: int) -> LogCounter:
 
 
 def chunks_of(tally: LogCounter) -> tuple[bytes, ...]:
-    return tuple(part for part in tally.snapshot() if part is not None)
+    return tuple(part.encoded() for part in tally.snapshot() if part is not None)
 
 
 def test_when_enough_was_applied_the_state_is_written_as_a_snapshot_step_by_step() -> None:
     replica = replica_of_a(journal_bytes=10 * batch(1).size)
-    assert Wake(PART_PAUSE_MS, events.WriteChunk()) not in learn(replica, 1, 9)
-    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in learn(replica, 10, 1)
-    learn(replica, 11, 2)  # What comes meanwhile is not in the snapshot, but behind it.
+    assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) not in learn(replica, 1, 9)
+    assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in learn(replica, 10, 1)
+    learn(replica, 11, 2)  # What comes meanwhile is not in the snapshot, but beside it.
 
     effects = develop(replica)
 
-    chunks = chunks_of(tally_of(10))
-    assert effects[0] == Send(
-        CATCHUP, events.SnapshotTaken(receivers=(), slot=11, time_ms=10, chunks=chunks)
-    )
-    written = effects[1]
-    assert isinstance(written, Checkpoint)
-    assert written.records[-1] == messages.Slots(first=11, batches=(batch(11), batch(12)))
+    written = [effect for effect in effects if isinstance(effect, CheckpointPart)]
+    assert [part.first for part in written] == [True] + [False] * (len(written) - 1)
+    records = [record for part in written for record in part.records]
+    assert records[0] == messages.Slots(first=11, batches=(batch(11), batch(12)))
     trimmed = events.Trimmed(slot=13)
-    assert effects[2:4] == [Send(ACCEPTOR, trimmed), Send(CATCHUP, trimmed)]
-    base = Base(11, 10, chunks)
-    assert recover(written.records) == Recovered(base=base, decided=(batch(11), batch(12)))
+    end = effects.index(CheckpointEnd())
+    assert effects[end + 1 : end + 3] == [Send(ACCEPTOR, trimmed), Send(CATCHUP, trimmed)]
+    assert not [effect for effect in effects[end:] if isinstance(effect, CheckpointPart)]
+    base = Base(11, 10, (*chunks_of(tally_of(10)), log_part((), messages.NO_BALLOT)))
+    assert recover(records) == Recovered(base=base, decided=(batch(11), batch(12)))
+
+
+def test_a_crash_amid_a_checkpoint_leaves_the_former_snapshot() -> None:
+    def parts_of(slot: int) -> tuple[messages.SnapshotChunk, ...]:
+        return tuple(
+            record
+            for record in records_of(slot, slot, chunks_of(tally_of(slot - 1)))
+            if isinstance(record, messages.SnapshotChunk)
+        )
+
+    former, later = parts_of(4), parts_of(9)
+    assert len(later) > 1
+    for written in range(len(later)):
+        assert recover([*former, *later[:written]]).base == recover(former).base
+        again = recover([*former, *later[:written], *later])
+        assert again.base == recover(later).base
+
+
+def test_at_most_one_part_of_a_snapshot_is_encoded_at_a_time() -> None:
+    encoded: list[int] = []
+
+    class CountedPart(NamedTuple):
+        number: int
+
+        def encoded(self) -> bytes:
+            encoded.append(self.number)
+            return b"x" * 1_000
+
+    class ManyParts(LogCounter):
+        def snapshot(self) -> Iterator[Part | None]:
+            return iter([None, *map(CountedPart, range(100)), None])
+
+    replica = replica_of_a(machine=ManyParts(), journal_bytes=10 * batch(1).size)
+    learn(replica, 1, 10)
+    slot, steps = 11, 0
+    while (steps := steps + 1) < 1_000:
+        before = len(encoded)
+        effects = replica.handle(REPLICA, events.WriteChunk(), T0)
+        assert len(encoded) - before <= 1
+        records = [r for e in effects if isinstance(e, CheckpointPart) for r in e.records]
+        assert sum(len(encode(record)) for record in records) < 2_000
+        if CheckpointEnd() in effects:
+            break
+        learn(replica, slot, 1)  # Batches do not collect, either.
+        slot += 1
+        writer = replica.log.snapshots.writer
+        assert writer is not None
+        assert len(writer.since) < 5
+    assert encoded == [*range(100)]
 
 
 def test_a_restart_goes_on_from_the_snapshot() -> None:
@@ -147,15 +211,17 @@ def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> N
         word = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
         said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
 
-    assert said.count(Send(REPLICA, events.LogFull())) == 1
+    written = large.size * (STREAM_BYTES // large.size + 1)
+    assert said.count(Send(REPLICA, events.LogFull(written=written))) == 1
 
 
 def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, 2)
 
-    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in replica.handle(
-        ACCEPTOR, events.LogFull(), T0
+    assert replica.handle(ACCEPTOR, events.LogFull(written=2 * batch(1).size), T0) == ()
+    assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in replica.handle(
+        ACCEPTOR, events.LogFull(written=9 * batch(1).size), T0
     )
 
 
@@ -167,9 +233,12 @@ def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
 
     assert replica.log.machine.digest() == tally_of(10).digest()
     assert Send(ACCEPTOR, events.Applied(slot=11)) in effects
-    records = next(e.records for e in effects if isinstance(e, Checkpoint))
-    assert recover(records).base == Base(11, 10, chunks)
     assert Send(LISTENER, events.Skipped(slot=11)) in effects
+    assert not any(isinstance(effect, Checkpoint | CheckpointEnd) for effect in effects)
+    later = develop(replica)
+    parts = [effect for effect in later if isinstance(effect, CheckpointPart)]
+    assert recover([r for part in parts for r in part.records]).base == Base(11, 10, chunks)
+    assert Send(ACCEPTOR, events.Trimmed(slot=11)) in later
 
 
 def test_what_is_no_state_is_not_taken_over() -> None:
@@ -200,10 +269,10 @@ def test_followers_are_staggered_and_a_master_waits_longest() -> None:
 
 def test_a_large_state_has_snapshots_less_often() -> None:
     plan = Snapshots(1_000, 0, 1)
-    plan.replace(9, (b"x" * 5_000,))
-    plan.grown = 9_999
+    plan.cut(10_000)
+    plan.grown = 4_999
     assert not plan.is_due(leading=False)
-    plan.grown = 10_000
+    plan.grown = 5_000
     assert plan.is_due(leading=False)
 
 
@@ -224,7 +293,9 @@ def test_fetched_slots_are_forgotten_only_when_all_are_covered() -> None:
 
 def test_a_snapshot_is_sent_to_later_members_and_expires() -> None:
     role, asker = catchup_of_a(), catchup_of("b")
-    shot = events.SnapshotTaken(receivers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
+    shot = events.SnapshotTaken(
+        receivers=(asker,), slot=5, time_ms=4, parts=(EncodedPart(b"1"), EncodedPart(b"2"))
+    )
     first = messages.SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
     given = role.handle(REPLICA, shot, T0)
     assert given == [Send(asker, first), Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=1))]
@@ -251,7 +322,7 @@ def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
     )
     replica.log.decided.trim(10)
 
-    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
+    assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
     shot = develop(replica)[0]
     assert isinstance(shot, Send)
     assert isinstance(shot.message, events.SnapshotTaken)
@@ -273,12 +344,29 @@ def test_large_slots_are_fetched_and_written_in_shorter_pages() -> None:
         assert len(encode(messages.Slots(first=asked, batches=page))) < RECORD_BYTES_MAX
         asked += len(page)
     assert asked == count + 1
-    records = records_of(1, 1, (), (large,) * count)
-    pages = [record for record in records if isinstance(record, messages.Slots)]
+    pages = pages_of(1, (large,) * count)
     assert all(len(encode(page)) < RECORD_BYTES_MAX for page in pages)
     assert [
         slot for page in pages for slot in range(page.first, page.first + len(page.batches))
     ] == [*range(1, count + 1)]
+
+
+def test_the_stamps_of_leftovers_do_not_count() -> None:
+    """A lost majority, and went on stamping; B led without it; C finds the batches of both."""
+    of_a, of_b = (messages.Ballot(n, Address(f"{node}/leader")) for n, node in ((2, "a"), (6, "b")))
+    times = [(20, of_a), (30, of_b), (0, messages.NO_BALLOT), (900, of_a), (40, of_b)]
+    decided, seen = DecidedSlots(log_max=100), list[int]()
+    for slot, (time_ms, origin) in enumerate(times, start=1):
+        decided.take(slot, messages.Batch(time_ms=time_ms, commands=(), origin=origin))
+        decided.advance()
+        seen.append(decided.time_ms)
+    assert seen == [20, 30, 30, 30, 40]
+
+    restored = DecidedSlots(log_max=100)
+    restored.jump(6, decided.time_ms, decided.origin)
+    restored.take(6, messages.Batch(time_ms=950, commands=(), origin=of_a))
+    restored.advance()
+    assert restored.time_ms == 40
 
 
 def test_the_journal_of_real_members_stays_small_and_is_read_fast(tmp_path: Path) -> None:

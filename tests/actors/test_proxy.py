@@ -223,3 +223,8 @@ def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:
     assert sent(effects, api.Alive) == [api.Alive(session="ann", node="n1", request=3)]
     effects = proxy.handle(PROXY, Tick(), at(LockManager.SILENCE_MS))
     assert (sent(effects, ReleaseLock), effects[-1]) == ([], Wake(LockManager.TICK_MS, Tick()))
+
+
+def test_an_acquire_without_a_limit_has_no_timer(proxy: Proxy) -> None:
+    assert waits(proxy.handle(ANN, acquire(wait_ms=None), T0)) == []
+    assert len(waits(proxy.handle(BOB, acquire(session="bob", wait_ms=500), T0))) == 1

@@ -8,6 +8,8 @@ from random import Random
 import pytest
 from support.effects import HOST, T0, at, sent
 
+from fencelock.actors.address import PART_BYTES_MAX
+from fencelock.actors.api.account import ReadUsage
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -40,6 +42,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
@@ -96,6 +99,7 @@ CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
         ("bakery", CLOSE, "paxos closes sessions"),
         ("central", CLOSE, "`fencelock who` names the client"),
         ("lamport", REMOVE, "paxos and bakery change their members while they serve"),
+        ("bakery", ReadUsage(session="ann.7", request=1), "quotas of them"),
         ("central", READ_MEMBERS, "paxos and bakery change their members while they serve"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -213,6 +217,15 @@ def test_a_hold_that_its_client_does_not_know_is_released() -> None:
     for fence, gives in [(6, []), (7, [ReleaseLock(lock="a", ticket=1)]), (7, [])]:
         disown = DisownHold(lock="a", fence=fence, session="ann")
         assert sent(proxy.handle(ANN, disown, T0), ReleaseLock) == gives
+
+
+def test_a_hold_of_a_session_that_can_be_no_clients_is_not_confirmed() -> None:
+    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+    confirm = vars(LockManager)["_confirm"]
+    long = "\u00e9" * PART_BYTES_MAX  # Twice as many bytes.
+    assert confirm(manager, "a", 7, long) == Observe("proxy.session_malformed")
+    known = confirm(manager, "a", 7, "x" * PART_BYTES_MAX)
+    assert known.message == ConfirmHold(lock="a", fence=7, session="x" * PART_BYTES_MAX)
 
 
 def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn() -> None:

@@ -86,7 +86,7 @@ def test_when_every_endpoint_is_of_another_cluster_every_request_ends_so(
     assert "cluster 'e'" in answer.detail
     assert isinstance(answer.error(), WrongClusterError)
     assert refusal(unkept.hear(ANN, Describe())).reason is Reason.WRONG_CLUSTER
-    assert unkept.role.session_state.in_flight.withdrawals == {}
+    assert unkept.role.session_state.in_flight.cancels == {}
 
 
 def test_a_refused_endpoint_is_not_asked_while_another_is_there(unkept: UnkeptSession) -> None:

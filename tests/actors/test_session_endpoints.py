@@ -12,9 +12,9 @@ from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send
 from fencelock.actors.message import node_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.session import admission
+from fencelock.actors.session import refusals
 from fencelock.actors.session.message import EndpointChanged
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.requests import Claim
 
 
 def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
@@ -126,7 +126,7 @@ def test_an_endpoint_that_is_heard_again_takes_what_is_stranded(unkept: UnkeptSe
     assert of(api.Acquire, unkept.hear(A, done), A)
 
 
-def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_endpoint(
+def test_moving_to_and_fro_never_keeps_more_than_one_pending_cancel_per_endpoint(
     unkept: UnkeptSession,
 ) -> None:
     unkept.acquire()
@@ -134,7 +134,7 @@ def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_endpoint(
         for node in ("a", "b"):
             unkept.hear(ME, LinkDown(node=node))
             unkept.hear(ME, LinkUp(node=node))
-    assert len(unkept.role.session_state.in_flight.withdrawals) <= 2
+    assert len(unkept.role.session_state.in_flight.cancels) <= 2
     assert len(unkept.role.session_state.in_flight.pending) == 1
 
 
@@ -168,10 +168,10 @@ def test_a_hold_keeps_its_endpoint_greeted_and_a_silent_endpoint_does_not_lose_i
     assert unkept.acquire(BEN).to == B
 
 
-def test_withdrawals_count_against_the_limit_so_that_none_is_ever_forgotten(
+def test_pending_cancels_count_against_the_limit_so_that_none_is_ever_forgotten(
     unkept: UnkeptSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "PENDING_MAX", 2)
+    monkeypatch.setattr(refusals, "PENDING_MAX", 2)
     for lock in ("1", "2"):
         unkept.acquire(lock=lock)
         unkept.hear(ANN, api.Abandon())

@@ -12,7 +12,7 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.role_message import LinkDown, LinkUp
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.requests import Claim
 from fencelock.actors.session.session import ClientSession
 
 A, B = Address("a/proxy"), Address("b/proxy")
@@ -50,7 +50,7 @@ class Fault:
         for _ in range(600):
             self._spread(self.harness.run(100))
         ledger = self.harness.role.session_state
-        assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
+        assert (ledger.in_flight.pending, ledger.in_flight.cancels) == ({}, {})
         assert (ledger.holds, self.holding) == ({}, {A: set(), B: set()})
 
     def _want(self, user: Address) -> None:

@@ -10,8 +10,9 @@ from support.session_harness import A, SessionHarness
 from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.session_message import HoldLost, Unlocking
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.holding import HOLDING, MOVES, Hold, HoldState, SessionTrust
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.holds import HOLDING, MOVES, Hold, HoldState
+from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.requests import Claim
 from fencelock.actors.session.session import TTL_MS
 
 X = Claim("x", "ann")

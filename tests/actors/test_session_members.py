@@ -10,7 +10,7 @@ from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.role_message import LinkDown, LinkUp
-from fencelock.actors.session.endpoint import ENDPOINTS_MAX
+from fencelock.actors.session.endpoints import ENDPOINTS_MAX
 from fencelock.actors.session.message import Survey
 
 ALL = {node: NodeAddress(node, f"tcp://host-{node}:4040") for node in ("a", "b", "d", "e")}

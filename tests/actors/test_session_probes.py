@@ -9,9 +9,9 @@ from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, node_of
-from fencelock.actors.session.endpoint import PROBE_PAUSE_MS_MAX
-from fencelock.actors.session.pending import later
-from fencelock.actors.session.session_lease import EPOCH
+from fencelock.actors.session.endpoints import PROBE_PAUSE_MS_MAX
+from fencelock.actors.session.lease import EPOCH
+from fencelock.actors.session.requests import later
 from fencelock.actors.timing import PROBE_MS, REPLY_MS
 
 TICK_MS = 100

@@ -13,8 +13,8 @@ from fencelock.actors.message import Address
 from fencelock.actors.quota import DEFAULT_QUOTAS
 from fencelock.actors.role_message import LinkDown
 from fencelock.actors.session.message import Close
-from fencelock.actors.session.pending import ANSWER_MS
-from fencelock.actors.session.read_window import (
+from fencelock.actors.session.requests import (
+    ANSWER_MS,
     BOUNDED_READS_SENT_MAX,
     READS_SENT_MAX,
     ReadWindow,

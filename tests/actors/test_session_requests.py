@@ -11,8 +11,8 @@ from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted
 from fencelock.actors.api.session_message import ConfirmHold, DisownHold, HoldLost
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
+from fencelock.actors.session.lease import Stage
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.session.session_lease import Stage
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, ME = Address("c/ann"), Address("c/session")
@@ -26,7 +26,8 @@ class RequestHarness(RoleHarness[ClientSession]):
             lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(1))
         )
         self.role.session_state.endpoints.current = A
-        self.role.session_state.session_lease.enter(Stage.UNKEPT)
+        for stage in (Stage.OPENING, Stage.UNKEPT):
+            self.role.session_state.session_lease.enter(stage)
         self.role.session_state.session_lease.assigned = "c"
 
     def acquire(self) -> int:

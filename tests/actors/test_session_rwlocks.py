@@ -8,9 +8,9 @@ from fencelock.actors.api.message import Granted, Reason, Refused, Release, Rele
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.effect import Send
-from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.requests import Claim
 
 CLAIM = Claim(object_name(RWLOCK, "S"), "ann")
 

@@ -9,9 +9,9 @@ from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, role_of
-from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.requests import Claim
 
 LOCK = object_name(SEMAPHORE, "S")
 CLAIM = Claim(LOCK, "ann")

@@ -20,8 +20,8 @@ from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkUp
-from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.session.requests import SessionRequests
 from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.table import LockTable
 
@@ -110,7 +110,7 @@ class Trial:
         ledger = self.harness.role.session_state
         assert list(self.table.locks) == ["anchor"]
         assert [claim.lock for claim in ledger.holds] == ["anchor"]
-        assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
+        assert (ledger.in_flight.pending, ledger.in_flight.cancels) == ({}, {})
 
     def step(self, *, leaving: bool) -> None:
         self.spread(self.harness.run(200))
@@ -205,7 +205,7 @@ def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
     return said
 
 
-SAY: Any = vars(InFlight)["_send"]
+SAY: Any = vars(SessionRequests)["_send"]
 
 
 def run_all() -> None:
@@ -218,6 +218,6 @@ def run_all() -> None:
     [("withdraw", forgets_what_it_must_withdraw), ("_send", repeats_under_new_numbers)],
 )
 def test_a_planted_bug_is_caught(method: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InFlight, method, bug)
+    monkeypatch.setattr(SessionRequests, method, bug)
     with pytest.raises(AssertionError):
         run_all()

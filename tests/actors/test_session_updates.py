@@ -7,12 +7,14 @@ from support.local_callers import ONE, TWO, LocalCallers
 from support.session_harness import ANN, BEN, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.actors.api.message import Abandon, Acquire, Cancel, Reason, Refused
+from fencelock.actors.api.map import EntryChanged, PutEntry
+from fencelock.actors.api.message import Abandon, Acquire, Cancel, KeepAlive, Reason, Refused
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.session_message import CloseReason, End, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown
+from fencelock.actors.session.lease import LINGER_MS
 from fencelock.actors.session.message import Close
 from fencelock.actors.table.latch import Latch
 
@@ -237,3 +239,15 @@ def test_a_copy_that_the_table_has_forgotten_says_that_its_outcome_is_unknown() 
     (refused,) = callers.heard(TWO, Refused)
     assert refused.reason is Reason.UNAVAILABLE
     assert "unknown" in refused.detail
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+def test_only_an_entry_that_ends_with_the_session_keeps_an_idle_session_alive(
+    harness: SessionHarness, ephemeral: bool
+) -> None:
+    put = PutEntry(map="m", entry_key="k", value=b"v", ephemeral=ephemeral, request=4)
+    sent = one(PutEntry, harness.open(harness.hear(ANN, put)))
+    assert one(EntryChanged, harness.hear(A, EntryChanged(**sent.fields(), version=1)), ANN)
+    harness.run_kept(LINGER_MS + 1_000, A, B)
+    kept = [send for send in harness.run_kept(20_000, A, B) if send.to == A]
+    assert bool(of(KeepAlive, kept)) == ephemeral

@@ -27,7 +27,7 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck
 from fencelock.actors.paxos.slow_disk import REST_MS, SLOW_FOR_MS
 from fencelock.actors.role_message import DiskSynced, Level, RoleNotice
-from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.actors.table.message import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
 LEADER, COMMANDER = leader_of("a"), address_of("a", "commander-1")
@@ -159,7 +159,7 @@ def test_a_follower_reports_its_syncs_with_the_next_heartbeat() -> None:
     effects = role.handle(COMMANDER, beat, T0)
 
     ack = HeartbeatAck(
-        ballot=BALLOT, number=1, applied=1, view=0, sync_us=QUICK_US, commands=COMMAND_LEVEL
+        ballot=BALLOT, number=1, applied=1, view=0, sync_us=QUICK_US, log_version=LOG_VERSION
     )
     assert Send(monitor_of("a"), ack) in effects
     seen = BallotSeen(ballot=BALLOT, leads=True)

@@ -19,8 +19,8 @@ from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicte
 from fencelock.actors.table.holding import SLACK
 from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.session import LOSSES_MAX, QUIET_MAX
-from fencelock.actors.table.session_operation import AUDIT_MAX
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.table_state import AUDIT_MAX
 
 TTL_MS = 1_000_000
 NAMES = 60_000

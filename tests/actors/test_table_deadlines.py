@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.planted_bugs import Plant, demand_found, without
+from support.planted_bugs import Plant, demand_found, with_fields
 from support.table_comparison import DeadlineComposer
 from support.table_scene import applied, restored, said, table_of_three
 
@@ -15,13 +15,12 @@ from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold, Leases
-from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import ExtendSessions, LeaseRecord, LogCommand, Result
+from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_state import TableState
-from fencelock.transport.codec import decode, encode
 
 A, B, C = "s.1", "t.2", "u.3"
 LEASE_MS = 400 + 100 + ROUNDING_MS
@@ -329,9 +328,13 @@ def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
 def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:
     table = busy()
     (part,) = table.snapshot()
-    first, *others = part.leases
-    later = first._replace(deadline_ms=first.deadline_ms + 1)
-    other = LockTable.restore((replace(part, leases=(later, *others)),))
+    at, known = next((at, one) for at, one in enumerate(part.owner_states) if one.hold)
+    assert known.hold is not None
+    assert known.hold.lease is not None
+    lease = known.hold.lease._replace(deadline_ms=known.hold.lease.deadline_ms + 1)
+    later = known._replace(hold=known.hold._replace(lease=lease))
+    changed = (*part.owner_states[:at], later, *part.owner_states[at + 1 :])
+    other = LockTable.restore((replace(part, owner_states=changed),))
     assert other.numbers() != table.numbers()
     assert other.digest() != table.digest()
 
@@ -345,24 +348,6 @@ def test_the_numbers_do_not_depend_on_how_often_the_master_changed() -> None:
         one.apply(1_500, ExtendSessions(master="d"))
         one.apply(1_500, renew(9))
     assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
-
-
-def test_a_snapshot_without_deadlines_is_written_and_read_as_before(table: LockTable) -> None:
-    table.apply(0, plain(A))
-    (part,) = table.snapshot()
-    assert (part.leases, part.terms) == ((), ())
-    assert decode(encode(part)) == part
-    assert b"leases" not in encode(part)
-
-
-@pytest.mark.parametrize("field", ["leases", "terms"])
-def test_a_deadline_of_nothing_is_refused(field: str) -> None:
-    (part,) = busy().snapshot()
-    known = getattr(part, field)
-    stray = known[-1]._replace(**{known[-1]._fields[0]: 99})
-    changes: dict[str, Any] = {field: (*known, stray)}
-    with pytest.raises(ValueError, match="deadlines that no hold or wait has"):
-        LockTable.restore((replace(part, **changes),))
 
 
 def the_time_without_a_master_counts(table: LockTable, time_ms: int) -> None:
@@ -410,11 +395,6 @@ def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
     Hold.acquire_again(hold, request)
 
 
-def a_wait_loses_its_terms(leases: Any, owner_state: Any, wait: Any) -> Wait:
-    leases.by_ticket.pop(wait.ticket, None)
-    return Wait(owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms)
-
-
 PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "time without a master counts": (
         LockTable,
@@ -428,8 +408,8 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
         "acquire_again",
         lambda _: acquiring_again_tells_the_whole,
     ),
-    "a snapshot loses deadlines": (table_snapshot, "_rest", without(LeaseRecord)),
-    "a wait loses its terms": (Leases, "wait", lambda _: a_wait_loses_its_terms),
+    "a snapshot loses deadlines": (table_snapshot, "_hold_record", with_fields(lease=None)),
+    "a wait loses its terms": (table_snapshot, "_wait_record", with_fields(hold_ms=0)),
 }
 
 

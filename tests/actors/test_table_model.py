@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.planted_bugs import Plant, demand_found, without
+from support.planted_bugs import Plant, demand_found, with_fields
 from support.table_comparison import (
     AllComposer,
     DeadlineComposer,
@@ -35,14 +35,7 @@ from fencelock.actors.api.session_message import CloseReason, CloseSession, Ende
 from fencelock.actors.table import history, operation, session_operation, table_snapshot
 from fencelock.actors.table.history import Histories, History
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.message import (
-    AmountRecord,
-    CounterRecord,
-    CountRecord,
-    LocksRecord,
-    Result,
-    ValueRecord,
-)
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
@@ -231,7 +224,7 @@ def no_operator(sound: Any) -> Any:
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a closing hits a later session": (Sessions, "find", lambda _: any_session_of_the_client),
-    "a repeated closing is refused": (session_operation, "_record", closings_are_not_kept),
+    "a repeated closing is refused": (session_operation, "record", closings_are_not_kept),
     "who closed a session is not told": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
     "last come first served": (TableState, "_pass_on", last_come_first_served),
@@ -315,15 +308,17 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         "serve",
         waits_of_a_closed_session_block,
     ),
-    "a snapshot without amounts": (table_snapshot, "_rest", without(AmountRecord)),
+    "a snapshot without amounts": (table_snapshot, "_wait_record", with_fields(amount=1)),
 }
 
 
 def an_upgrade_is_counted(sound: Any) -> Any:
-    def broken(owner_state: Any, hold: Hold, command: Any, out: list[Result]) -> None:
+    def broken(
+        table: TableState, owner_state: Any, hold: Hold, command: Any, out: list[Result]
+    ) -> None:
         if isinstance(command, AcquireReadWrite):
             command = replace(command, write=False)
-        sound(owner_state, hold, command, out)
+        sound(table, owner_state, hold, command, out)
 
     return broken
 
@@ -334,8 +329,10 @@ def a_downgrade_lets_nobody_in(table: TableState, hold: Hold, amount: int, _: An
 
 
 def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
-    def broken(owner_state: Any, hold: Hold, command: Any, out: list[Result]) -> None:
-        sound(owner_state, hold, command, out)
+    def broken(
+        table: TableState, owner_state: Any, hold: Hold, command: Any, out: list[Result]
+    ) -> None:
+        sound(table, owner_state, hold, command, out)
         hold.amount = min(hold.amount, getattr(command, "amount", 1))
 
     return broken
@@ -350,7 +347,7 @@ RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         "_enter_again",
         a_writer_that_reads_frees_the_rest,
     ),
-    "a snapshot without counts": (table_snapshot, "_rest", without(CountRecord)),
+    "a snapshot without counts": (table_snapshot, "_hold_record", with_fields(times=1)),
 }
 
 
@@ -395,7 +392,7 @@ SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the waiters of a lock are lost": (TableState, "pool_of", waiters_of_a_lock_are_lost),
     "fences are given twice": (TableState, "grant_permits", fences_are_given_twice),
     "only the first lock is given back": (Pool, "remove", one_name_is_given_back),
-    "a snapshot without locks": (table_snapshot, "_rest", without(LocksRecord)),
+    "a snapshot without locks": (table_snapshot, "_claimant_record", with_fields(locks=())),
 }
 
 
@@ -451,8 +448,12 @@ ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
     "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
     "a snapshot without changes": (Histories, "noted", lambda _: nothing_is_noted),
-    "a snapshot without values": (table_snapshot, "_rest", without(ValueRecord)),
-    "a snapshot without versions": (table_snapshot, "_rest", without(CounterRecord)),
+    "a snapshot without values": (table_snapshot, "_claimant_record", with_fields(value=None)),
+    "a snapshot without versions": (
+        table_snapshot,
+        "_head",
+        with_fields(version=0, forgotten=0, origin=0),
+    ),
 }
 
 

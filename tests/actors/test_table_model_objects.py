@@ -117,8 +117,8 @@ def any_number_of_parties_is_accepted(sound: Any) -> Any:
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a repeated arrival counts again": (operation, "begin_update", repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
-    "a try breaks nothing": (Barrier, "be_broken", a_try_breaks_nothing),
-    "a party leaves without the others": (Barrier, "be_broken", a_party_is_refused_only),
+    "a try breaks nothing": (Barrier, "remove", a_try_breaks_nothing),
+    "a party leaves without the others": (Barrier, "remove", a_party_is_refused_only),
     "any number of parties is accepted": (
         operation,
         "begin_update",

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from support.table_scene import applied, restored, said, table_of_three
 
-from fencelock.actors.api.message import Cancel, Cancelled, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
-from fencelock.actors.table.message import ExtendSessions, TablePart
+from fencelock.actors.api.session_message import CloseReason, End, Evict
+from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
 
 LOCK = object_name(SEMAPHORE, "S")
 A, B, C = "s.1", "t.2", "u.3"
@@ -217,29 +216,22 @@ def test_a_snapshot_with_a_wrong_pool_is_refused(change: str) -> None:
         LockTable.restore((replace(whole, pools=pools),))
 
 
-EARLIER_SNAPSHOT = (
-    "89189a0001870502020309000083870161736019271009192715008702617460192710051927150087036175601927"
-    "100619271500848c01616f614c04f4f6f660000086026005040202f68c01616f6b73656d6170686f72651f5302f501"
-    "f660000086016005010102f68c02616f6b73656d6170686f72651f5301f4f6f6600000f684016005f68c03616f6b73"
-    "656d6170686f72651f5301f4f6f6600000f684026005f68081826b73656d6170686f72651f530381820103"
-)
-"""The snapshot of a release before read/write locks: what `busy` does, and a lock held twice."""
+@pytest.mark.parametrize("wrong", [{"amount": 0}, {"amount": -1}, {"times": 0}, {"amount": 99}])
+def test_a_snapshot_with_a_wrong_hold_is_refused(wrong: dict[str, Any]) -> None:
+    (whole,) = busy().snapshot()
+    owner_states = tuple(
+        one._replace(hold=one.hold._replace(**wrong)) if one.hold and one.hold.amount else one
+        for one in whole.owner_states
+    )
+    with pytest.raises(ValueError, match="semaphore"):
+        LockTable.restore((replace(whole, owner_states=owner_states),))
 
 
-def test_a_snapshot_of_the_release_before_other_objects_loads_and_is_written_the_same() -> None:
-    part = decode(bytes.fromhex(EARLIER_SNAPSHOT))
-    assert isinstance(part, TablePart)
-    table = LockTable.restore((part,))
-    assert encode(table.snapshot()[0]).hex() == EARLIER_SNAPSHOT
-    digest = "bf37504674a082d329759da0526302bea5570fd691a6e882d232696bc5989841"
-    assert table.digest().hex() == digest  # Members of both releases compare them.
-    assert table.status("L").holder is not None
-    assert applied(table, full(A, 1, 5)) == ["s.1 has 0 left", "t.2 holds 3 under 3"]
-
-
-def test_a_table_without_semaphores_has_the_snapshot_that_it_had_before_them() -> None:
-    table = LockTable()
-    table.apply(0, Open(session="s", ttl_ms=10_000))
-    table.apply(0, KeepAlive(session=A))
+def test_a_snapshot_in_which_a_lock_has_permits_is_refused(table: LockTable) -> None:
+    table.apply(5, Acquire(lock="L", session=A, owner="o", request=9))
     (whole,) = table.snapshot()
-    assert (whole.pools, whole.amounts) == ((), ())
+    (known,) = whole.owner_states
+    assert known.hold is not None
+    owner_states = (known._replace(hold=known.hold._replace(amount=1)),)
+    with pytest.raises(ValueError, match="wrong hold of lock 'L'"):
+        LockTable.restore((replace(whole, owner_states=owner_states),))

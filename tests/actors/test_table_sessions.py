@@ -7,7 +7,7 @@ import pytest
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open, Opened, ended
-from fencelock.actors.table import session as session_module
+from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 
@@ -262,7 +262,7 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
     opened(table, "b")
     over = Open(session="c", ttl_ms=TTL_MS)
     assert denials(table.apply(0, over)) == [("c", api.Reason.OVERLOADED)]
-    assert session_module.SESSIONS_MAX > 2
+    assert SESSIONS_MAX > 2
 
 
 @pytest.mark.parametrize(

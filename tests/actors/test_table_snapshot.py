@@ -17,6 +17,7 @@ from fencelock.actors.table import message as messages
 from fencelock.actors.table.message import (
     ClaimantRecord,
     HoldRecord,
+    LeaseRecord,
     TableHead,
     TablePart,
     WaitRecord,
@@ -143,6 +144,15 @@ def test_a_snapshot_does_not_change_when_the_table_does() -> None:
     assert LockTable.restore(snapshot).digest() == busy().digest()
 
 
+def test_parts_that_are_encoded_late_are_of_the_instant_at_which_the_table_was_frozen() -> None:
+    table = busy()
+    before = [encode(part) for part in table.snapshot()]
+    frozen = [part for part in table.freeze() if part is not None]
+    table.apply(900, release("a", 8, 2))
+    table.apply(900, End(session="s.1", reason=CloseReason.FORCED))
+    assert [encode(part.thaw()) for part in frozen] == before
+
+
 def test_a_large_table_is_cut_into_parts_that_fit() -> None:
     table = LockTable()
     told(table, Open(session="s", ttl_ms=100_000))
@@ -171,15 +181,15 @@ def test_the_largest_records_still_fit() -> None:
 @pytest.mark.parametrize("number", [0, (1 << 63) - 1])
 def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     wide = "é" * 128
-    hold = HoldRecord(number, wide, number, number, number, number)
-    wait = WaitRecord(number, wide, number, number)
-    record = ClaimantRecord(
-        number, wide, wide, number, True, number, max(api.Reason), wide, number, number, hold, wait
-    )
+    lease = LeaseRecord(*[number] * 6)
+    hold = HoldRecord(number, wide, number, number, number, number, number, lease)
+    wait = WaitRecord(number, wide, number, number, number, number, number)
+    claim = number, wide, wide, number, True, number, max(api.Reason), wide, number, number
+    record = ClaimantRecord(*claim, hold, wait, (wide,) * 64, wide)
     empty = TablePart(
         index=0,
         count=1,
-        head=TableHead(0, 0, 0, 0, 0, 0, 0),
+        head=TableHead(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
         sessions=(),
         owner_states=(),
         audit=(),
@@ -216,13 +226,19 @@ CHANGES: dict[
     "two waits in one place": lambda a, b: (
         a,
         with_claimants(
-            b, b.owner_states[-1]._replace(owner="y", wait=messages.WaitRecord(1, "", 0, None))
+            b,
+            b.owner_states[-1]._replace(
+                owner="y", wait=messages.WaitRecord(1, "", 0, None, 1, 0, 0)
+            ),
         ),
     ),
     "nobody holds": lambda a, b: (
         a,
         with_claimants(
-            b, b.owner_states[-1]._replace(lock="free", wait=messages.WaitRecord(9, "", 0, None))
+            b,
+            b.owner_states[-1]._replace(
+                lock="free", wait=messages.WaitRecord(9, "", 0, None, 1, 0, 0)
+            ),
         ),
     ),
 }
@@ -248,7 +264,7 @@ def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, ow
 
 
 @pytest.mark.parametrize("lock", ["\ue000", "\u0378", "\u202e", "\x85", " "])
-def test_a_name_that_another_version_accepted_stays_in_a_snapshot(lock: str) -> None:
+def test_a_name_that_another_python_accepted_stays_in_a_snapshot(lock: str) -> None:
     """A member with stricter rules still starts from its earlier journal."""
     (part,) = busy().snapshot()
     newer = part.owner_states[-1]._replace(lock=lock, owner="y", wait=None, hold=None)

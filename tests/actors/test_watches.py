@@ -29,14 +29,14 @@ from fencelock.actors.paxos.parked_reads import CHECK_MS
 from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import Quotas
-from fencelock.actors.session.endpoint import SILENCE_MS
-from fencelock.actors.session.pending import ANSWER_MS, RETRY_MS_MAX
+from fencelock.actors.session.endpoints import SILENCE_MS
+from fencelock.actors.session.requests import ANSWER_MS, RETRY_MS_MAX
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.table.report import Changed, ReadHistory
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node.lock_machine import LockMachine
 
 S, T, M = "election\x1fs", "election\x1ft", "map\x1fm"
 ASKER = address_of("a", "proxy")
@@ -137,7 +137,7 @@ def test_after_a_snapshot_every_waiting_read_is_looked_at_again(reads: ReadsHarn
     ahead = LockMachine()
     for lock in (T, S, T):
         ahead.table.histories.add(lock, "", b"v", 1, 0)
-    parts = [part for part in ahead.snapshot() if part is not None]
+    parts = [part.encoded() for part in ahead.snapshot() if part is not None]
     reads.machine.restore(parts)
     assert answers(reads.apply(10)) == [(1, [2])]
 

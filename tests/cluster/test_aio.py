@@ -24,9 +24,9 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.callback_executor import Notice
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"

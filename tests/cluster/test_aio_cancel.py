@@ -12,7 +12,7 @@ import pytest
 from support.holds import fence_of
 
 from fencelock import aio
-from fencelock.cluster.bench.ports import free_ports
+from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.backup_header import HEADER as EXAMPLE
 
-from fencelock.cluster.storage.backup import (
+from fencelock.cluster.node.storage.backup import (
     HEADER_BYTES_MAX,
     LENGTH,
     START,

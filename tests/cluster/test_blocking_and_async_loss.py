@@ -16,9 +16,9 @@ from support.holds import fence_of
 
 import fencelock
 from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, NotHeldError
-from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.callback_executor import Notice
-from fencelock.cluster.node import Node
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"

@@ -15,9 +15,9 @@ from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.error import LockOwnershipLostError, StaleError, UnavailableError
-from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.config import Config, parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "majority"
@@ -33,7 +33,7 @@ class MajorityCluster:
 
     def start(self, *nodes: str) -> None:
         for node in nodes:
-            self.running[node] = Node.start(self.config, node)
+            self.running[node] = Node.start(self.config, node, found=True)
 
     def stop(self, *nodes: str) -> None:
         for node in nodes:

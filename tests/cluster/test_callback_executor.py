@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 from loguru import logger
 
-from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.callback_executor import Notice, ThreadExecutor
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.callback_executor import Notice, ThreadExecutor
 
 PATIENCE_S = 30
 NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")

@@ -23,10 +23,10 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.client import connect
-from fencelock.cluster.lock import Lock
-from fencelock.cluster.settings import parse_addresses
+from fencelock.cluster.client.client import connect
+from fencelock.cluster.client.lock import Lock
+from fencelock.cluster.client.settings import parse_addresses
+from fencelock.cluster.testing.ports import free_ports
 
 
 @pytest.fixture(params=["central", "lamport", "paxos"])

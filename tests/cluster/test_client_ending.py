@@ -17,9 +17,9 @@ import pytest
 from support.stoppable_cluster import CLUSTER, PATIENCE_S, Cluster, started, threads
 
 from fencelock.actors.error import AcquireCancelledError, ClosedError
-from fencelock.cluster.client import connect
+from fencelock.cluster.client.client import connect
+from fencelock.cluster.client.lock import Hold
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.lock import Hold
 
 
 @pytest.fixture(params=["central", "lamport", "paxos"])
@@ -150,7 +150,7 @@ def test_closing_leaves_no_thread_and_no_file_open(cluster: Cluster) -> None:
 def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Cluster) -> None:
     program = (
         "import sys\n"
-        "from fencelock.cluster.client import connect\n"
+        "from fencelock.cluster.client.client import connect\n"
         "print(connect(sys.argv[1], cluster='test').lock('x').acquire().fence)\n"
     )
     addresses = cluster.addresses("n1", "n2")

@@ -15,7 +15,7 @@ import fencelock
 import fencelock.aio
 from fencelock.actors.api.map import ListEntries
 from fencelock.actors.error import StaleError
-from fencelock.cluster import watch as watch_module
+from fencelock.cluster.client import watch as watch_module
 from fencelock.cluster.host.pending_asks import AskReply
 
 PATIENCE_S = 60

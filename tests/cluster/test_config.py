@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.timing import TIMING, Timing
-from fencelock.cluster.config import (
+from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.node.config import (
     ALLOWED,
     LOG_LEVELS,
     NODES_MAX,
@@ -24,8 +26,7 @@ from fencelock.cluster.config import (
     parse,
     starting_config,
 )
-from fencelock.cluster.guarantee import PROMISES
-from fencelock.cluster.topology import ProtocolSettings
+from fencelock.cluster.node.topology import ProtocolSettings
 
 HERE = Path("/somewhere")
 
@@ -302,8 +303,9 @@ def test_the_target_of_paxos_and_the_priority_of_a_node_arrive_and_are_bounded()
     observer = parse(known.replace("[paxos]", 'nodes.n1.priority = "off"\n[paxos]'), HERE)
     assert observer.settings_of("n1").priority == UNWILLING
 
-    assert complaints(known + "target_members = 10\nreplace_after_s = 0.5\n") == [
-        "paxos.target_members: 10 is not usable: 0 to 9, best 3, 5 or 7, is expected",
+    assert complaints(known + "target_members = 4\nreplace_after_s = 0.5\n") == [
+        "paxos.target_members: 4 is not usable: 3, 5 or 7 (an even number survives no more "
+        "failures), or 0 for none, is expected",
         "paxos.replace_after_s: 0.5 is not usable: 1 to 86400 s is expected",
     ]
 
@@ -311,7 +313,7 @@ def test_the_target_of_paxos_and_the_priority_of_a_node_arrive_and_are_bounded()
 def test_the_times_of_paxos_are_derived_from_each_other_and_checked() -> None:
     known = LEAST.replace("central", "paxos") + "[paxos]\n"
     derived = parse(known + "heartbeat_ms = 100\nelection_ms = 2000\n", HERE).settings
-    assert derived.paxos_timing == Timing(100, 500, 700, 2_000, 300)
+    assert derived.paxos_timing == Timing(100, 450, 650, 2_000, 250)
 
     assert complaints(known + "lease_ms = 700\nelection_ms = 700\n") == [
         "paxos: election_ms is 700, but must be at least isolated_ms (800) + heartbeat_ms (50), "
@@ -326,7 +328,7 @@ def test_the_times_of_paxos_are_derived_from_each_other_and_checked() -> None:
 def test_the_times_in_the_starting_configuration_are_the_defaults() -> None:
     text = starting_config(loopback(3))
     named = re.sub(r"^# (\w+_ms = )", r"\1", text, flags=re.MULTILINE)
-    assert named.count("_ms = ") == len(Timing._fields)
+    assert named.count("_ms = ") == len(Timing._fields) + len(BakeryTiming._fields)
     assert parse(named, HERE).settings.paxos_timing == TIMING
 
 
@@ -351,12 +353,15 @@ OTHERS = {
     "bakery.duration": "7.5",
     "bakery.grace": "8",
     "bakery.least": "4.5",
+    "bakery.max_hold": "700.5",
     "bakery.obtention": '"unlimited"',
     "central.server": '"n-2"',
     "central.journal": "true",
     "paxos.durability": '"memory"',
     "paxos.journal_bytes": "70000",
     "paxos.heartbeat_ms": "40",
+    "paxos.round_trip_ms": "60",
+    "bakery.round_trip_ms": "60",
     "paxos.lease_ms": "260",
     "paxos.isolated_ms": "400",
     "paxos.election_ms": "900",
@@ -484,7 +489,8 @@ def test_a_client_reads_a_file_without_pydantic_settings(tmp_path: Path) -> None
     """It would double the time of the first `connect`."""
     (tmp_path / "cluster.toml").write_text(written(BASE))
     program = (
-        "import sys; from fencelock.cluster.settings import Target; print(Target.find(None, None));"
+        "import sys; from fencelock.cluster.client.settings import Target;"
+        "print(Target.find(None, None));"
         "assert 'pydantic' in sys.modules and 'pydantic_settings' not in sys.modules"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FENCELOCK_")}

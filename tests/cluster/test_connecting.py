@@ -18,7 +18,7 @@ from support.real_nodes import LONG_S, running_nodes
 import fencelock
 from fencelock import aio
 from fencelock.actors.session.message import EndpointChanged
-from fencelock.cluster.bench.ports import free_ports
+from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, local, lose, partition
 
 PATIENCE_S = 60

@@ -19,7 +19,7 @@ from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.message import Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.table.history import CHANGES_MAX
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 if TYPE_CHECKING:
     from conftest import Cable

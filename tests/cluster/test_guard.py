@@ -13,10 +13,12 @@ from typing import Any
 from wsgiref.util import setup_testing_defaults
 
 import httpx
+import psycopg
 import pytest
 import sqlalchemy
 from fastapi import FastAPI
 from sqlalchemy.orm import Session
+from support.django_guard import django_connection, protects_django
 from support.paths import EXAMPLES
 
 from fencelock.guard import (
@@ -166,6 +168,39 @@ def test_autocommit_is_refused() -> None:
     connection.execute("BEGIN")
     guard.check("orders", 17)
     connection.close()
+
+
+def test_autocommit_below_sqlalchemy_is_refused(tmp_path: Path) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'db'}", isolation_level="AUTOCOMMIT")
+    with engine.begin() as connection, pytest.raises(RuntimeError, match="autocommit"):
+        made(SqlGuard(connection)).check("orders", 17)
+    with Session(engine) as session, pytest.raises(RuntimeError, match="autocommit"):
+        SqlGuard(session).check("orders", 17)
+    engine.dispose()
+
+
+def test_a_connection_of_django_is_protected_within_atomic_and_refused_outside(
+    tmp_path: Path,
+) -> None:
+    engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db")}
+    protects_django(django_connection("guarded", engine))
+
+
+def test_an_asynchronous_connection_is_refused_by_its_name() -> None:
+    async def never(self: object) -> None:
+        del self
+
+    def like(module: str, name: str, *methods: str) -> type:
+        return type(name, (), {"__module__": module, **dict.fromkeys(methods, never)})
+
+    asynchronous = {
+        psycopg.AsyncConnection: "psycopg.AsyncConnection is asynchronous.*to_thread",
+        like("aiosqlite.core", "Connection", "commit"): "aiosqlite.Connection is asynchronous",
+        like("sqlalchemy.ext", "AsyncSession", "execute", "run_sync"): "AsyncSession.*run_sync",
+    }
+    for kind, text in asynchronous.items():
+        with pytest.raises(TypeError, match=text):
+            SqlGuard(object.__new__(kind))
 
 
 @pytest.mark.parametrize("table", ["fences; DROP TABLE orders", "", 'a"b'])

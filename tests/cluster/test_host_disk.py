@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from support.dispatchers import dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
-from fencelock.actors.effect import Effects, Persist, Send, Spawn
+from fencelock.actors.effect import CheckpointPart, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.storage.directory import JournalFailedError
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.host.scheduler import PARTS_MAX
+from fencelock.cluster.node.storage.directory import JournalFailedError
+from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
 
@@ -35,7 +37,10 @@ class BlockDisk(Local):
 
 
 class PersistingClerk(Role[Acquire | BlockDisk]):
-    """Persists a number for each "persist", and tells the last one for anything else."""
+    """Persists a number for each "persist", and tells the last one for anything else.
+
+    For each "part" it begins a checkpoint.
+    """
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
@@ -47,6 +52,9 @@ class PersistingClerk(Role[Acquire | BlockDisk]):
                 self.persisted += 1
                 record = Granted(lock="persist", fence=self.persisted)
                 return [Persist(record), Send(sender, record)]
+            case Acquire(lock="part"):
+                record = Granted(lock="part", fence=self.persisted)
+                return [CheckpointPart((record,), first=True), Send(sender, record)]
             case Acquire():
                 return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]
             case BlockDisk():
@@ -96,6 +104,34 @@ def test_records_of_one_turn_share_one_sync(start: Start, tmp_path: Path) -> Non
     leave.set()
     assert [future.get(timeout=LONG_S).fence for future in futures] == list(range(1, 51))
     assert journal.syncs == 1
+
+
+def test_parts_of_a_checkpoint_wait_for_the_next_sync_and_keep_their_place(
+    start: Start, tmp_path: Path
+) -> None:
+    journal = CountingJournal.open(tmp_path)
+    ref = start(journal).ref(ROLE)
+    locks = ["persist", "part", "persist", "part", "part", "persist"]
+    for lock in locks:
+        ref.ask(Acquire(lock=lock), timeout=LONG_S)
+    assert journal.syncs == 3
+    ref.stop()
+    with closing(Journal.open(tmp_path)) as reopened:
+        (records,) = reopened.take_records().values()
+    written = [decode(record) for record in records]
+    assert [one.lock for one in written if isinstance(one, Granted)] == locks
+
+
+def test_parts_for_which_no_other_record_comes_are_synced_together(
+    start: Start, tmp_path: Path
+) -> None:
+    journal = CountingJournal.open(tmp_path)
+    ref = start(journal).ref(ROLE)
+    for count in range(2 * PARTS_MAX):
+        ref.ask(Acquire(lock="part"), timeout=LONG_S)
+        assert journal.syncs in {count // PARTS_MAX, (count + 1) // PARTS_MAX}
+    ref.ask(Acquire(lock="after"), timeout=LONG_S)
+    assert journal.syncs == 2
 
 
 def test_nothing_leaves_a_role_between_its_persist_and_the_sync(

@@ -52,6 +52,7 @@ class WakingWire:
     """Links that remember when something was sent (Links)."""
 
     cluster = "c"
+    group = 0
     has_events = False
 
     def __init__(self, order: list[str]) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.cluster.storage.directory import (
+from fencelock.cluster.node.storage.directory import (
     LOCK_NAME,
     FolderBusyError,
     JournalDamagedError,
     JournalFailedError,
 )
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
-from fencelock.cluster.storage.segment import segment_path
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
+from fencelock.cluster.node.storage.segment import segment_path
 
 PATIENCE_S = 60
 
@@ -188,7 +188,7 @@ def test_a_second_journal_in_the_same_process_is_refused(tmp_path: Path) -> None
 def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     holding = """
         import sys, pathlib
-        from fencelock.cluster.storage.journal import Journal
+        from fencelock.cluster.node.storage.journal import Journal
         journal = Journal.open(pathlib.Path(sys.argv[1]))
         print("open")
         sys.stdin.read()

@@ -14,13 +14,13 @@ from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Relea
 from fencelock.actors.central.server import RECORDS_MAX, LockServer
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.message import Address, Message, address_of
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node import Node
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.topology import ProtocolSettings
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.codec import decode
 
 LONG_S = 60.0
@@ -135,7 +135,7 @@ def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
     )
     with closing(Journal.open(tmp_path / "n1")):
         pass
-    with Node.start(config, "n1") as node:
+    with Node.start(config, "n1", found=True) as node:
         node.ref("server").tell(request("l"))
         node.ref("server").ask(Probe(), timeout=LONG_S)
     with closing(Journal.open(tmp_path / "n1")) as journal:
@@ -144,7 +144,7 @@ def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
     records = found["server"]
     (held,) = [decode(record) for record in records]
     assert isinstance(held, Held)
-    with Node.start(config, "n1") as node:
+    with Node.start(config, "n1", found=True) as node:
         node.ref("server").tell(Release(lock="l", client=held.client, sequence=held.number))
         node.ref("server").ask(Probe(), timeout=LONG_S)
     with closing(Journal.open(tmp_path / "n1")) as journal:

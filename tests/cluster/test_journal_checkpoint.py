@@ -17,8 +17,8 @@ from fencelock.actors.message import Address, Instant, Local, Message, address_o
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.storage.directory import JournalFailedError
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.node.storage.directory import JournalFailedError
+from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode
 
 LONG_S = 60.0

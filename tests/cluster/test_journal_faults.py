@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from fencelock.cluster.storage.directory import JournalFailedError
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.storage.record import Entry
+from fencelock.cluster.node.storage.directory import JournalFailedError
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.record import Entry
 
 PATIENCE_S = 60
 CHANGES = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
@@ -82,7 +82,7 @@ class Diary:
         for stream, payload in entries:
             if payload is None:
                 self.possible.pop(stream, None)
-            else:
+            elif isinstance(payload, bytes):
                 self.possible[stream] = [*self.possible.get(stream, []), payload]
         try:
             journal.append(entries)
@@ -178,8 +178,8 @@ def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
     """A counter that is written whole every 7 steps, and the additions since."""
     counting = """
         import sys, pathlib
-        from fencelock.cluster.storage.journal import Journal
-        from fencelock.cluster.storage.record import Entry
+        from fencelock.cluster.node.storage.journal import Journal
+        from fencelock.cluster.node.storage.record import Entry
         journal = Journal.open(pathlib.Path(sys.argv[1]), segment_bytes_max=2000)
         records = journal.take_records().get("count", [b"0"])
         number = int(records[-1])
@@ -216,9 +216,9 @@ def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: Path) -> None:
     filling = """
         import pathlib, resource, signal, sys
-        from fencelock.cluster.storage.directory import JournalFailedError
-        from fencelock.cluster.storage.journal import Journal
-        from fencelock.cluster.storage.record import Entry
+        from fencelock.cluster.node.storage.directory import JournalFailedError
+        from fencelock.cluster.node.storage.journal import Journal
+        from fencelock.cluster.node.storage.record import Entry
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_007, 10_007))
         journal = Journal.open(pathlib.Path(sys.argv[1]))

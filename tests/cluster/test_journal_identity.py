@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.storage.directory import JournalForeignError
-from fencelock.cluster.storage.journal import STREAM, Journal, claim
-from fencelock.cluster.storage.record import Entry
+from fencelock.cluster.node.storage.directory import JournalForeignError
+from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.node.storage.record import Entry
+from fencelock.cluster.testing.ports import free_ports
 
 MINE = {"cluster": "shop", "node": "n1", "members": "n1, n2, n3"}
 
@@ -84,7 +84,17 @@ n1 = {{ address = "tcp://127.0.0.1:{one}" }}
     config.write_text(f'{alone}n2 = {{ address = "tcp://127.0.0.1:{two}" }}\n')
     (tmp_path / "data" / "n1").rename(tmp_path / "data" / "n2")
 
-    serve = [sys.executable, "-m", "fencelock", "serve", "--config", str(config), "--id", "n2"]
+    serve = [
+        sys.executable,
+        "-m",
+        "fencelock",
+        "serve",
+        "--found",
+        "--config",
+        str(config),
+        "--id",
+        "n2",
+    ]
     second = subprocess.run(serve, capture_output=True, check=False, timeout=60)
 
     assert second.returncode != 0
@@ -95,7 +105,7 @@ n1 = {{ address = "tcp://127.0.0.1:{one}" }}
 START = """
 import sys
 from pathlib import Path
-from fencelock.cluster.config import load
-from fencelock.cluster.node import Node
-Node.start(load(Path(sys.argv[1])), "n1").stop()
+from fencelock.cluster.node.config import load
+from fencelock.cluster.node.node import Node
+Node.start(load(Path(sys.argv[1])), "n1", found=True).stop()
 """

@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from fencelock.cluster.storage.directory import JournalDamagedError, JournalFailedError
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.storage.record import Entry
-from fencelock.cluster.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
+from fencelock.cluster.node.storage.directory import JournalDamagedError, JournalFailedError
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.record import Entry
+from fencelock.cluster.node.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 
 SECTOR = 512
 """Size of the blocks that a disk writes whole or not at all (bytes)."""

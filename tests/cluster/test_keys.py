@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 
 from fencelock import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, OPERATOR, Rights
-from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.config import parse
 from fencelock.cluster.keys import (
     add_key,
     client_key,
@@ -25,8 +23,10 @@ from fencelock.cluster.keys import (
     read_list,
     remove_key,
 )
-from fencelock.cluster.node import Node
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.node.config import parse
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.testing.ports import free_ports
 
 lines = pytest.fixture(logged_lines)
 
@@ -227,9 +227,9 @@ def test_without_keys_a_node_serves_on_loopback_only(tmp_path: Path, lines: Line
     text = IN_MEMORY.format(f"tcp://127.0.0.1:{port}")
     text += f'nodes.n1.listen = "tcp://0.0.0.0:{port}"\n'
     with pytest.raises(ConfigError, match=r"serves on loopback only.*fencelock keys init"):
-        Node.start(parse(text, tmp_path), "n1")
+        Node.start(parse(text, tmp_path), "n1", found=True)
     for _ in range(2):
-        Node.start(parse(f"{text}[security]\ninsecure = true", tmp_path), "n1").stop()
+        Node.start(parse(f"{text}[security]\ninsecure = true", tmp_path), "n1", found=True).stop()
     warned = [
         level for level, _, told in lines.values if "without keys, as insecure = true" in told
     ]
@@ -241,7 +241,7 @@ def test_loopback_needs_no_keys(host: str, tmp_path: Path) -> None:
     port = free_ports(1)[0]
     text = IN_MEMORY.format(f"tcp://{host}:{port}")
     try:
-        Node.start(parse(text, tmp_path), "n1").stop()
+        Node.start(parse(text, tmp_path), "n1", found=True).stop()
     except ConfigError as error:
         assert "cannot listen" in str(error)  # noqa: PT017  # A machine without IPv6.
 

@@ -16,7 +16,7 @@ import fencelock.aio
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.name import object_name
 from fencelock.cluster.guarantee import Guarantee, demand
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 

@@ -23,9 +23,9 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.log import warn
 
 PATIENCE_S = 30
@@ -91,13 +91,14 @@ def test_acquire_returns_a_hold_and_release_gives_it_back(
 ) -> None:
     hold = lock.acquire()
     assert hold
+    (acquire,) = script.asks()
     assert (lock.held, lock.fence, hold.held) == (True, hold.fence, True)
     owner = hold.owner
     lock.release()
     assert (lock.held, lock.fence, hold.held) == (False, None, False)
     assert (hold.state, hold.lost) == (HoldState.RELEASED, False)
     release = script.asked[-1][0]
-    assert release == Release(lock="x", fence=hold.fence, owner=owner)
+    assert release == Release(lock="x", fence=hold.fence, owner=owner, request=acquire.request)
 
 
 def test_acquire_returns_none_when_the_time_was_over(lock: Lock, script: ScriptedSession) -> None:

@@ -16,7 +16,7 @@ import fencelock
 import fencelock.aio
 from fencelock.actors.api.lock_all import LOCKS_MAX, AcquireAll
 from fencelock.actors.api.message import Cancel, Granted, Inspect, Release
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 ROUNDS = 20

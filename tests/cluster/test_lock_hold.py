@@ -11,9 +11,9 @@ from support.lock_scene import PATIENCE_S, Scene
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Instant
-from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import Suspected
-from fencelock.cluster.callback_executor import Notice
+from fencelock.cluster.client.callback_executor import Notice
 
 
 def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> None:
@@ -202,3 +202,26 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
     ]
     assert "7 ms" in heard[0].detail
     assert "TTL" in heard[1].detail
+
+
+def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> None:
+    """The loss came, and was reported, while the owner was acquiring once more."""
+    lock, session = scene.rlock(), scene.session
+    first = lock.acquire()
+    assert first is not None
+    session.mute = True
+    again = lock._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
+    reply = next(again)
+    scene.lose(fence=1)
+    with pytest.raises(LockOwnershipLostError):
+        first.raise_if_lost()
+    session.mute = False
+    asked, call = session.asked[-1]
+    call.set(session.answer(asked))
+    assert call is reply
+    with pytest.raises(StopIteration) as ended:
+        again.send(call.get())
+    assert (ended.value.value.held, ended.value.value.fence) == (True, 2)
+    assert (first.state, first.held, first.lost) == (HoldState.LOST, False, True)
+    with pytest.raises(LockOwnershipLostError, match="granted the lock anew"):
+        first.raise_if_lost()

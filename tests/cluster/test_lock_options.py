@@ -14,11 +14,15 @@ import fencelock
 import fencelock.aio
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.error import ConfigError, InvalidRequestError, UnavailableError
-from fencelock.cluster.aio.lock import owner_of_task
-from fencelock.cluster.config import loopback, starting_config
-from fencelock.cluster.lock_options import check_text_type, term_ms_of, wait_ms_of
-from fencelock.cluster.owner import owner_of_thread, process_label, process_user
-from fencelock.cluster.settings import Settings, Target, age_ms_of, check_text
+from fencelock.cluster.client.lock_options import check_text_type, term_ms_of, wait_ms_of
+from fencelock.cluster.client.owner import (
+    owner_of_task,
+    owner_of_thread,
+    process_label,
+    process_user,
+)
+from fencelock.cluster.client.settings import Settings, Target, age_ms_of, check_text
+from fencelock.cluster.node.config import loopback, starting_config
 
 PATIENCE_S = 30
 TARGET = Target("tcp://a:1", "c", "")

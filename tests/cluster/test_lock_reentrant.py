@@ -10,7 +10,7 @@ from support.lock_scene import PATIENCE_S, Scene
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.error import LockOwnershipLostError, UnavailableError
-from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.host.pending_asks import AskReply
 
 

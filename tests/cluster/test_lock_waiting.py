@@ -15,7 +15,7 @@ from support.holds import fence_of
 import fencelock
 from fencelock import aio
 from fencelock.actors.error import LockTimeoutError, UnavailableError
-from fencelock.actors.session import fast_path, session
+from fencelock.actors.session import session
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -40,8 +40,7 @@ def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
 @pytest.fixture
 def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
     """A client behind cables, which waits for a release for less than ten seconds."""
-    for module in (fast_path, session):
-        monkeypatch.setattr(module, "ANSWER_MS", 300)
+    monkeypatch.setattr(session, "ANSWER_MS", 300)
     addresses = ",".join(cable.address for cable in cables)
     with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client

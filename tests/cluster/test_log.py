@@ -9,8 +9,8 @@ import pytest
 from loguru import logger
 
 from fencelock.cluster import log
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.storage.segment import segment_path
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.segment import segment_path
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fencelock.actors.error import (
     UnsupportedError,
     VersionMismatchError,
 )
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"

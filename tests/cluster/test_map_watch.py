@@ -18,7 +18,7 @@ from fencelock.actors.api.map import MAP, ListEntries, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ import fencelock
 from fencelock.actors.error import ConfigError
 from fencelock.actors.histogram import BOUNDS_MS, Histogram
 from fencelock.actors.message import NS_PER_MS
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node import metrics
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -42,7 +45,9 @@ def samples(address: str) -> dict[str, float]:
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Node]:
     """Return the only node of a cluster."""
-    with Node.start(parse(starting_config(loopback_addresses(1)), tmp_path), "n1") as node:
+    with Node.start(
+        parse(starting_config(loopback_addresses(1)), tmp_path), "n1", found=True
+    ) as node:
         yield node
 
 
@@ -83,9 +88,56 @@ def test_a_node_is_live_and_ready_and_then_nobody_is_there(alone: Node) -> None:
         get(address, "/live")
 
 
+def test_a_request_that_comes_byte_by_byte_is_ended_in_time(
+    alone: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "REQUEST_S", 0.5)
+    host, port = alone.serve_metrics("127.0.0.1:0", "fencelock").split(":")
+    with socket.create_connection((host, int(port)), LONG_S) as slow:
+        slow.settimeout(0.01)
+        ends = time.monotonic() + LONG_S
+        while time.monotonic() < ends:
+            try:
+                slow.send(b"G")
+                if not slow.recv(100):
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            raise AssertionError("each byte prolonged it")
+
+
+def test_more_connections_than_the_limit_are_closed_and_later_ones_served(
+    alone: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "REQUESTS_MAX", 2)
+    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    host, port = address.split(":")
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((host, int(port)), LONG_S))
+            for _ in range(3)
+        ]
+        assert silent[2].recv(1) == b""
+    ends = time.monotonic() + LONG_S
+    while True:
+        with suppress(OSError):
+            assert get(address, "/live") == (200, "live\n")
+            break
+        assert time.monotonic() < ends
+
+
+def test_a_reply_does_not_name_python(alone: Node) -> None:
+    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    with urllib.request.urlopen(f"http://{address}/live", timeout=LONG_S) as reply:
+        assert reply.headers["Server"] == "fencelock"
+
+
 def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None:
     text = starting_config(loopback_addresses(3))
-    with Node.start(parse(text, tmp_path), "n1") as node:
+    with Node.start(parse(text, tmp_path), "n1", found=True) as node:
         address = node.serve_metrics("127.0.0.1:0", "fencelock")
         assert get(address, "/ready") == (503, "not ready\n")
         assert get(address, "/live")[0] == 200
@@ -98,7 +150,9 @@ def test_every_protocol_has_the_times_of_requests_holds_and_leaders(
 ) -> None:
     config = parse(starting_config(loopback_addresses(3), protocol=protocol), tmp_path)
     with ExitStack() as running:
-        nodes = [running.enter_context(Node.start(config, node)) for node in config.nodes]
+        nodes = [
+            running.enter_context(Node.start(config, node, found=True)) for node in config.nodes
+        ]
         client = running.enter_context(
             fencelock.connect([node.address for node in nodes], connect_timeout=LONG_S)
         )
@@ -123,7 +177,7 @@ def test_an_address_that_is_taken_stops_the_node_with_an_error(alone: Node, tmp_
     taken = alone.serve_metrics("127.0.0.1:0", "fencelock")
     text = f'metrics = "{taken}"\n' + starting_config(loopback_addresses(1))
     with pytest.raises(ConfigError, match=f"metrics: cannot listen at {taken}: Address already"):
-        Node.start(parse(text, tmp_path / "other"), "n1")
+        Node.start(parse(text, tmp_path / "other"), "n1", found=True)
 
 
 def test_the_address_stands_for_all_nodes_or_for_one() -> None:

@@ -19,7 +19,7 @@ from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport.codec import encode
 
 MEMBERS = ("a", "b", "c")

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.cluster.storage.directory import JournalDamagedError
-from fencelock.cluster.storage.record import (
+from fencelock.cluster.node.storage.directory import JournalDamagedError
+from fencelock.cluster.node.storage.record import (
+    FORMAT_VERSION,
     GROUP_BYTES,
     HEADER_BYTES,
     PREAMBLE_BYTES,
@@ -59,7 +60,7 @@ PATTERNS = st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 4000)), min_s
 
 
 def test_the_layout_is_pinned() -> None:
-    preamble = "66656e63656c6f67" + "04000000" + "94b536be"  # The name, the version, the checksum.
+    preamble = "66656e63656c6f67" + "05000000" + "f1d28a06"  # The name, the version, the checksum.
     filed = "01000000" + "0100000000000000" + "0100000000000000" + SALT.hex() + "00" * 8
     assert encode_header(HEADER).hex() == preamble + filed + "84747779"
     prefix = SALT.hex() + "3800000000000000" + "0300000000000000" + "08000000"
@@ -200,9 +201,11 @@ def test_a_journal_of_an_earlier_format_is_refused_with_what_to_do(
 
 
 def test_a_later_version_of_the_format_is_named() -> None:
-    assert len(preamble(5)) == PREAMBLE_BYTES
-    with pytest.raises(JournalDamagedError, match="format 5, and this release reads 4: start"):
-        scan_of(preamble(5))
+    later = FORMAT_VERSION + 1
+    assert len(preamble(later)) == PREAMBLE_BYTES
+    told = f"format {later}, and this release reads {FORMAT_VERSION}: start"
+    with pytest.raises(JournalDamagedError, match=told):
+        scan_of(preamble(later))
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * (RECORD_BYTES_MAX + 1)])

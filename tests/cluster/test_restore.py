@@ -16,17 +16,24 @@ from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership import Member, Membership
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.membership import Term, terms_part
+from fencelock.actors.paxos.membership import Term, log_part
+from fencelock.actors.paxos.message import NO_BALLOT
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster import restore as restoring
-from fencelock.cluster.config import Config, parse, starting_config
-from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.node import Node, identity_of
-from fencelock.cluster.restore import FENCE_MARGIN, check_parts, check_target, occupied, restore
-from fencelock.cluster.storage.backup import BackupDamagedError
-from fencelock.cluster.storage.directory import FolderBusyError
-from fencelock.cluster.storage.journal import STREAM, Journal, claim
-from fencelock.cluster.topology import ProtocolSettings
+from fencelock.cluster.node import restore as restoring
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.cluster.node.node import Node, identity_of
+from fencelock.cluster.node.restore import (
+    FENCE_MARGIN,
+    check_parts,
+    check_target,
+    occupied,
+    restore,
+)
+from fencelock.cluster.node.storage.backup import BackupDamagedError
+from fencelock.cluster.node.storage.directory import FolderBusyError
+from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.transport.codec import decode, encode
 
 
@@ -83,7 +90,8 @@ def test_versions_of_the_new_cluster_are_above_those_of_the_old_one() -> None:
 
 
 def test_the_members_of_the_old_cluster_are_not_taken_over() -> None:
-    members = terms_part([Term(9, Membership(4, (Member("n7", "tcp://10.0.0.7:4040", 5),)))])
+    terms = [Term(9, Membership(4, (Member("n7", "tcp://10.0.0.7:4040", 5),)))]
+    members = log_part(terms, NO_BALLOT)
 
     assert check_parts(HEADER, (*PARTS, members)) == check_parts(HEADER, PARTS)
 
@@ -193,7 +201,7 @@ def test_an_empty_folder_is_used(config: Config) -> None:
 def test_the_folder_of_a_running_node_is_not_replaced(tmp_path: Path) -> None:
     old = replace(config_in(tmp_path, cluster="orders"))
     new = config_in(tmp_path)
-    with Node.start(old, "n2"), pytest.raises(FolderBusyError):
+    with Node.start(old, "n2", found=True), pytest.raises(FolderBusyError):
         restore(HEADER, check_parts(HEADER, PARTS), new)
     folder = old.folder_of("n2")
     assert folder is not None

@@ -13,11 +13,11 @@ from support.lock_scene import Scene, ScriptedSession
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Cancel
 from fencelock.actors.error import ClosedError, NotHeldError, UnavailableError
-from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.callback_executor import ThreadExecutor
+from fencelock.cluster.client.lock import RLock
+from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.lock import RLock
-from fencelock.cluster.session_channel import ForkCounter
 
 PATIENCE_S = 30
 

@@ -16,7 +16,7 @@ import fencelock.aio
 from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 WRITES = RWLOCK_PERMITS

@@ -18,8 +18,8 @@ from fencelock.actors.api.message import Inspect, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.error import UnsupportedError
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 WRITES = RWLOCK_PERMITS

@@ -24,7 +24,7 @@ from fencelock.actors.error import (
     NotHeldError,
     UnsupportedError,
 )
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"

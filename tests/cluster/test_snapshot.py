@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fencelock.cluster.storage.directory import JournalDamagedError, JournalFailedError
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.storage.record import HEADER_BYTES, Entry
-from fencelock.cluster.storage.segment import CHUNK_BYTES, segment_path
+from fencelock.cluster.node.storage.directory import JournalDamagedError, JournalFailedError
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.record import HEADER_BYTES, Entry, Mark
+from fencelock.cluster.node.storage.segment import CHUNK_BYTES, segment_path
 
 SMALL = 2_000
 """Length of a segment here (bytes)."""
@@ -228,11 +228,68 @@ def test_what_cannot_be_read_back_is_not_replaced_by_a_snapshot(tmp_path: Path) 
 def test_a_snapshot_is_written_in_chunks(tmp_path: Path) -> None:
     big = [Entry("big", b"%d" % number * 60_000) for number in range(10, 20)]
     with opened(tmp_path) as journal:
-        write(journal, Entry("role", None), *[Entry("role", b"x" * 900_000)] * 5)
-        write(journal, *big, Entry("role", None))
+        write(journal, *big, *[Entry("role", b"x" * 900_000)] * 5)
+        write(journal, Entry("role", None))
     assert names(tmp_path) == ["00000003.journal", "00000003.snapshot"]
     assert sizes(tmp_path) > 4 * CHUNK_BYTES
     assert kept(tmp_path) == {"big": [entry.payload for entry in big]}
+
+
+def test_a_large_checkpoint_in_parts_stays_where_it_was_written(tmp_path: Path) -> None:
+    """Only the few records of others in front of it move into a snapshot."""
+    parts = [Entry("table", b"%d" % number * 10_000) for number in range(10, 20)]
+    with opened(tmp_path) as journal:
+        write(journal, Entry("quiet", b"q"))
+        for turn in range(3):
+            write(journal, Entry("table", Mark.BEGIN))
+            for number, part in enumerate(parts):
+                write(journal, part)
+                write(journal, Entry("other", b"%d" % number))
+            write(journal, Entry("table", Mark.END), Entry("other", None))
+            written_bytes = len(parts) * 20_000
+            assert journal.disk_bytes < written_bytes + 4 * SMALL
+            snapshots = list(tmp_path.glob("*.snapshot"))
+            assert snapshots or not turn
+            assert all(snapshot.stat().st_size < SMALL for snapshot in snapshots)
+            for _ in range(9):
+                write(journal)  # Removes what was replaced.
+            assert sizes(tmp_path) < written_bytes + 5 * SMALL
+    assert kept(tmp_path) == {"quiet": [b"q"], "table": [part.payload for part in parts]}
+
+
+def test_an_unfinished_checkpoint_is_read_beside_what_it_was_to_replace(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        write(journal, Entry("table", b"old"), Entry("other", b"o"))
+        write(journal, Entry("table", Mark.BEGIN), Entry("table", b"half"))
+    assert kept(tmp_path) == {"table": [b"old", b"half"], "other": [b"o"]}
+    with opened(tmp_path) as journal:
+        write(journal, Entry("table", Mark.BEGIN), Entry("table", b"new 1"))
+        write(journal, Entry("table", b"persisted meanwhile"))
+        write(journal, Entry("table", b"new 2"), Entry("table", Mark.END))
+    new = [b"new 1", b"persisted meanwhile", b"new 2"]
+    assert kept(tmp_path) == {"table": new, "other": [b"o"]}
+
+
+def test_a_checkpoint_may_begin_in_the_group_in_which_another_ends(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        write(journal, *(Entry("table", b"old %d" % number) for number in range(9)))
+        write(journal, Entry("table", Mark.BEGIN), Entry("table", b"new 1"))
+        write(journal, Entry("table", Mark.END), Entry("table", Mark.BEGIN))
+        write(journal, Entry("table", b"newer 1"))
+        write(journal, Entry("table", b"newer 2"), Entry("table", Mark.END))
+    assert kept(tmp_path)["table"] == [b"newer 1", b"newer 2"]
+
+
+def test_no_file_is_replaced_in_which_an_unfinished_checkpoint_began(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        write(journal, Entry("table", b"old" * 50))
+        write(journal, Entry("table", Mark.BEGIN), Entry("table", b"new 1"))
+        for number in range(40):
+            write(journal, Entry("other", None), Entry("other", b"%d" % number * 100))
+        assert not list(tmp_path.glob("*.snapshot"))
+        write(journal, Entry("table", b"new 2"), Entry("table", Mark.END))
+        assert list(tmp_path.glob("*.snapshot"))
+    assert kept(tmp_path)["table"] == [b"new 1", b"new 2"]
 
 
 def test_room_stays_bounded_and_the_work_for_it_too(tmp_path: Path) -> None:
@@ -260,7 +317,7 @@ STEPS = st.lists(
         st.builds(
             Entry,
             st.sampled_from(["a", "b", "c"]),
-            st.none() | st.binary(min_size=1, max_size=80),
+            st.none() | st.sampled_from(Mark) | st.binary(min_size=1, max_size=80),
         ),
         max_size=6,
     ),
@@ -277,14 +334,24 @@ def test_whatever_roles_write_and_forget_is_what_comes_back(
 ) -> None:
     shutil.rmtree(tmp_path)
     model: dict[str, list[bytes]] = {}
+    begun: dict[str, int] = {}
     journal = Journal.open(tmp_path, segment_bytes_max=300)
     for number, entries in enumerate(steps):
         write(journal, *entries)
+        before = {stream: len(records) for stream, records in model.items()}
         for stream, record in entries:
             if record is None:
-                model.pop(stream, None)
+                for each in (model, begun, before):
+                    each.pop(stream, None)
+            elif record is Mark.BEGIN:
+                begun[stream] = before.get(stream, 0)
+            elif record is Mark.END:
+                ended = begun.pop(stream, 0)
+                del model.get(stream, [])[:ended]
+                before[stream] = max(0, before.get(stream, 0) - ended)
             else:
                 model.setdefault(stream, []).append(record)
+        model = {stream: records for stream, records in model.items() if records}
         if number in restarts:
             journal.close()
             journal = Journal.open(tmp_path, segment_bytes_max=300)

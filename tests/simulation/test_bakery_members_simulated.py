@@ -12,11 +12,11 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
 from fencelock.actors.membership import Member, Membership
-from fencelock.cluster.simulation.bakery_judge import INVARIANTS
-from fencelock.cluster.simulation.bakery_judge_members import MembersJudge
-from fencelock.cluster.simulation.bakery_run import run_members_seed
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.bakery_judge import INVARIANTS
+from fencelock.verification.simulation.bakery_judge_members import MembersJudge
+from fencelock.verification.simulation.bakery_run import run_members_seed
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation_report import ViolationReport
 
 SEEDS = range(4)
 SEEDS_MOST = 30

@@ -19,8 +19,8 @@ from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.bakery_judge import BakeryJudge
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.verification.simulation.bakery_judge import BakeryJudge
+from fencelock.verification.simulation.violation import ViolationError
 
 
 class Patch(NamedTuple):
@@ -93,8 +93,8 @@ LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 def bench() -> TicketAttempts:
     """Three leaders, of which the first, n1, serves and is trusted."""
     epoch_state = EpochState("n1", 1)
-    epoch_state.take(1, LIVES)
-    epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
+    epoch_state.take(1, LIVES, 10_000)
+    epoch_state.serving, epoch_state.trusted_at = True, NOW
     return TicketAttempts(epoch_state, TicketTable())
 
 

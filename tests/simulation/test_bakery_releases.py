@@ -13,18 +13,18 @@ from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import node_of
-from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
-from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
-from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import ProtocolSettings
+from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
+from fencelock.verification.simulation.bakery_run import draw_bakery_plan
+from fencelock.verification.simulation.environment import Judge
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
-SEEDS = (1091, 0)
+SEEDS = (5, 0)
 """In the first one a release was refused, before the record of the last release was kept."""
 
 

@@ -103,11 +103,37 @@ def test_durations_out_of_their_limits_are_refused(hold_ms: int, grace_ms: int) 
     assert harness.answers(Refused, asked)[0].reason is Reason.INVALID
 
 
+def test_a_lease_above_the_limit_is_refused_with_value_and_limit() -> None:
+    """It would keep the cluster waiting for as long when two leaders are lost."""
+    harness = ClusterHarness(3).start().ready()
+    asked = harness.acquire("n1", hold_ms=590_001, grace_ms=10_000)
+    harness.until(lambda: bool(harness.answers(Refused, asked)))
+    refused = harness.answers(Refused, asked)[0]
+    assert refused.reason is Reason.INVALID
+    assert "590001 ms and grace 10000 ms are 600001 ms together, and 600000 ms" in refused.detail
+    assert "max_hold under [bakery]" in refused.detail
+
+
+def test_a_renewal_above_the_limit_is_refused_and_the_hold_stays() -> None:
+    harness = ClusterHarness(3).start().ready()
+    held = harness.lock("n1", hold_ms=60_000, grace_ms=10_000)
+    for number, hold_ms in ((901, 600_001), (902, 595_000), (903, 60_000)):
+        renew = Renew(
+            lock="x", session="u", owner="ann", request=number, fence=held.fence, hold_ms=hold_ms
+        )
+        harness.say("n2", renew)
+        harness.run(500)
+    refused = [harness.answers(Refused, number)[0] for number in (901, 902)]
+    assert [one.reason for one in refused] == [Reason.INVALID] * 2
+    assert "duration 595000 ms and grace 10000 ms are 605000 ms together" in refused[1].detail
+    assert [one.hold_ms for one in harness.answers(Renewed)] == [60_000]
+
+
 def test_a_longer_lease_is_given_once_a_majority_knows_of_it() -> None:
     harness = ClusterHarness(3).start().ready()
     granted = harness.lock("n1", hold_ms=60_000, grace_ms=10_000)
     assert (granted.hold_ms, granted.grace_ms) == (60_000, 10_000)
-    bounds = [harness.leader(name).epoch_state.bound_ms for name in harness.serving()]
+    bounds = [harness.leader(name).epoch_state.bound.bound_ms for name in harness.serving()]
     assert max(bounds) == 70_000
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery.config import RESEND_MS, later, leader_of, proxy_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, later, leader_of, proxy_of
 from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
@@ -25,7 +25,7 @@ from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import STALE_MAX, TicketStep
 
 LEASE_MS = 1_000
-DAY_MS = 24 * 3_600_000
+MINUTES_MS = 8 * 60_000
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1"), ("n2", "n3"), ("n3", "n1")])
@@ -40,7 +40,7 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     trio.settle()
     assert trio.owners() == [min(order)]
     for _ in range(3):
-        trio.pass_time(RESEND_MS)
+        trio.pass_time(BAKERY_TIMING.resend_ms)
     assert len(trio.heard(Locked)) == 1
     attempt = trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)
     assert attempt is not None
@@ -237,7 +237,8 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
 def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> None:
     trio = LeaderTrio()
     leader = trio.leaders["n1"]
-    leader.epoch_state.bound_ms = 2 * DAY_MS
+    for each in trio.leaders.values():
+        each.epoch_state.bound.begin(1, 2 * MINUTES_MS)
     most = 0
     for request in range(1, 1_500):
         word = Lock(
@@ -245,7 +246,7 @@ def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> No
             who=ANN,
             request=request,
             wait_ms=None,
-            hold_ms=DAY_MS,
+            hold_ms=MINUTES_MS,
             grace_ms=1_000,
             label="",
         )

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from fencelock.cluster.simulation.plan import RunPlan
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
 
 SEEDS = 16
 SEEDS_MOST = 60

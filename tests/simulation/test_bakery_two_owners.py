@@ -47,8 +47,8 @@ class TwoOwners:
 
     def __init__(self, node: str = "n1") -> None:
         epoch_state = EpochState(node, int(node[1:]))
-        epoch_state.take(1, LIVES)
-        epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
+        epoch_state.take(1, LIVES, 10_000)
+        epoch_state.serving, epoch_state.trusted_at = True, NOW
         self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
         self.voting = Voting(epoch_state, self.table, self.attempts)
@@ -156,7 +156,7 @@ def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> N
     bench.table.drop("x", BEN, 1, 0)
     bench.transfer.leave(2)
     bench.table.vote(attempt.entry, FENCE, NOW)
-    bench.attempts.epoch_state.take(2, LIVES)
+    bench.attempts.epoch_state.take(2, LIVES, 10_000)
     bench.transfer.on_serve(Serve(epoch=2, leaders=LIVES, bound_ms=10_000), NOW)
     assert (attempt.held, attempt.entry.fence) == (FENCE, FENCE)
 
@@ -259,7 +259,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
     """A leader without a table asks again about tickets that it does not know to be held."""
     bench = TwoOwners()
     bench.hears(add())
-    bench.attempts.epoch_state.take(2, LIVES)
+    bench.attempts.epoch_state.take(2, LIVES, 10_000)
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
     refused = bench.hears(other)
     assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
@@ -274,7 +274,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench = TwoOwners()
     bench.hears(add(fence=0))
-    bench.attempts.epoch_state.take(2, LIVES[:1] + LIVES[2:])
+    bench.attempts.epoch_state.take(2, LIVES[:1] + LIVES[2:], 10_000)
     words = said(
         bench.transfer.on_serve(Serve(epoch=2, leaders=LIVES[:1] + LIVES[2:], bound_ms=10_000), NOW)
     )

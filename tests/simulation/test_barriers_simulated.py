@@ -11,7 +11,7 @@ from support.workloads import UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.table import barrier, operation
 from fencelock.actors.table.barrier import Barrier
-from fencelock.cluster.simulation.barriers import BARRIERS
+from fencelock.verification.simulation.barriers import BARRIERS
 
 MET = (
     "contender.passes_as_0",
@@ -42,14 +42,14 @@ def generations_are_counted_down(owner_state: Any, index: int, generation: int) 
     return PASSED(owner_state, index, (1 << 40) - generation)
 
 
-BREAK = Barrier.be_broken
+BREAK = Barrier.remove
 PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(Barrier, "be_broken"): a_party_leaves_without_the_others}, "broken"),
+        ({(Barrier, "remove"): a_party_leaves_without_the_others}, "broken"),
         ({(Barrier, "waiting"): property(one_more_has_arrived)}, "together"),
         ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(barrier, "_passed"): all_have_the_same_index}, "index"),

@@ -21,7 +21,7 @@ from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effect, Effects, Spawn
+from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.message import AcquireLock
@@ -29,13 +29,13 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.plan import RunPlan
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.workload import MakeSession, client_session
-from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, central
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, central
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.workload import MakeSession, client_session
 
 SEEDS = 50
 SEEDS_FOR_A_MUTANT = 600
@@ -151,11 +151,11 @@ def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
 class DisownsAndGoesOnWaiting(ClientSession):
     """Says that it does not hold the lock, and takes a late grant of it all the same."""
 
-    def _on_endpoint(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         if not isinstance(event, ConfirmHold):
-            return super()._on_endpoint(sender, event, now)
+            return super().handle(sender, event, now)
         waits, self.session_state.in_flight.waits = self.session_state.in_flight.waits, {}
-        effects = super()._on_endpoint(sender, event, now)
+        effects = super().handle(sender, event, now)
         self.session_state.in_flight.waits = waits
         return effects
 

@@ -9,12 +9,12 @@ from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Reason, refused
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.session import session_loss
+from fencelock.actors.session import holds
 from fencelock.actors.table import operation
 from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.deadlines import DEADLINES
+from fencelock.verification.simulation.deadlines import DEADLINES
 
 MET = (
     "contender.enters_again",
@@ -61,7 +61,7 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
     hold.extend(table, table.time_ms + hold.lasts_ms)
 
 
-COUNT_FROM = session_loss._count_from  # pyright: ignore[reportPrivateUsage]
+COUNT_FROM = holds._count_from  # pyright: ignore[reportPrivateUsage]
 REFUSED = refused
 
 
@@ -69,12 +69,12 @@ REFUSED = refused
     ("plants", "judge"),
     [
         ({(LockTable, "shift"): the_time_without_a_master_counts}, "early: HoldLost"),
-        ({(session_loss, "begin_lease"): the_client_counts_from_the_reply}, "relied on: HoldLost"),
+        ({(holds, "begin_lease"): the_client_counts_from_the_reply}, "relied on: HoldLost"),
         ({(operation, "refused"): a_lost_hold_is_renewed}, "lost: Renewed"),
         (
             {
                 (LeasedHold, "acquire_again"): acquiring_again_tells_the_whole,
-                (session_loss, "is_known"): no_hold_is_known,
+                (holds, "is_known"): no_hold_is_known,
             },
             "relied on: HoldLost",
         ),

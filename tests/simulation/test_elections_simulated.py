@@ -11,7 +11,7 @@ from support.workloads import LOSSES, demand_caught, demand_clean
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories, History
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.elections import ELECTIONS
+from fencelock.verification.simulation.elections import ELECTIONS
 
 MET = ("contender.sees_a_change", *LOSSES)
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from fencelock.cluster.host.scheduler import Scheduler
-from fencelock.cluster.simulation import node
-from fencelock.cluster.simulation.paxos_run import run_log_seed
-from fencelock.cluster.simulation.run import run_seed
 from fencelock.transport.admission import FrameValidator
+from fencelock.verification.simulation import node
+from fencelock.verification.simulation.paxos_run import run_log_seed
+from fencelock.verification.simulation.run import run_seed
 
 SEEDS_MOST = 20
 
@@ -72,8 +72,8 @@ MUTANTS = {
     "frames like earlier ones lose their stamp": HostMutant(
         FrameValidator,
         "admit",
-        "new_frame((cluster, view, stamp, tuple(envelopes), 0))",
-        "new_frame((cluster, view, 0, tuple(envelopes), 0))",
+        "new_frame((cluster, group, stamp, tuple(envelopes), 0))",
+        "new_frame((cluster, group, 0, tuple(envelopes), 0))",
         stamps,
         "",
     ),

@@ -19,14 +19,14 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.disk import Disk
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, ProtocolSettings, central
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, central
+from fencelock.verification.simulation.disk import Disk
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.world import World
 
 READER = Address("n2/reader")
 

@@ -16,13 +16,13 @@ from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Instant
 from fencelock.actors.proxy.message import QueryLock, Ready
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, ProtocolSettings, lamport
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, lamport
+from fencelock.verification.simulation.environment import Judge
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.world import World
 
 NS_PER_US = 1_000
 SEEDS = 40
@@ -126,9 +126,9 @@ class KeepsTheDead(LockProcess):
 class HearsNoTime(Clock):
     """Planted bug: its clock does not move past the stamps that it receives: IR2 is missing."""
 
-    def arrived(self, stamp: int) -> Effects:
+    def arrived(self, stamp: int) -> bool:
         del stamp
-        return ()
+        return True
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:

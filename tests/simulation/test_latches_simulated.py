@@ -14,7 +14,7 @@ from fencelock.actors.table import latch, operation
 from fencelock.actors.table.holding import Wait
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.latches import LATCHES
+from fencelock.verification.simulation.latches import LATCHES
 
 MET = (
     "contender.counts_down",

@@ -178,4 +178,4 @@ def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) ->
         outstanding = ledger.in_flight
         assert (node.releasing, len(node.node.proxy.backend)) == ({}, 0)
         assert (ledger.holds, ledger.anonymous) == ({}, {})
-        assert (outstanding.pending, outstanding.withdrawals) == ({}, {})
+        assert (outstanding.pending, outstanding.cancels) == ({}, {})

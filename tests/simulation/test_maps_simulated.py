@@ -14,7 +14,7 @@ from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.table import map_operation, operation
 from fencelock.actors.table.map import Entry
-from fencelock.cluster.simulation.maps import MAPS, MapJudge, MapLog
+from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(

@@ -14,8 +14,8 @@ from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster.guarantee import OBJECTS
-from fencelock.cluster.simulation.mixed import MixedJudge
-from fencelock.cluster.simulation.objects import ALL, WORKLOADS, workload_of
+from fencelock.verification.simulation.mixed import MixedJudge
+from fencelock.verification.simulation.objects import ALL, WORKLOADS, workload_of
 
 SEEDS = 3
 """Number of runs. It is small because a run with all kinds takes long."""

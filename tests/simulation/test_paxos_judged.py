@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from fencelock.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import run_log_seed
+from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from fencelock.verification.simulation.paxos_run import run_log_seed
 
 SEEDS = {Focus.SWARM: 7, Focus.DUELS: 4, Focus.LEASES: 4, Focus.MIXED_LEASES: 2}
 MARKS = {

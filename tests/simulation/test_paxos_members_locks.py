@@ -14,9 +14,9 @@ from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.paxos_plan import draw_members_plan
-from fencelock.cluster.simulation.paxos_run import run_log_seed
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.verification.simulation.paxos_plan import draw_members_plan
+from fencelock.verification.simulation.paxos_run import run_log_seed
 
 SEEDS = 30
 
@@ -46,9 +46,11 @@ def from_one(table: TableState, *grant: Any) -> Any:
     return RIGHT_GRANT(table, *grant)
 
 
-def with_a_new_fence(table: Any, hold: Hold, command: Any, out: list[Any]) -> None:
+def with_a_new_fence(
+    table: Any, owner_state: Any, hold: Hold, command: Any, out: list[Any]
+) -> None:
     """Let an owner that enters again have another fence."""
-    del table
+    del table, owner_state
     hold.count += 1
     hold.level, hold.request = hold.count, command.request
     hold.fence += 1

@@ -17,13 +17,13 @@ from fencelock.actors.api.message import Describe
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.member import SLOTS
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
-from fencelock.cluster.simulation.faults import CALM, FaultKind, Faults, draw_faults
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.planting import Change, planted
-from fencelock.cluster.simulation.world import World
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.verification.simulation.faults import CALM, FaultKind, Faults, draw_faults
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.planting import Change, planted
+from fencelock.verification.simulation.world import World
 
 LONG_S = 30.0
 SEEDS = 6
@@ -38,6 +38,7 @@ def world_of(
     seed: int, faults: Faults = CALM, every_ms: int = 10, change: Change = unchanged
 ) -> World:
     world = World(seed, faults)
+    world.founds_once = False
     for name in NAMES:
         recipe = planted(logbook(every_ms=every_ms, log_max=50, memory=True), change)
         world.add(name, recipe, member=True)
@@ -130,7 +131,7 @@ def test_real_members_without_a_disk(
 ) -> None:
     text = starting_config(addresses, protocol="paxos").replace('"fsync"', '"memory"')
     config = parse(text, tmp_path)
-    nodes.update((name, Node.start(config, name)) for name in NAMES)
+    nodes.update((name, Node.start(config, name, found=True)) for name in NAMES)
     fences: list[int] = []
 
     def hold(proxy: str, lock: str) -> None:
@@ -143,13 +144,13 @@ def test_real_members_without_a_disk(
 
     hold("n1", "a")
     nodes["n2"].stop()
-    nodes["n2"] = Node.start(config, "n2")
+    nodes["n2"] = Node.start(config, "n2", found=True)
     hold("n2", "a")  # It serves, although it has forgotten.
     status = nodes["n2"].proxy.ask(Describe(), timeout=LONG_S)
     assert "was restarted without its memory" in status.detail
     for node in nodes.values():
         node.stop()
-    nodes.update((name, Node.start(config, name)) for name in NAMES)
+    nodes.update((name, Node.start(config, name, found=True)) for name in NAMES)
     hold("n3", "a")
 
     assert fences == sorted(set(fences))

@@ -32,8 +32,8 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.paxos_plan import Focus
-from fencelock.cluster.simulation.paxos_run import LogSubject
+from fencelock.verification.simulation.paxos_plan import Focus, LogPlan
+from fencelock.verification.simulation.paxos_run import LogSubject
 
 Change = Callable[[Spawn], Spawn]
 Handle = Callable[[Any, Address, Any, Instant], Effects]
@@ -214,6 +214,14 @@ class Mutant(NamedTuple):
     focus: Focus | None = None
     first: int = 0
     """The seed with which the search begins, which keeps it short."""
+    provoke: Callable[[LogPlan], LogPlan] | None = None
+    """A change of the plans, so that more seeds meet the bug."""
+
+
+def dies_in_syncs(plan: LogPlan) -> LogPlan:
+    """Let nodes lose what they did not sync, most often a promise or a ballot, and return soon."""
+    faults = replace(plan.faults, sync_us=2_000, tail_lost=True, down_ms=5)
+    return replace(plan, crash_at_ballot_per_mille=300, faults=faults)
 
 
 def scout(broken: Broken) -> type[Role[Any]]:
@@ -229,16 +237,18 @@ ONLY_ROUNDS = instead(Acceptor, hears(only_rounds_count))
 MUTANTS = {
     "promise before it is durable": Mutant("P9", 3, PROMISES_LATE),
     "promise before it is durable, forgotten": Mutant(
-        "P5", 30, PROMISES_LATE, focus=DUELS, first=22
+        "P5", 30, PROMISES_LATE, focus=DUELS, provoke=dies_in_syncs
     ),
     "vote before it is durable": Mutant("P9", 3, VOTES_LATE),
     "vote before it is durable, forgotten": Mutant("P1", 30, VOTES_LATE),
     "ballot before it is durable": Mutant("P9", 3, LEADS_LATE),
-    "ballot before it is durable, twice": Mutant("P4", 30, LEADS_LATE, focus=DUELS),
+    "ballot before it is durable, twice": Mutant(
+        "P4", 30, LEADS_LATE, focus=DUELS, provoke=dies_in_syncs
+    ),
     "votes are ignored": Mutant("P8", 10, spawned=scout(hears(no_votes))),
     "votes are ignored, two chosen": Mutant("P1", 10, spawned=scout(hears(no_votes))),
     "the lowest ballot": Mutant("P8", 20, spawned=LOWEST, focus=DUELS),
-    "the lowest ballot, two chosen": Mutant("P1", 40, spawned=LOWEST, focus=DUELS, first=6),
+    "the lowest ballot, two chosen": Mutant("P1", 40, spawned=LOWEST, focus=DUELS, first=8),
     "half is a majority": Mutant("P10", 20, half_is_enough),
     "accepts below the promise": Mutant("P6", 20, instead(Acceptor, says(heeds_the_past))),
     "ballots without a node": Mutant("P6", 20, ONLY_ROUNDS),
@@ -262,8 +272,8 @@ MUTANTS = {
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    judge, seeds, change, spawned, focus, first = MUTANTS[bug]
+    judge, seeds, change, spawned, focus, first, provoke = MUTANTS[bug]
     if spawned is not None:
         monkeypatch.setattr(leader, spawned.__mro__[1].__name__, spawned)
-    runs = log_runs(LogSubject(change=change), focus)
+    runs = log_runs(LogSubject(change=change), focus, provoke)
     assert_seen(judge, range(first, first + seeds), runs)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.judged import assert_seen, log_runs
 
-from fencelock.actors.effect import Checkpoint, Effects, Send, Spawn
+from fencelock.actors.effect import Checkpoint, CheckpointEnd, CheckpointPart, Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
 from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
@@ -27,13 +27,14 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged, Release
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.paxos_machine import Appended, AppendRequest, Register
-from fencelock.cluster.simulation.paxos_plan import Focus
-from fencelock.cluster.simulation.paxos_run import LogSubject
-from fencelock.cluster.simulation.paxos_world import WatchedDisk
+from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
+from fencelock.verification.simulation.paxos_plan import Focus
+from fencelock.verification.simulation.paxos_run import LogSubject
+from fencelock.verification.simulation.paxos_world import WatchedDisk
 
 
 class NeverSyncs(WatchedDisk):
@@ -91,7 +92,7 @@ class Forgets(Register):
 class SnapshotForgets(Register):
     """Leaves the outcomes of clients out of a snapshot."""
 
-    def snapshot(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[Part | None]:
         told, self.told = self.told, {}
         chunks = super().snapshot()
         self.told = told
@@ -222,7 +223,18 @@ class TrimsTooEarly(Replica):
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
-        return sorted(effects, key=lambda effect: isinstance(effect, Checkpoint))
+        return sorted(
+            effects, key=lambda effect: isinstance(effect, CheckpointPart | CheckpointEnd)
+        )
+
+
+class EndsItsCheckpointEarly(Replica):
+    """Forgets the former snapshot when the first part of the next one is written."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        effects = super().handle(sender, event, now)
+        early = any(isinstance(effect, CheckpointPart) and effect.first for effect in effects)
+        return [*effects, CheckpointEnd()] if early else effects
 
 
 def leaves_out(kind: type[Message]) -> type[Role[Any]]:
@@ -299,6 +311,7 @@ MUTANTS = {
     "reads what is there": StateMutant("P14", 10, instead(Replica, ReadsWhatItHas)),
     "an age that is too low": StateMutant("P14", 10, instead(Replica, CallsItNew)),
     "trims before it is durable": StateMutant("P16", 20, instead(Replica, TrimsTooEarly)),
+    "ends a checkpoint early": StateMutant("P16", 20, instead(Replica, EndsItsCheckpointEarly)),
     "trims votes": StateMutant("P16", 20, instead(Acceptor, leaves_out(Accept))),
     "trims the promise": StateMutant("P5", 20, instead(Acceptor, leaves_out(Pledged))),
     "a command nobody proposed": StateMutant("P2", 10, LogSubject(), spawned=Embellishes),

@@ -18,8 +18,8 @@ from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.locator import Locator
 from fencelock.actors.paxos.message import Heartbeat, Located
 from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
-from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_faults
-from fencelock.cluster.simulation.world import World
+from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults
+from fencelock.verification.simulation.world import World
 
 SEEDS = 4
 SEEDS_FOR_A_MUTANT = 25

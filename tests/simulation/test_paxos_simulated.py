@@ -14,12 +14,12 @@ from fencelock.actors.message import Message
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.planting import planted
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.cluster.node.topology import ProtocolSettings, Recipe, paxos
+from fencelock.verification.simulation.planting import planted
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
 
 SEEDS = 15
 SEEDS_FOR_A_MUTANT = 20

@@ -1,23 +1,29 @@
 """Journals that are cut all the time, while nodes crash; planted bugs are caught."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from support.judged import is_violated
-from support.log_workload import CounterJudge, run_under_faults
+from support.log_workload import CounterJudge, LogCounter, run_under_faults
 
-from fencelock.actors.effect import Effects
-from fencelock.actors.message import NS_PER_MS, Message
+from fencelock.actors.effect import CheckpointPart
+from fencelock.actors.message import NS_PER_MS
 from fencelock.actors.paxos.config import replica_of
-from fencelock.actors.paxos.log import Log
+from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import SnapshotChunk
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.world import World
+from fencelock.actors.paxos.snapshots import CheckpointWriter
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
 SEEDS = 6
 SEEDS_FOR_A_MUTANT = 30
@@ -62,13 +68,16 @@ def is_caught() -> bool:
     return any(is_violated(run) for run in runs)
 
 
+def parts_without(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[CheckpointPart], CheckpointPart]
+) -> None:
+    """Let replicas write parts of their checkpoints as ``change`` returns them."""
+    step = CheckpointWriter.step
+    monkeypatch.setattr(CheckpointWriter, "step", lambda self: change(step(self)))
+
+
 def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = Log._keep  # pyright: ignore[reportPrivateUsage]
-
-    def without_state(self: Log, records: tuple[Message, ...]) -> Effects:
-        return keep(self, records)[1:]
-
-    monkeypatch.setattr(Log, "_keep", without_state)
+    parts_without(monkeypatch, lambda part: replace(part, records=()))
 
     assert is_caught()
 
@@ -76,11 +85,35 @@ def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch
 def test_what_came_since_the_snapshot_and_is_not_kept_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keep = Log._keep  # pyright: ignore[reportPrivateUsage]
+    def without_since(part: CheckpointPart) -> CheckpointPart:
+        kept = tuple(one for one in part.records if isinstance(one, SnapshotChunk))
+        return replace(part, records=kept)
 
-    def without_since(self: Log, records: tuple[Message, ...]) -> Effects:
-        return keep(self, tuple(one for one in records if isinstance(one, SnapshotChunk)))
+    parts_without(monkeypatch, without_since)
 
-    monkeypatch.setattr(Log, "_keep", without_since)
+    assert is_caught()
+
+
+class LatePart(NamedTuple):
+    """A part with the state at the time at which it is encoded."""
+
+    tally: LogCounter
+    number: int
+
+    def encoded(self) -> bytes:
+        return [part.encoded() for part in PARTS_OF(self.tally) if part is not None][self.number]
+
+
+PARTS_OF = LogCounter.snapshot
+
+
+def test_a_part_that_changes_while_a_snapshot_is_written_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(self: LogCounter) -> Iterator[Part | None]:
+        count = sum(part is not None for part in PARTS_OF(self))
+        return iter([None, *(LatePart(self, number) for number in range(count))])
+
+    monkeypatch.setattr(LogCounter, "snapshot", late)
 
     assert is_caught()

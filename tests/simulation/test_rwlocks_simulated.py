@@ -12,7 +12,7 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.table import operation
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.rwlocks import RWLOCKS
+from fencelock.verification.simulation.rwlocks import RWLOCKS
 
 MET = (
     "contender.enters_again",
@@ -45,10 +45,12 @@ def a_downgrade_loses_permits(table: TableState, hold: Hold, amount: int, out: o
     hold.amount -= amount
 
 
-def a_reader_becomes_a_writer(owner_state: Any, hold: Hold, command: Any, out: Any) -> None:
+def a_reader_becomes_a_writer(
+    table: TableState, owner_state: Any, hold: Hold, command: Any, out: Any
+) -> None:
     if isinstance(command, AcquireReadWrite):
         command = replace(command, write=False)
-    ENTER_AGAIN(owner_state, hold, command, out)
+    ENTER_AGAIN(table, owner_state, hold, command, out)
 
 
 ENTER_AGAIN = operation._enter_again  # pyright: ignore[reportPrivateUsage]

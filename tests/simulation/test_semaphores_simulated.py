@@ -7,7 +7,7 @@ from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.cluster.simulation.semaphores import SEMAPHORES, LogOrder
+from fencelock.verification.simulation.semaphores import SEMAPHORES, LogOrder
 
 MET = ("contender.gives_back_a_part", *LOSSES)
 

@@ -11,7 +11,7 @@ from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.several import LOCK_ALL, SeveralJudge
+from fencelock.verification.simulation.several import LOCK_ALL, SeveralJudge
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(

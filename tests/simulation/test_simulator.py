@@ -12,10 +12,10 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, local
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown, LinkUp
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.world import World
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.world import World
 
 STORM = Faults(
     loss_per_mille=100,

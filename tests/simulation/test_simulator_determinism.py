@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.verification.simulation.run import run_seed
 
 SCRIPT = """
 import hashlib
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.verification.simulation.run import run_seed
 for seed in range({first}, {first} + 3):
     report = run_seed({protocol!r}, seed)
     told = "\\n".join([*report.trace(), str(report.marks), str(report.faults)])

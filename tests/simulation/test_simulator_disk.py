@@ -12,13 +12,13 @@ from fencelock.actors.effect import Effects, Persist, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext
+from fencelock.cluster.node.topology import NodeContext
 from fencelock.transport.codec import encode
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
 
 def kept(number: int) -> Alive:

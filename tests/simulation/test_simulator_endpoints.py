@@ -7,10 +7,10 @@ import pytest
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
-from fencelock.cluster.simulation.judge import LockJudge
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import Rested
+from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import Rested
 
 
 def grant_to(user: str, proxy: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivery]:

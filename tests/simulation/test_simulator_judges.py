@@ -12,12 +12,12 @@ from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.faults import CALM, FaultKind
-from fencelock.cluster.simulation.plan import RunPlan, draw_plan
-from fencelock.cluster.simulation.promise import Survival
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.verification.simulation.faults import CALM, FaultKind
+from fencelock.verification.simulation.plan import RunPlan, draw_plan
+from fencelock.verification.simulation.promise import Survival
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
 
 PLAN = RunPlan(
     nodes=1, clients=3, owners=2, locks=2, chaos_ms=3_000, served_ms=20_000, drained_ms=2_000

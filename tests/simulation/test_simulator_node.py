@@ -10,10 +10,10 @@ from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, local
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.drift import PPM, DriftingClock
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.verification.simulation.drift import PPM, DriftingClock
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.violation import ViolationError
 
 STORM = Faults(drift_every_ms=100, drift_ppm=500_000, jump_every_ms=500)
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fencelock.actors.api.message import Acquire, Granted, Release
-from fencelock.actors.effect import Effect, Send
+from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant, node_of
-from fencelock.actors.session.holding import Hold
-from fencelock.actors.session.message import HoldsLost, Loss, Trusted
-from fencelock.actors.session.session_lease import SessionLease
-from fencelock.cluster.simulation.faults import FaultKind, Faults
-from fencelock.cluster.simulation.judge import LockJudge
-from fencelock.cluster.simulation.plan import RunPlan, draw_plan
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import Rested
-from fencelock.cluster.topology import ProtocolSettings
+from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.lease import SessionLease, SessionTrust
+from fencelock.actors.session.message import HoldsLost, Loss
+from fencelock.actors.session.session import ClientSession
+from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.verification.simulation.faults import FaultKind, Faults
+from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.plan import RunPlan, draw_plan
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import Rested
 
 SEEDS = 10
 SEEDS_FOR_A_MUTANT = 20
@@ -68,18 +70,25 @@ def believes_for_three_ttls(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
-    confirm = SessionLease.confirm
+    confirm, handle = SessionLease.confirm, ClientSession.handle
+    received = Instant(0)
 
-    def late(self: SessionLease, sent_at: Instant, now: Instant) -> bool:
+    def timed(self: ClientSession, sender: Address, event: Any, now: Instant) -> Effects:
+        nonlocal received
+        received = now
+        return handle(self, sender, event, now)
+
+    def late(self: SessionLease, sent_at: Instant) -> None:
         del sent_at
-        return confirm(self, now, now)
+        confirm(self, received)
 
+    patch.setattr(ClientSession, "handle", timed)
     patch.setattr(SessionLease, "confirm", late)
 
 
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:
-    def freed(self: Hold, count: int, *, owed: bool) -> None:
-        del count, owed
+    def freed(self: Hold, count: int, token: int | None) -> None:
+        del count, token
         self.levels.clear()
 
     patch.setattr(Hold, "freed", freed)
@@ -105,22 +114,34 @@ class SessionWorld:
 
     def __init__(self, *, clocks_true: bool = True) -> None:
         self.clocks = {"c1": 0, "c2": 0}
-        self.judge = LockJudge(
-            ("n1",),
-            (ANN, BEN),
-            sessions=lambda client: Instant(self.clocks[client]),
-            clocks_true=clocks_true,
-        )
-        for node in self.clocks:
-            self.tell(Address(f"{node}/watcher"), Trusted(suspect_at=Instant(50), until=UNTIL))
+        self.holds: dict[str, Hold] = {}
+        self.judge = LockJudge(("n1",), (ANN, BEN), clients=self, clocks_true=clocks_true)
+
+    def now(self, client: str) -> Instant:
+        return Instant(self.clocks[client])
+
+    def hold_of(self, client: str, lock: str, owner: str) -> Hold | None:
+        assert lock == "x"
+        return self.holds.get(f"{client}/{owner}")
 
     def tell(self, to: Address, event: Event, *effects: Effect) -> None:
         sender = Address(f"{node_of(to)}/session")
         self.judge.handled(Delivery(0, node_of(to), sender, to, event, 1), effects)
 
     def enter(self, user: Address, fence: int, count: int = 1) -> None:
-        self.tell(user, Rested(turn=1), Send(Address("s/s"), Acquire(lock="x")))
+        self.give(user, fence, count)
         self.tell(user, Granted(lock="x", fence=fence, count=count))
+
+    def give(self, user: Address, fence: int, count: int = 1) -> None:
+        """Let ``user`` want the lock, and its session hold it and pass the grant on."""
+        trust = SessionTrust(suspect_at=Instant(50), until=UNTIL)
+        self.holds[user] = Hold(Address("n1/proxy"), fence, [], trust)
+        self.pass_on(user, fence, count)
+
+    def pass_on(self, user: Address, fence: int, count: int = 1) -> None:
+        self.tell(user, Rested(turn=1), Send(Address("s/s"), Acquire(lock="x")))
+        granted = Granted(lock="x", fence=fence, count=count)
+        self.tell(Address(f"{node_of(user)}/session"), granted, Send(user, granted))
 
 
 UNTIL = Instant(100)
@@ -155,6 +176,31 @@ def test_nobody_may_enter_what_it_cannot_rely_on() -> None:
     bench.clocks["c1"] = 100
     with pytest.raises(ViolationError, match="belief"):
         bench.enter(ANN, 1)
+
+
+def test_a_grant_of_which_the_client_has_no_hold_is_a_violation() -> None:
+    bench = SessionWorld()
+    bench.pass_on(ANN, 1)
+    with pytest.raises(ViolationError, match="belief"):
+        bench.tell(ANN, Granted(lock="x", fence=1))
+
+
+def test_a_hold_that_the_client_gave_back_while_its_user_is_inside_counts() -> None:
+    bench = SessionWorld()
+    bench.enter(ANN, 1)
+    for state in (HoldState.RELEASING, HoldState.RELEASED):
+        bench.holds[ANN].move(state)
+    with pytest.raises(ViolationError, match="mutual exclusion"):
+        bench.enter(BEN, 2)
+
+
+def test_a_grant_that_its_session_lost_while_it_was_on_its_way_is_no_violation() -> None:
+    bench = SessionWorld()
+    bench.give(ANN, 1)
+    bench.holds[ANN].lose("the session ended")
+    bench.tell(ANN, Granted(lock="x", fence=1, count=1))
+    bench.enter(BEN, 2)
+    assert bench.judge.inside["x"].contender == BEN
 
 
 def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:

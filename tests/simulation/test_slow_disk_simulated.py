@@ -9,10 +9,10 @@ from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import slow_disk
 from fencelock.actors.paxos.config import LogConfig
 from fencelock.actors.paxos.slow_disk import DiskComparison
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.nemesis import SLOW_SYNC_US
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.world import World
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.nemesis import SLOW_SYNC_US
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
 MEMBERS = ("n1", "n2", "n3")
 BACK_WITHIN_MS = 3_000

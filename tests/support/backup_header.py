@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.cluster.storage.backup import BackupHeader
+from fencelock.cluster.node.storage.backup import BackupHeader
 
 HEADER = BackupHeader(
     cluster="orders",

@@ -9,7 +9,15 @@ from typing import Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.membership_message import MembersChanged, MembersRead
-from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused, Release, Released
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancelled,
+    Granted,
+    LockStatus,
+    Refused,
+    Release,
+    Released,
+)
 from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
@@ -26,9 +34,9 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, bakery
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, bakery
+from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.world import World
 
 HOLD_MS, GRACE_MS = 1_000, 500
 TERMS = ProtocolSettings(
@@ -44,7 +52,7 @@ class Say(Local):
     message: Message
 
 
-News = ClusterUp | ClusterDown | MembersChanged | MembersRead
+News = Cancelled | ClusterUp | ClusterDown | MembersChanged | MembersRead
 Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
 
 
@@ -112,7 +120,7 @@ class ClusterHarness:
             disk.open(Random(f"{self.seed}/journal/{name}"))
         voters = tuple(Voter(name, disk.journal_id) for name, disk in sorted(disks.items()))
         for disk in disks.values():
-            disk.append("bootstrap", GroupConfig(to=0, founded_ms=1, voters=voters))
+            disk.append("bootstrap", GroupConfig(to=0, group=1, founded_ms=1, voters=voters))
             disk.sync()
         return self
 

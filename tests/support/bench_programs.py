@@ -1,4 +1,4 @@
-"""Runs the programs of tests/bench."""
+"""Runs the programs of verification/programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from support.paths import BENCH
+from support.paths import PROGRAMS
 
 LONG_S = 120.0
 
@@ -15,7 +15,7 @@ LONG_S = 120.0
 def run_program(program: str, *options: str) -> tuple[dict[str, Any], int]:
     """Run ``program`` with ``--json``; return what it prints, and its exit status."""
     ended = subprocess.run(
-        [sys.executable, str(BENCH / program), "--json", *options],
+        [sys.executable, str(PROGRAMS / program), "--json", *options],
         capture_output=True,
         text=True,
         timeout=LONG_S,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.hub import SocketHub
 
 LONG_S = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.cluster.hold import BaseHold
+from fencelock.cluster.client.hold import BaseHold
 
 
 def fence_of(hold: BaseHold | None) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from fencelock.cluster.simulation.paxos_plan import Focus, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.violation import ViolationError
 
 
 def is_violated(run: Callable[[], object]) -> bool:
@@ -32,12 +32,20 @@ def assert_seen(
 
 
 def log_runs(
-    subject: LogSubject, focus: Focus | None
+    subject: LogSubject, focus: Focus | None, provoke: Callable[[LogPlan], LogPlan] | None = None
 ) -> Callable[[int, frozenset[str]], RunReport]:
-    """Return a function that runs a seed of the log, for `assert_seen`."""
+    """Return a function that runs a seed of the log, for `assert_seen`.
+
+    Args:
+        subject: the log, perhaps with a bug.
+        focus: the main subject of the plans, or None to draw it.
+        provoke: changes the plan of each seed so that more seeds meet a bug.
+
+    """
 
     def run(seed: int, judged: frozenset[str]) -> RunReport:
-        plan = draw_log_plan(seed, focus)
+        drawn = draw_log_plan(seed, focus)
+        plan = provoke(drawn) if provoke else drawn
         return run_log_seed(seed, plan=plan, subject=subject, judged=judged)
 
     return run

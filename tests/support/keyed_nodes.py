@@ -9,10 +9,10 @@ from typing import Any
 
 import fencelock
 from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
-from fencelock.cluster.bench.members import NodeProcesses
-from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.keys import add_key, make_folder
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.verification.bench.members import NodeProcesses
 from support.real_nodes import NODES, loopback_addresses, running
 
 LONG_S = 30.0

@@ -44,8 +44,8 @@ class LeaderTrio:
                 members=NAMES,
                 terms=Terms(least_ms=1),
             )
-            leader.epoch_state.take(1, LIVES)
-            leader.epoch_state.serving, leader.epoch_state.bound_ms = True, 10_000
+            leader.epoch_state.take(1, LIVES, 10_000)
+            leader.epoch_state.serving = True
             leader.epoch_state.trusted_at = NOW
             self.leaders[one.node] = leader
         self.under_way: deque[tuple[str, str, Message]] = deque()

@@ -38,6 +38,7 @@ class LocalNode:
         now: reads its clock.
         propose: takes the commands for the log.
         reply: takes the replies to callers.
+        session: further arguments of the session.
 
     """
 
@@ -47,6 +48,7 @@ class LocalNode:
         now: Callable[[], Instant],
         propose: Callable[[Any], None],
         reply: Callable[[Address, Any], None],
+        **session: Any,
     ) -> None:
         self.now, self.propose, self.reply = now, propose, reply
         self.replica = Address(f"{node}/replica")
@@ -59,6 +61,7 @@ class LocalNode:
             endpoints=(self.proxy.address,),
             random=First(),
             label=node,
+            **session,
         )
         self.roles: dict[Address, Role[Any]] = {
             self.proxy.address: self.proxy,
@@ -184,6 +187,4 @@ class LocalCallers:
         """Return whether the session holds nothing and waits for nothing."""
         ledger = self.node.session.session_state
         outstanding = ledger.in_flight
-        return not (
-            ledger.holds or ledger.anonymous or outstanding.pending or outstanding.withdrawals
-        )
+        return not (ledger.holds or ledger.anonymous or outstanding.pending or outstanding.cancels)

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from fencelock import aio
-from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted, Release, Released
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.session.holding import Hold, HoldState, SessionTrust
-from fencelock.actors.session.message import HoldsLost, Loss, Trusted
-from fencelock.actors.session.pending import Claim
-from fencelock.cluster.callback_executor import CallbackExecutor
-from fencelock.cluster.hold_registry import HoldRegistry
+from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.message import HoldsLost, Loss
+from fencelock.actors.session.requests import Claim
+from fencelock.cluster.client.callback_executor import CallbackExecutor
+from fencelock.cluster.client.hold_registry import HoldRegistry
+from fencelock.cluster.client.lock import Lock, RLock
+from fencelock.cluster.client.lock_options import LockOptions
+from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.lock import Lock, RLock
-from fencelock.cluster.lock_options import LockOptions
-from fencelock.cluster.session_channel import SessionChannel
 
 PATIENCE_S = 30
 NEVER = Instant(1 << 62)
@@ -39,6 +40,11 @@ class ScriptedSession:
         self.trust = SessionTrust(NEVER, NEVER)
 
     def submit(self, message: Event, reply: AskReply) -> None:
+        if isinstance(message, Cancel):
+            self.told.append(message)
+            if not self.mute:
+                reply.set(Cancelled(**message.fields()))
+            return
         self.asked.append((message, reply))
         self.before()
         if isinstance(message, Release):
@@ -91,7 +97,7 @@ class Scene:
     def __init__(self, session: ScriptedSession, executor: CallbackExecutor) -> None:
         self.session = session
         self.hold_registry = HoldRegistry(
-            lambda: session.now, session.holds, executor, session.tell
+            lambda: session.now, session.holds, {}, executor, session.tell
         )
         self.line = SessionChannel(session)
 
@@ -108,7 +114,6 @@ class Scene:
     def trust(self, suspect_at: int, until: int) -> None:
         trust = self.session.trust
         trust.suspect_at, trust.until = Instant(suspect_at), Instant(until)
-        self.hold_registry.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
 
     def lose(self, fence: int, owner: str = "ann", detail: str = "the session ended") -> None:
         self.session.count = 0

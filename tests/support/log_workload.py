@@ -15,7 +15,7 @@ from typing import Any
 
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Spawn, Wake
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -30,17 +30,17 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
-from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
 SCRIBE = "scribe"
 PART_BYTES = 16
@@ -76,9 +76,9 @@ class LogCounter:
         """Admit everything."""
         return True
 
-    def level_of(self, command: bytes) -> int:
+    def version_of(self, command: bytes) -> int:
         del command
-        return 0
+        return 1
 
     def is_patient(self, command: bytes) -> bool:
         """Return False: each is answered at once."""
@@ -86,6 +86,15 @@ class LogCounter:
 
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do nothing."""
+        return ()
+
+    def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
+        """Do each of ``commands``: none of them raises."""
+        del slot
+        return self.apply(time_ms, commands)
+
+    def take_faults(self) -> Sequence[Fault]:
+        """Return nothing."""
         return ()
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
@@ -111,11 +120,11 @@ class LogCounter:
         """Return nothing, because no client watches this machine."""
         return ()
 
-    def snapshot(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[Part | None]:
         """Return hash and count in small parts, after some work."""
         content = self.hash.ljust(16, b"-") + b"%d" % self.count
         parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
-        return iter((None, *parts))
+        return iter((None, *map(EncodedPart, parts)))
 
     def restore(self, chunks: Sequence[bytes]) -> None:
         """Take over what `snapshot` returned."""
@@ -283,8 +292,12 @@ def logbook(
             journal=seat.journal_id,
             boot=seat.boot,
             date_ms=seat.first_stamp // 1_000,
+            founding=seat.founding,
             options=LogOptions(
-                listener=scribe, opening=opening, journal_bytes=journal_bytes, log_max=log_max
+                listener=scribe,
+                opening=lambda group: opening,
+                journal_bytes=journal_bytes,
+                log_max=log_max,
             ),
         )
         arguments = {"random": seat.random, "every_ms": every_ms}

@@ -6,7 +6,7 @@ from typing import Self
 
 
 class MadeClient:
-    """Replaces `fencelock.cluster.client.connect_to`, and the client that it returns."""
+    """Replaces `fencelock.cluster.client.client.connect_to`, and the client that it returns."""
 
     def connect_to(self, where: object, *, timeout: float) -> Self:
         del where, timeout

@@ -13,6 +13,12 @@ from fencelock.actors.table.table import LockTable
 if TYPE_CHECKING:
     from support.table_model import Model
 
+
+def key_of(session: str) -> str:
+    """Return the key of a session; empty if it has none."""
+    return session.split("@", maxsplit=1)[0] if "@" in session else ""
+
+
 Seen = tuple[str, str, bytes, int, str, float]
 """An entry: its map, key, value, version and session, and the time at which it expires."""
 
@@ -28,6 +34,7 @@ class ModelEntry:
     session: str
     due: float
     place: int
+    payer: str
 
     @property
     def seen(self) -> Seen:
@@ -49,6 +56,9 @@ def change(model: Model, command: EntryRequest) -> None:
     if wrong or (isinstance(command, DeleteEntry) and not found):
         model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, version, False))
         return
+    if isinstance(command, PutEntry) and _is_over(model, command, found):
+        model.deny(s, o, r, lock, Reason.OVERLOADED)
+        return
     model.entries = [e for e in model.entries if e not in found]
     value = command.value if isinstance(command, PutEntry) else None
     model.history.add(lock, command.entry_key, value, 0, model.now, model.fences)
@@ -65,9 +75,21 @@ def change(model: Model, command: EntryRequest) -> None:
             owner,
             due,
             model.places,
+            key_of(s),
         )
         model.entries.append(entry)
     model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, model.history.version, True))
+
+
+def _is_over(model: Model, command: PutEntry, found: list[ModelEntry]) -> bool:
+    """Return whether the key of a put has no room for the entry."""
+    key = key_of(command.session)
+    mine = [e for e in found if e.payer == key]
+    size = len(command.map) + len(command.entry_key) + len(command.value)
+    more = size - sum(len(e.map) + len(e.key) + len(e.value) for e in mine)
+    quotas = model.quotas
+    new = not mine and not quotas.allows(key, "entries")
+    return new or (more > 0 and not quotas.allows(key, "bytes", more))
 
 
 def end(model: Model, entries: list[ModelEntry]) -> None:

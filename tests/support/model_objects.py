@@ -9,6 +9,7 @@ from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.object_request import UpdateRequest
+from support.map_model import key_of
 
 if TYPE_CHECKING:
     from support.table_model import Model, ModelClaim
@@ -22,6 +23,7 @@ class ModelLatch:
     left: int
     keep: int
     gone: float = float("inf")
+    payer: str = ""
 
 
 class ModelObjects:
@@ -32,6 +34,31 @@ class ModelObjects:
         self.latches: dict[str, ModelLatch] = {}
         self.parties: dict[str, int] = {}
         """The number of parties of each barrier, from its last arrival."""
+        self.barrier_payers: dict[str, str] = {}
+
+    def payers(self) -> dict[str, str]:
+        """Return the key that is charged for each latch and barrier."""
+        now = self.model.now
+        found = {lock: one.payer for lock, one in self.latches.items() if one.gone > now}
+        waited = [lock for lock in self.parties if self._waits(lock)]
+        return found | {lock: self.barrier_payers[lock] for lock in waited}
+
+    def remove(self, lock: str) -> None:
+        """Remove a latch or a barrier, whose waits are refused."""
+        if lock in self.latches:
+            for claim in self._waits(lock):
+                self.model.claims.remove(claim)
+                self.model.deny(claim.session, claim.owner, claim.request, lock, Reason.CANCELLED)
+            del self.latches[lock]
+        else:
+            self._break(lock)
+
+    def _is_full(self, c: UpdateRequest) -> bool:
+        """Refuse a request that would make an object beyond the quota of its key."""
+        full = not self.model.quotas.allows(key_of(c.session), "objects")
+        if full:
+            self.model.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
+        return full
 
     def update(self, c: UpdateRequest) -> None:
         """Apply a new request."""
@@ -56,7 +83,11 @@ class ModelObjects:
         s, o, r, lock, model = c.session, c.owner, c.request, c.lock, self.model
         latch = self.latches.get(lock)
         if latch is None or latch.gone <= model.now:
-            latch = self.latches[lock] = ModelLatch(c.count, c.count, c.keep_ms)
+            self.latches.pop(lock, None)
+            if self._is_full(c):
+                return
+            latch = ModelLatch(c.count, c.count, c.keep_ms, payer=key_of(s))
+            self.latches[lock] = latch
         if latch.count != c.count:
             model.deny(s, o, r, lock, Reason.INVALID)
             return
@@ -91,7 +122,9 @@ class ModelObjects:
                 who = claim.session, claim.owner, claim.request
                 model.note(*who, lock, ("BarrierPassed", lock, index, *who))
             model.note(s, o, r, lock, ("BarrierPassed", lock, len(waits), s, o, r))
-        else:
+        elif waits or c.wait_ms == 0 or not self._is_full(c):
+            if not waits:
+                self.barrier_payers[lock] = key_of(s)
             self.parties[lock] = c.parties
             model.wait(c)
             if c.wait_ms == 0:

@@ -13,17 +13,17 @@ from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of, timer
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
-from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.judge import JudgedHold, LockJudge
-from fencelock.cluster.simulation.plan import RunPlan
-from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.trace import Delivery
-from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, recipe_of
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, recipe_of
+from fencelock.verification.simulation.bakery_run import draw_bakery_plan
+from fencelock.verification.simulation.environment import Judge
+from fencelock.verification.simulation.judge import JudgedHold, LockJudge
+from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.promise import promise_of
+from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
 READ_EVERY_MS = 40
 """The longest pause between two reads (ms)."""

@@ -8,5 +8,5 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
 TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
-BENCH = TESTS / "bench"
+PROGRAMS = ROOT / "verification" / "programs"
 PINS = SUPPORT / "wire_pins.txt"

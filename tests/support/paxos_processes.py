@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fencelock
-from fencelock.cluster.config import starting_config
+from fencelock.cluster.node.config import starting_config
 from support.real_nodes import NODES, loopback_addresses
 
 LONG_S = 60.0
@@ -28,7 +28,7 @@ class PaxosProcesses:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
+        command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", node]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
                 [*command, "--config", str(self.config)], stdout=log, stderr=log

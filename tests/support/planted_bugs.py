@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.table_state import TableState
 from support.table_comparison import LogComposer, compare, steps_of
 
@@ -32,7 +33,7 @@ def demand_found(
         monkeypatch.setitem(place, name, plant(place[name]))  # pyright: ignore[reportUnknownArgumentType]
     else:
         monkeypatch.setattr(place, name, plant(getattr(place, name)))
-    with pytest.raises((AssertionError, KeyError, ValueError)):
+    with pytest.raises((AssertionError, KeyError, ValueError, PoisonError)):
         compare((step for seed in range(LOGS) for step in steps_of(seed)), composer)
 
 
@@ -60,3 +61,15 @@ def repetitions_count(sound: Any) -> Any:
         return sound(table, command, out)
 
     return broken
+
+
+def with_fields(**fields: Any) -> Plant:
+    """Return a bug that makes records of a snapshot with these ``fields``."""
+
+    def plant(sound: Any) -> Any:
+        def broken(*how: Any) -> Any:
+            return sound(*how)._replace(**fields)
+
+        return broken
+
+    return plant

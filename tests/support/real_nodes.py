@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import Config, parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
 
 NODES = ("n1", "n2", "n3")
 LONG_S = 30.0
@@ -32,7 +32,7 @@ def running_nodes(folder: Path, protocol: str = "paxos") -> Generator[dict[str, 
 @contextmanager
 def running(config: Config) -> Generator[dict[str, Node], None, None]:
     """Run all nodes of ``config``; stop them afterwards and check that none of them failed."""
-    nodes = {node: Node.start(config, node) for node in config.nodes}
+    nodes = {node: Node.start(config, node, new=True) for node in config.nodes}
     yield nodes
     for node in nodes.values():
         assert node.stop(LONG_S)

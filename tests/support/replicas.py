@@ -27,6 +27,7 @@ def replica_of_a(**options: Any) -> Replica:
         "machine": LogCounter(),
         "recovered": Recovered(),
         "listener": LISTENER,
+        "config": CONFIG,
         **options,
     }
-    return Replica(HERE, HOST, node="a", config=CONFIG, **given)
+    return Replica(HERE, HOST, node="a", **given)

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, Event, node_of, role_of
-from fencelock.actors.session.holding import Hold
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.message import Address, Event, Instant, node_of, role_of
+from fencelock.actors.session.holds import Hold, Lease
+from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.requests import Claim
 from fencelock.actors.session.session import TTL_MS, ClientSession
 from support.effects import only_sent, sent
 from support.role_harness import RoleHarness
@@ -85,6 +86,23 @@ class SessionHarness(KeptAlive):
     def assigned(self) -> str:
         """The session in force."""
         return self.role.session_state.session_lease.assigned
+
+    @property
+    def trust(self) -> SessionTrust:
+        """The client's trust in the session in force, which its threads read."""
+        trust = self.role.session_state.session_lease.trust
+        assert trust is not None
+        return trust
+
+    def lease(self, user: Address = ANN, lock: str = "x") -> Lease | None:
+        """Return the deadlines of the hold of ``user``, which the client's threads read."""
+        return self.role.session_state.holds[Claim(lock, role_of(user))].lease
+
+    def until(self, user: Address = ANN, lock: str = "x") -> Instant:
+        """Return the deadline of a hold that has one."""
+        lease = self.lease(user, lock)
+        assert lease is not None
+        return lease.until
 
     def acquire(
         self,

@@ -9,9 +9,9 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Timer, timer
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.world import World
 
 N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS

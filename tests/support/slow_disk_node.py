@@ -32,6 +32,6 @@ def slow_down(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
-    slow_down(slow_file(Path(options["--config"]).parent, options["--id"]))
+    node, config = (sys.argv[sys.argv.index(name) + 1] for name in ("--id", "--config"))
+    slow_down(slow_file(Path(config).parent, node))
     main()

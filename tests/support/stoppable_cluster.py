@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.client import Client, connect
-from fencelock.cluster.config import Config
-from fencelock.cluster.node import Node
+from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "test"
@@ -27,7 +27,7 @@ class Cluster:
 
     def start(self, *nodes: str) -> None:
         for node in nodes:
-            self.running[node] = Node.start(self.config, node)
+            self.running[node] = Node.start(self.config, node, found=True)
 
     def stop(self, node: str) -> None:
         assert self.running.pop(node).stop(PATIENCE_S)

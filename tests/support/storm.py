@@ -22,8 +22,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 import fencelock
-from fencelock.cluster.bench.members import NodeProcesses, configuration, stop_all
-from fencelock.cluster.bench.ports import free_ports
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.verification.bench.members import NodeProcesses, configuration, stop_all
 from support.holds import fence_of
 from support.paths import SUPPORT
 

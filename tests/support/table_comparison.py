@@ -48,6 +48,9 @@ Plain = api.Acquire | api.Release | Evict
 class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
+    SESSIONS = ("a", "b")
+    """The names of the sessions with which the log begins."""
+
     def __init__(self) -> None:
         self.said: list[LogCommand] = [ExtendSessions(master="m")]
 
@@ -524,7 +527,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
 
     """
     table, model, writer, judge = LockTable(), Model(), composer(), TableJudge()
-    for opening in (Open(session=name, ttl_ms=5_000) for name in "ab"):
+    for opening in (Open(session=name, ttl_ms=5_000) for name in composer.SESSIONS):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
@@ -534,6 +537,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
         assert entries_in(table) == sorted(e.seen for e in model.entries), command
+        model.quotas.compare(table)
         judge.judge(table, before, out, renews=isinstance(command, Renew))
         compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import MAP, EntryRequest
@@ -38,6 +39,7 @@ from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from support import map_model
 from support.model_history import ModelChange, ModelHistory
 from support.model_objects import ModelObjects
+from support.model_quotas import ModelQuotas
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
@@ -129,6 +131,7 @@ class Model:
         self.entries: list[map_model.ModelEntry] = []
         self.objects = ModelObjects(self)
         self.history = ModelHistory()
+        self.quotas = ModelQuotas(self)
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
         """Return the claims whose fields are as wanted."""
@@ -169,6 +172,9 @@ class Model:
         """Let the owner of a request wait, unless it does not wait. It is granted no permits."""
         if c.wait_ms == 0:
             self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
+            return
+        if not self.quotas.allows(map_model.key_of(c.session), "claims"):
+            self.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
             return
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
@@ -271,6 +277,10 @@ class Model:
                 self._on_close(command)
             case Renew():
                 self._on_renew(command)
+            case SetQuota():
+                self.quotas.set(command)
+            case Purge():
+                self.quotas.purge(command)
             case AcquireRequest() | ReleaseRequest() | Cancel() | UpdateRequest():
                 self._on_lock(command)
             case _:
@@ -289,6 +299,9 @@ class Model:
                 self.close(c.session, c.reason, 0)
             return
         if known is None and isinstance(c, Open):
+            if not self.quotas.allows(map_model.key_of(c.session), "sessions"):
+                self.out.append(("Refused", "", Reason.OVERLOADED, c.session, "", c.request))
+                return
             self.opened += 1
             name = f"{c.session}.{self.opened}"
             known = {
@@ -509,6 +522,10 @@ class Model:
             if any(other.permits != permits for other in self.find(lock=lock)):
                 self.deny(s, o, r, lock, Reason.INVALID)
                 return
+        self._claim(c, amount, permits)
+
+    def _claim(self, c: AcquireRequest, amount: int, permits: int) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
         claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
@@ -518,11 +535,14 @@ class Model:
             claim.value = c.value.encode()
         if isinstance(c, Acquire):
             claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
-        if self.fits(claim):
+        free = self.fits(claim)
+        if not free and c.wait_ms == 0:
+            self.deny(s, o, r, lock, Reason.TIMED_OUT)
+        elif not self.quotas.allows(map_model.key_of(s), "claims", len(claim.names)):
+            self.deny(s, o, r, lock, Reason.OVERLOADED)
+        elif free:
             self.claims.append(claim)
             self.grant(claim)
-        elif c.wait_ms == 0:
-            self.deny(s, o, r, lock, Reason.TIMED_OUT)
         else:
             self.claims.append(claim)
             self.out.append(("Queued", s, o, r, lock))

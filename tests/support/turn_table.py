@@ -15,9 +15,13 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.effect import (
     Checkpoint,
+    CheckpointEnd,
+    CheckpointPart,
     Connect,
     Disconnect,
     Effects,
+    Fault,
+    JoinGroup,
     Observe,
     Persist,
     Retire,
@@ -162,7 +166,17 @@ class TurnTable:
                     woken |= first.woken
                 case Retire(address):
                     retired.append(address)
-                case Persist() | Checkpoint() | Observe() | Connect() | Disconnect():
+                case (
+                    Persist()
+                    | Checkpoint()
+                    | CheckpointPart()
+                    | CheckpointEnd()
+                    | Fault()
+                    | JoinGroup()
+                    | Observe()
+                    | Connect()
+                    | Disconnect()
+                ):
                     pass  # Nothing crashes here, and every node is linked.
         mask = sum(1 << letter for letter in sorted(set(sent)))
         return Reaction(

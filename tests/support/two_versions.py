@@ -100,7 +100,7 @@ def refuse_longer_messages() -> None:
 def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) -> dict[str, Any]:
     """Acquire and release at each address; return the fences and the counters."""
     import fencelock
-    from fencelock.cluster import connection
+    from fencelock.cluster.client import connection
 
     counted: Counter[str] = Counter()
     hub_of: Any = vars(connection)["SocketHub"]

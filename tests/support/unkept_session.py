@@ -7,8 +7,8 @@ from dataclasses import replace
 from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
+from fencelock.actors.session.lease import Stage
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.session.session_lease import Stage
 from support.session_harness import ANN, ME, A, B, First, KeptAlive, one
 from support.statuses import READY
 
@@ -20,7 +20,8 @@ class UnkeptSession(KeptAlive):
         super().__init__(
             lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=First())
         )
-        self.role.session_state.session_lease.enter(Stage.UNKEPT)
+        for stage in (Stage.OPENING, Stage.UNKEPT):
+            self.role.session_state.session_lease.enter(stage)
         self.role.session_state.session_lease.assigned = "c"
 
     def acquire(

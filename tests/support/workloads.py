@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from fencelock.cluster.simulation.run import Workload, run_seed
+from fencelock.verification.simulation.run import Workload, run_seed
 
 LOSSES = (
     "contender.bereft",
@@ -28,7 +28,7 @@ UNHELD = (
 
 SEEDS = 6
 SEEDS_MAX = 40
-SEEDS_FOR_A_MUTANT = 20
+SEEDS_FOR_A_MUTANT = 40
 
 
 def demand_clean(workload: Workload, met: Iterable[str], seeds: int = SEEDS) -> None:
@@ -50,9 +50,11 @@ def demand_caught(
     workload: Workload,
     plants: Mapping[tuple[object, str], object],
     judge: str,
+    first: int = 0,
 ) -> None:
-    """Plant bugs at attributes, and run seeds until the judge finds one; it must."""
+    """Plant bugs at attributes, and run seeds, from ``first`` on, until the judge finds one."""
     for (place, name), bug in plants.items():
         monkeypatch.setattr(place, name, bug)
-    reports = (run_seed("paxos", seed, workload=workload) for seed in range(SEEDS_FOR_A_MUTANT))
+    seeds = range(first, first + SEEDS_FOR_A_MUTANT)
+    reports = (run_seed("paxos", seed, workload=workload) for seed in seeds)
     assert any(report.violation and judge in report.violation for report in reports)

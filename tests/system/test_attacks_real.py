@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.paths import BENCH
+from support.paths import PROGRAMS
 
 import fencelock
-from fencelock.cluster.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import READY_S, NodeProcesses
 
-ATTACKERS = BENCH / "attackers.py"
+ATTACKERS = PROGRAMS / "attackers.py"
 DESCRIPTORS = 256
 """Open files that a node may have: the attack with connections opens far more."""
 
-MEMORY_MAX_KIB = 256 * 1024
+MEMORY_MAX_KIB = 640 * 1024
 PAIRS = 20
 
 
@@ -38,8 +38,19 @@ def peak_kib(process: int) -> int:
     return int(peak.split()[1])
 
 
+ATTACKS = (
+    *("nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"),
+    *("parts-empty", "parts-64", "parts-ended", "parts-of-member", "unread"),
+)
+WITH_KEYS = "keyed-endless", "keyed-ended"
+"""Attacks on a cluster with keys, for `attacks.py` alone."""
+
+SHORT = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle", "parts-empty"
+
+
 @pytest.mark.parametrize(
-    "attack", ["nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"]
+    "attack",
+    [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in ATTACKS],
 )
 def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
     members: NodeProcesses, attack: str
@@ -50,7 +61,7 @@ def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
         held, lock = client.lock(f"held-{attack}"), client.lock(f"pairs-{attack}")
         with held:
             fence = held.fence
-            command = [sys.executable, str(ATTACKERS), attack, "3", members.cluster]
+            command = [sys.executable, str(ATTACKERS), attack, "2", members.cluster]
             served = 0
             with subprocess.Popen([*command, *members.addresses.values()]) as attacking:
                 while attacking.poll() is None or served < PAIRS:
@@ -72,11 +83,4 @@ def test_the_attacks_of_the_benchmark_are_those_of_the_tests() -> None:
     assert spec.loader is not None
     attackers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(attackers)
-    assert set(attackers.ATTACKS) == {
-        "nested",
-        "nested-small",
-        "describe-4096",
-        "describe-256",
-        "garbage",
-        "idle",
-    }
+    assert set(attackers.ATTACKS) == {*ATTACKS, *WITH_KEYS}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fencelock
-from fencelock.cluster.bench.members import NodeProcesses, configuration, master_of
-from fencelock.cluster.storage.backup import read_backup
+from fencelock.cluster.node.storage.backup import read_backup
+from fencelock.verification.bench.members import NodeProcesses, configuration, master_of
 
 LONG_S = 60.0
 KEPT = 300

@@ -13,10 +13,10 @@ from support.collected import Collected
 
 import fencelock
 from fencelock import aio
-from fencelock.cluster.bench.members import NodeProcesses
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.verification.bench.members import NodeProcesses
 
 PATIENCE_S = 60
 CLUSTER = "bakery-watch"
@@ -128,7 +128,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
 def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=CLUSTER, protocol="bakery")
-    with Node.start(parse(text, tmp_path), "n1") as node:
+    with Node.start(parse(text, tmp_path), "n1", found=True) as node:
         number = 0
         news: fencelock.ClusterUp | fencelock.ClusterDown
         ends = time.monotonic() + PATIENCE_S
@@ -149,7 +149,7 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
     address = f"tcp://127.0.0.1:{port}"
     config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
-        Node.start(config, "n1") as node,
+        Node.start(config, "n1", found=True) as node,
         fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):

@@ -14,7 +14,7 @@ from support.holds import fence_of
 
 import fencelock
 from fencelock.actors.error import UnavailableError
-from fencelock.cluster.bench.members import NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 LONG_S = 60.0
 FREE_S = 20.0

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from fencelock import __version__, connect
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.config import load, loopback, starting_config
+from fencelock.cluster.node.config import load, loopback, starting_config
+from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()"]
@@ -52,7 +52,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], str]]:
     """Run a node; return its process and the line that says that it serves."""
     with subprocess.Popen(
-        [*COMMAND, "serve", "--id", node], cwd=folder, stdout=subprocess.PIPE, text=True
+        [*COMMAND, "serve", "--found", "--id", node], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -78,7 +78,17 @@ def test_help_names_every_command_and_teaches_by_example() -> None:
             "sessions",
             "audit",
         ),
-        *("members", "join", "leave", "remove", "replace", "transfer", "backup", "restore"),
+        *(
+            "members",
+            "join",
+            "leave",
+            "remove",
+            "replace",
+            "transfer",
+            "backup",
+            "restore",
+            "repair",
+        ),
     )
     for command in commands:
         assert command in out
@@ -133,7 +143,7 @@ def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
 
 
 def test_an_error_is_one_line_without_a_traceback_and_exits_2(tmp_path: Path) -> None:
-    done = fencelock(tmp_path, "serve", "--id", "n1")
+    done = fencelock(tmp_path, "serve", "--found", "--id", "n1")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
@@ -144,23 +154,23 @@ def test_an_error_is_one_line_without_a_traceback_and_exits_2(tmp_path: Path) ->
 
 def test_an_unknown_node_is_refused_with_the_nodes_there_are(tmp_path: Path) -> None:
     write_config(tmp_path)
-    done = fencelock(tmp_path, "serve", "--id", "n9")
+    done = fencelock(tmp_path, "serve", "--found", "--id", "n9")
     assert done.returncode == 2
     assert done.stderr == '--id: "n9" is no node of cluster.toml, which knows n1, n2\n'
 
 
 def test_a_node_does_not_serve_without_assertions(tmp_path: Path) -> None:
     write_config(tmp_path)
-    done = python(tmp_path, "-O", *COMMAND[1:], "serve", "--id", "n1")
+    done = python(tmp_path, "-O", *COMMAND[1:], "serve", "--found", "--id", "n1")
     assert done.returncode == 2
-    assert "python -O turns off the checks" in done.stderr
+    assert "python -O turns off the checks that a node relies on" in done.stderr
 
 
 def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
     addresses = write_config(tmp_path)
     port = int(addresses["n1"].rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):
-        done = fencelock(tmp_path, "serve", "--id", "n1")
+        done = fencelock(tmp_path, "serve", "--found", "--id", "n1")
     assert done.returncode == 2
     assert done.stderr.startswith("nodes.n1.address: ")
     assert addresses["n1"] in done.stderr
@@ -172,12 +182,12 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
     addresses = {"n1": "tcp://192.0.2.1:4041", "n2": "tcp://192.0.2.2:4041"}
     text = starting_config(addresses)
     (tmp_path / "cluster.toml").write_text(text)
-    done = fencelock(tmp_path, "serve", "--id", "n1")
+    done = fencelock(tmp_path, "serve", "--found", "--id", "n1")
     assert done.returncode == 2
     assert "without keys a node serves on loopback only" in done.stderr
     assert not (tmp_path / "data").exists()
     (tmp_path / "cluster.toml").write_text(text.replace("# insecure =", "insecure ="))
-    done = fencelock(tmp_path, "serve", "--id", "n1")
+    done = fencelock(tmp_path, "serve", "--found", "--id", "n1")
     assert done.returncode == 2
     assert "the host in the file must be this machine's own" in done.stderr
     assert 'set listen = "tcp://0.0.0.0:PORT" beside it' in done.stderr
@@ -249,7 +259,7 @@ def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
         "Role.handle = lambda *_: 1 // 0; "
         "from fencelock.cluster.cli.main import main; main()"
     )
-    done = python(tmp_path, "-c", broken, "serve", "--id", "n1")
+    done = python(tmp_path, "-c", broken, "serve", "--found", "--id", "n1")
     assert done.returncode == 70
     assert "n1 stopped after a fatal error: " in done.stderr
     assert "ZeroDivisionError" in done.stderr

@@ -13,8 +13,12 @@ from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.cli import backup as cli
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.config import loopback, starting_config
-from fencelock.cluster.storage.backup import BackupDamagedError, BackupFailedError, BackupWriter
+from fencelock.cluster.node.config import loopback, starting_config
+from fencelock.cluster.node.storage.backup import (
+    BackupDamagedError,
+    BackupFailedError,
+    BackupWriter,
+)
 from fencelock.transport.codec import encode
 
 

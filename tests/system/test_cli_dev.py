@@ -19,9 +19,9 @@ from support.statuses import READY
 
 import fencelock
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.cli.dev import Above, config_of, drawn, greeting, in_words
-from fencelock.cluster.settings import DEFAULT_ADDRESS, Target
+from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Target
+from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()", "dev"]
@@ -72,6 +72,33 @@ def test_one_command_serves_and_tells_who_holds_what(tmp_path: Path, data: str |
                 assert lines.readline() == f"hello is held by me under fence {hold.fence}\n"
             assert lines.readline() == "hello is free\n"
     assert (tmp_path / "kept").is_dir() == (data is not None)
+
+
+def test_a_second_start_uses_the_cluster_of_the_folder(tmp_path: Path) -> None:
+    fences: list[int] = []
+    for _ in range(2):
+        with (
+            running(tmp_path, "--data", "kept") as (_, address),
+            fencelock.connect(address, connect_timeout=PATIENCE_S) as client,
+            client.lock("hello", timeout=PATIENCE_S) as hold,
+        ):
+            fences.append(hold.fence)
+    assert fences[0] < fences[1]
+
+
+def test_a_folder_that_lost_its_journal_founds_no_second_cluster(tmp_path: Path) -> None:
+    with running(tmp_path, "--data", "kept") as (lines, _):
+        assert lines.readline()
+    (journal,) = (tmp_path / "kept").rglob("*.journal")
+    journal.unlink()
+    (port,) = free_ports(1)
+    command = [*COMMAND, "--port", str(port), "--data", "kept"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 2
+    assert "--data: kept is not empty, but has no cluster" in done.stderr
+    assert "fencelock dev serves" not in done.stdout
 
 
 def test_plain_lines_tell_the_count_of_an_object_that_nobody_can_hold(tmp_path: Path) -> None:

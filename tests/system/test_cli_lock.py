@@ -116,6 +116,31 @@ def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
     assert client.status("signalled").holder is None
 
 
+def test_a_signal_right_after_the_command_began_goes_to_the_command(
+    paxos_addresses: str, client: fencelock.Client
+) -> None:
+    code = "trap 'exit 3' TERM; kill -TERM $PPID; while read x; do :; done; exit 4"
+    process = begin(paxos_addresses, "early", "--", "sh", "-c", code)
+    ended(process)
+    assert process.returncode == 3
+    assert client.status("early").holder is None
+
+
+def test_what_a_command_started_ends_too_if_the_lock_is_lost(
+    paxos_addresses: str, client: fencelock.Client
+) -> None:
+    """The child ignores SIGTERM and keeps the pipe open that `ended` reads to its end."""
+    child = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = holding(paxos_addresses, "family", "--grace", "0.2", *python(code))
+    holder = client.status("family").holder
+    assert holder is not None
+    assert holder.fence is not None
+    client.evict("family", holder.fence)
+    ended(process)
+    assert process.returncode == 74
+
+
 def test_a_signal_while_it_waits_ends_the_wait(
     paxos_addresses: str, client: fencelock.Client
 ) -> None:

@@ -45,12 +45,14 @@ class MadeCluster(MadeClient):
         default_factory=list[MembersChanged | Exception]
     )
     asked: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
+    stale: list[MembersRead] = field(default_factory=list[MembersRead])
+    """The first answers to a request for the members."""
 
     def survey(self) -> Surveyed:
         return Surveyed(statuses=(), silent=())
 
     def members(self) -> MembersRead:
-        return READ
+        return self.stale.pop(0) if self.stale else READ
 
     def change_members(self, change: ChangeMembers) -> MembersChanged:
         self.asked.append(change)
@@ -63,7 +65,7 @@ class MadeCluster(MadeClient):
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> MadeCluster:
     made = MadeCluster()
-    monkeypatch.setattr("fencelock.cluster.client.connect_to", made.connect_to)
+    monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect_to)
     monkeypatch.setattr("fencelock.cluster.cli.members.PAUSE_S", 0)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     return made
@@ -140,6 +142,48 @@ def test_a_member_that_votes_is_not_replaced_by_itself(client: MadeCluster) -> N
     assert isinstance(done.exception, MembershipError)
     assert "n2 votes: there is nothing to replace" in str(done.exception)
     assert client.asked == []
+
+
+def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeCluster) -> None:
+    """For seconds after a restart other nodes may know only what the node was before."""
+    before = READ.nodes[2]._replace(role=NodeRole.MASTER, heard_ms=1_500, journal=0xB3)
+    silent = before._replace(role=NodeRole.MEMBER, heard_ms=None)
+    client.stale = [replace(READ, nodes=(*READ.nodes[:2], one)) for one in (before, silent)]
+    client.answers = [DONE]
+    done = run("replace", "n3")
+    assert (done.exit_code, [change.journal for change in client.asked]) == (0, [0xA3])
+    assert "n3 has not been heard from: start it with an empty data folder" in done.stderr
+
+
+def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster) -> None:
+    silent = READ.nodes[2]._replace(role=NodeRole.MEMBER, heard_ms=None)
+    client.stale = [replace(READ, nodes=(silent,))] * 10_000
+    done = run("replace", "n3", "--wait", "0.01")
+    assert done.exit_code == 1
+    assert "not done within 0.01 s: n3 has not been heard from" in done.stderr
+    assert client.asked == []
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_member_that_runs_is_not_removed_not_even_the_leader(
+    client: MadeCluster, node: str
+) -> None:
+    client.answers = [DONE]
+    done = run("remove", node)
+    assert isinstance(done.exception, MembershipError)
+    assert f"{node} runs: run fencelock leave {node}" in str(done.exception)
+    assert client.asked == []
+    assert run("remove", node, "--yes").exit_code == 0
+    assert client.asked == [ChangeMembers(action=MemberAction.LEAVE, node=node)]
+
+
+def test_a_member_that_was_just_stopped_is_removed_once_it_is_silent(client: MadeCluster) -> None:
+    heard = (READ.nodes[0]._replace(heard_ms=heard_ms) for heard_ms in (1_000, 1_900, 2_001))
+    client.stale = [replace(READ, nodes=(one, *READ.nodes[1:])) for one in heard]
+    client.answers = [DONE]
+    assert run("remove", "n1").exit_code == 0
+    assert client.stale == []
+    assert client.asked == [ChangeMembers(action=MemberAction.REMOVE, node="n1")]
 
 
 def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:

@@ -28,8 +28,8 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.config import loopback, starting_config
-from fencelock.cluster.settings import Target
+from fencelock.cluster.client.settings import Target
+from fencelock.cluster.node.config import loopback, starting_config
 
 FENCE = 1_763_724_000_123_456_789
 HOLDER = Contender("", "client-1f.17", "thread-7", FENCE, 125_000, "web-3:4711, nightly", 2)
@@ -112,7 +112,7 @@ class MadeHold:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeHold:
     made = MadeHold()
-    monkeypatch.setattr("fencelock.cluster.client.connect_to", made.connect)
+    monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)

@@ -27,8 +27,8 @@ from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli import screen
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.screen import View, line, present
-from fencelock.cluster.config import loopback, starting_config
 from fencelock.cluster.log import printable
+from fencelock.cluster.node.config import loopback, starting_config
 
 FENCE = 1_763_724_000_123_456_789
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/]\r\nn9 leads\u202e\x9b31m"
@@ -170,7 +170,7 @@ class MadeLooks(MadeClient):
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeLooks:
     made = MadeLooks()
-    monkeypatch.setattr("fencelock.cluster.client.connect_to", made.connect_to)
+    monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect_to)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041,tcp://127.0.0.1:4042")
     monkeypatch.chdir(tmp_path)
     return made
@@ -356,5 +356,5 @@ def test_a_shell_completes_commands_locks_and_nodes(
     def nobody(where: object, *, timeout: float) -> MadeLooks:
         raise UnavailableError(f"no node of {where} answers within {timeout} s")
 
-    monkeypatch.setattr("fencelock.cluster.client.connect_to", nobody)
+    monkeypatch.setattr("fencelock.cluster.client.client.connect_to", nobody)
     assert completed("fencelock who ", 2) == []

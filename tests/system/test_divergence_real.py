@@ -24,12 +24,13 @@ from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster import log, topology
+from fencelock.cluster import log
 from fencelock.cluster.cli.status import nodes_table
-from fencelock.cluster.config import Config, parse, starting_config
-from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.node import Node
-from fencelock.cluster.simulation import planting
+from fencelock.cluster.node import topology
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.cluster.node.node import Node
+from fencelock.verification.simulation import planting
 
 LONG_S = 60.0
 WRONG = "n2"
@@ -120,13 +121,15 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
 ) -> None:
     connect = ",".join(config.nodes.values())
     with planted(monkeypatch, bug=True):
-        first, second, third = (Node.start(config, name) for name in ("n1", WRONG, "n3"))
+        first, second, third = (
+            Node.start(config, name, found=True) for name in ("n1", WRONG, "n3")
+        )
         with fencelock.connect(connect, cluster=config.cluster, connect_timeout=LONG_S) as client:
             with client.lock("a", timeout=LONG_S):
                 pass  # All members have met.
             second.stop()
             with client.lock("a", timeout=LONG_S):
-                second = Node.start(config, WRONG)  # It does not lead.
+                second = Node.start(config, WRONG, found=True)  # It does not lead.
             wait_until_ready(client)  # It applies new slots, and need not fetch a snapshot.
             fatal = client.lock("the fatal one", timeout=LONG_S)
             held = fence_of(fatal.acquire())
@@ -143,7 +146,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
             assert "n1 has digest" in critical[0]
             second.stop()
     with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
-        second = Node.start(config, WRONG)
+        second = Node.start(config, WRONG, found=True)
         with fencelock.connect(connect, cluster=config.cluster, connect_timeout=LONG_S) as client:
             status = use_until_found(client)
             shown = StringIO()

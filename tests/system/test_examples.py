@@ -20,9 +20,9 @@ from support.paths import EXAMPLES, ROOT
 from support.real_nodes import running_nodes
 
 import fencelock
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import local
 
 LONG_S = 120.0
@@ -52,7 +52,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport", "central"])
 def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
-    ended = run("cluster.py", "--protocol", protocol, "--seconds", "3", "--json")
+    ended = run("cluster.py", "--protocol", protocol, "--seconds", "2", "--json")
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
     assert verdict["ok"] is True
@@ -87,7 +87,7 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     options: tuple[str, ...],
 ) -> None:
     ended = run(
-        "cluster.py", "--kill-leader", "--kill-every", "3", "--seconds", "9", "--json", *options
+        "cluster.py", "--kill-leader", "--kill-every", "2", "--seconds", "7", "--json", *options
     )
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
@@ -174,7 +174,7 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
     (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
     text = starting_config({"n1": address}, cluster="fencelock", protocol="central")
-    with Node.start(parse(text, Path()), "n1"):
+    with Node.start(parse(text, Path()), "n1", found=True):
         ended = run("ten_lines.py", address)
         assert ended.returncode == 0, ended.stderr
         assert "I hold orders/42 under fence" in ended.stdout
@@ -241,7 +241,7 @@ def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
     names = {"storage": SimpleNamespace(write=write), "order": "42", "fencelock": fencelock}
     with contextlib.ExitStack() as stack:
         for node in at:
-            stack.enter_context(Node.start(config, node))
+            stack.enter_context(Node.start(config, node, found=True))
         for code in (blocking, f"import asyncio\nasync def main():\n{indent(tasks, '    ')}"):
             own = re.sub(r'"tcp://[^"]*"', repr(",".join(at.values())), code)
             exec(compile(own, "README.md", "exec"), names)

@@ -13,7 +13,7 @@ from typing import Any
 from support.paths import EXAMPLES, SUPPORT
 
 import fencelock
-from fencelock.cluster.bench.members import NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 LAUNCHER = str(SUPPORT / "two_versions.py")
 RAW_CLIENT = EXAMPLES / "raw_zmq_client.py"
@@ -30,8 +30,8 @@ class Mixed(NodeProcesses):
         super().__init__(folder, "paxos", len(versions), durable=False)
         self.version = dict(zip(self.names, versions, strict=True))
 
-    def start(self, node: str) -> None:
-        command = [sys.executable, LAUNCHER, self.version[node], "serve", "--id", node]
+    def start(self, node: str, *options: str) -> None:
+        command = [sys.executable, LAUNCHER, self.version[node], "serve", *options, "--id", node]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
                 [*command, "--config", str(self.configuration_of(node))],

@@ -9,7 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.orm import Session
+from support.django_guard import django_connection, protects_django
 from support.servers import postgres_server, redis_server
 
 import fencelock
@@ -102,6 +104,15 @@ def test_first_writers_of_a_new_resource_meet(postgres: str) -> None:
         SqlGuard(late).check("new", 17)
     late.close()
     present.close()
+
+
+def test_a_connection_of_django_to_postgresql_is_protected_within_atomic(postgres: str) -> None:
+    where = conninfo_to_dict(postgres)
+    names = {"dbname": "NAME", "host": "HOST", "port": "PORT", "user": "USER"}
+    database: dict[str, Any] = {names[key]: value for key, value in where.items()}
+    protects_django(
+        django_connection("postgres", {"ENGINE": "django.db.backends.postgresql", **database})
+    )
 
 
 def test_autocommit_of_postgresql_is_refused(postgres: str) -> None:

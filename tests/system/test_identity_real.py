@@ -12,8 +12,8 @@ from support.real_nodes import loopback_addresses
 import fencelock
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.actors.error import UnavailableError
-from fencelock.cluster.config import Config, parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.node import Node
 
 NAMES = ("n1", "n2", "n3")
 LONG_S = 30.0
@@ -27,7 +27,7 @@ class IdentityCluster:
         self.nodes: dict[str, Node] = {}
 
     def start(self, *names: str) -> None:
-        self.nodes.update((name, Node.start(self.config, name)) for name in names)
+        self.nodes.update((name, Node.start(self.config, name, found=True)) for name in names)
 
     def stop(self, *names: str) -> None:
         for name in names:

@@ -14,8 +14,8 @@ import fencelock
 from fencelock import aio
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.error import UnavailableError, UnsupportedError
-from fencelock.cluster.config import Config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 WITHOUT = ["bakery", "central", "lamport"]
@@ -27,7 +27,7 @@ class Pair:
     def __init__(self, protocol: str, data: Path) -> None:
         at = loopback_addresses(2)
         config = Config(cluster="reads", protocol=protocol, nodes=at, data=data)
-        self.nodes = [Node.start(config, node) for node in at]
+        self.nodes = [Node.start(config, node, found=True) for node in at]
         self.second = at["n2"]
 
     def stop(self) -> None:

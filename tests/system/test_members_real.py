@@ -24,7 +24,7 @@ from fencelock import (
     StaleError,
     UnavailableError,
 )
-from fencelock.cluster.bench.members import described, master_of
+from fencelock.verification.bench.members import described, master_of
 
 GAP_S = 1.0
 """The longest time without a grant that an idle machine should show (s)."""

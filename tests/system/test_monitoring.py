@@ -20,7 +20,7 @@ from support.real_nodes import LONG_S, running_nodes
 from support.servers import running, until_answered
 
 import fencelock
-from fencelock.cluster.bench.ports import free_ports
+from fencelock.cluster.testing.ports import free_ports
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD = ROOT / "deploy" / "grafana" / "fencelock.json"

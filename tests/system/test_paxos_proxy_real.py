@@ -16,8 +16,8 @@ from fencelock.actors.api import message as api
 from fencelock.actors.error import LockTimeoutError, NotHeldError, StaleError, UnavailableError
 from fencelock.actors.message import Message
 from fencelock.actors.session.session import TTL_MS
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
 
 K = TypeVar("K", bound=Message)
 
@@ -117,7 +117,7 @@ def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
     tmp_path: Path,
 ) -> None:
     config = parse(starting_config(loopback_addresses(), protocol="paxos"), tmp_path)
-    nodes = {node: Node.start(config, node) for node in NODES}
+    nodes = {node: Node.start(config, node, found=True) for node in NODES}
     try:
         nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=LONG_S)
         status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)

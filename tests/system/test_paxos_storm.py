@@ -12,7 +12,7 @@ import pytest
 from support.storm import LONG_S, STORM_S, Storm, raging
 
 import fencelock
-from fencelock.cluster.bench.members import master_of
+from fencelock.verification.bench.members import master_of
 
 pytestmark = pytest.mark.long
 

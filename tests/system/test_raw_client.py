@@ -22,8 +22,8 @@ import fencelock.actors.api as api_package
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.message import REGISTRY, Address, Message
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.node import Node as RealNode
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node as RealNode
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
@@ -219,7 +219,7 @@ def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, nam
     config = parse(starting_config(addresses, protocol=protocol), tmp_path)
     with ExitStack() as running:
         for node in addresses:
-            running.enter_context(RealNode.start(config, node))
+            running.enter_context(RealNode.start(config, node, found=True))
         command = [sys.executable, str(CLIENT), "--node", addresses["n1"], "--cluster", "fencelock"]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False

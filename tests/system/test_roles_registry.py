@@ -17,12 +17,12 @@ from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.effect import Effects, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Role
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import Config, parse
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node import Node
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.node.config import Config, parse
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.verification.simulation.run import run_seed
 
 LONG_S = 20.0
 PARENT = address_of("n1", "parent")
@@ -203,7 +203,7 @@ def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()
     nodes = 2 if protocol == "lamport" else 1  # Its minimum; the other one is not running.
-    node = Node.start(config_of(tmp_path, protocol, nodes), "n1")
+    node = Node.start(config_of(tmp_path, protocol, nodes), "n1", found=True)
     addresses = registered()
     assert {address_of("n1", "clock"), address_of("n1", "proxy")} <= set(addresses)
     assert all(pykka.ActorRegistry.stop_all(timeout=LONG_S)[:1])
@@ -219,12 +219,12 @@ def test_stop_all_stops_several_nodes_and_their_journals_can_be_opened_again(
     tmp_path: Path,
 ) -> None:
     config = config_of(tmp_path, "paxos", nodes=3)
-    nodes = [Node.start(config, name) for name in config.nodes]
+    nodes = [Node.start(config, name, found=True) for name in config.nodes]
     fence = nodes[0].proxy.ask(Acquire(lock="a"), timeout=LONG_S).fence
     pykka.ActorRegistry.stop_all()
     assert [node.wait(0) for node in nodes] == [True] * 3
     assert [node.failure for node in nodes] == [None] * 3
-    again = [Node.start(config, name) for name in config.nodes]
+    again = [Node.start(config, name, found=True) for name in config.nodes]
     assert again[0].proxy.ask(Acquire(lock="b"), timeout=LONG_S).fence > fence
     pykka.ActorRegistry.stop_all()
     assert all(node.wait(0) for node in again)
@@ -234,7 +234,7 @@ def test_a_node_that_is_stopped_by_stop_all_gives_back_what_its_callers_hold(
     tmp_path: Path,
 ) -> None:
     config = config_of(tmp_path, "paxos", nodes=3)
-    nodes = {name: Node.start(config, name) for name in config.nodes}
+    nodes = {name: Node.start(config, name, found=True) for name in config.nodes}
     nodes["n3"].proxy.ask(Acquire(lock="a"), timeout=LONG_S)
     assert nodes["n3"].ref("clock").stop(timeout=LONG_S)
     granted = nodes["n1"].proxy.ask(Acquire(lock="a", wait_ms=2_000), timeout=LONG_S)
@@ -244,7 +244,7 @@ def test_a_node_that_is_stopped_by_stop_all_gives_back_what_its_callers_hold(
 
 def test_stop_all_ends_a_client_and_frees_what_it_holds(tmp_path: Path) -> None:
     config = config_of(tmp_path, "paxos")
-    node = Node.start(config, "n1")
+    node = Node.start(config, "n1", found=True)
     client = fencelock.connect(next(iter(config.nodes.values())), cluster="registry")
     client.lock("a").acquire()
     ours = [

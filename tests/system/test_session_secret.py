@@ -13,8 +13,8 @@ import zmq
 
 import fencelock
 from fencelock.actors.api.name import SECRET_DIGITS, without_secret
-from fencelock.cluster.bench.members import READY_S, NodeProcesses, master_of
 from fencelock.transport.frame import Mismatch
+from fencelock.verification.bench.members import READY_S, NodeProcesses, master_of
 
 RELEASE, INSPECT, RELEASED, REFUSED, LOCK_STATUS = 0x11, 0x13, 0x19, 0x1B, 0x1C
 REJECTED = 0x70

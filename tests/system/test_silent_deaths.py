@@ -11,13 +11,13 @@ from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.role import Host, Role
-from fencelock.actors.timing import TIMING
+from fencelock.actors.timing import ROUND_TRIP_MS, TIMING, derived
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.workload import client_session
-from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, recipe_of
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, recipe_of
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.workload import client_session
+from fencelock.verification.simulation.world import World
 
 SETTLED_MS = 1_500
 DEAD_MS = 2_000
@@ -78,10 +78,13 @@ def busy_client(seat: NodeContext) -> RoleSet:
     return RoleSet((session, Spawn(address_of(seat.node, "busy"), Busy, arguments)))
 
 
-def world_of_three(seed: int, nodes: int = 3) -> World:
-    world = World(seed, Faults(delay_us=500, sync_us=2_000))
+def world_of_three(
+    seed: int, nodes: int = 3, delay_us: int = 500, round_trip_ms: int = ROUND_TRIP_MS
+) -> World:
+    world = World(seed, Faults(delay_us=delay_us, sync_us=2_000))
+    settings = ProtocolSettings(paxos_timing=derived(50, round_trip_ms=round_trip_ms))
     for number in range(nodes):
-        world.add(f"n{number + 1}", recipe_of("paxos"), member=True)
+        world.add(f"n{number + 1}", recipe_of("paxos"), member=True, settings=settings)
     for client in CLIENTS:
         world.add(client, busy_client, member=False)
     world.power_on_all()
@@ -137,6 +140,24 @@ def test_locks_are_granted_again_within_an_election_of_a_silent_death(
     assert leader not in heirs
     if death is SilentDeath.STOPPED:  # Else the old leader stands in vain.
         assert world.marks["paxos.ballot_begun"] == begun + 1
+
+
+FAR_MS = 150
+"""The delay one way between continents (ms)."""
+
+
+@pytest.mark.parametrize("death", SilentDeath)
+def test_a_cluster_across_continents_grants_within_three_seconds_of_a_silent_death(
+    death: SilentDeath,
+) -> None:
+    world = world_of_three(1, delay_us=FAR_MS * 1_000, round_trip_ms=2 * FAR_MS)
+    world.run(world.time + SETTLED_MS * NS_PER_MS)
+    before = world.marks["paxos.leadership_begun"]
+    assert longest_gap_ms(world, 3_000) <= 1_500
+    assert world.marks["paxos.leadership_begun"] == before, "nobody takes over without a fault"
+
+    strike(world, leader_of(world), death)
+    assert longest_gap_ms(world, 5_000) <= 3_000
 
 
 @pytest.mark.parametrize("seed", range(1))

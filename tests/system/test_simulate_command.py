@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from fencelock.actors.bakery.state_transfer import Import
 from fencelock.actors.error import ConfigError
-from fencelock.cluster import topology
-from fencelock.cluster.cli.simulate import seed_range, simulate
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.topology import NodeContext
+from fencelock.cluster.node import topology
+from fencelock.cluster.node.topology import NodeContext
+from fencelock.verification.cli.simulate import seed_range, simulate
 
 runner = CliRunner()
 app = typer.Typer()

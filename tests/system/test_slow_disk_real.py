@@ -13,7 +13,7 @@ from support.paths import SUPPORT
 from support.slow_disk_node import slow_file
 
 import fencelock
-from fencelock.cluster.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, master_of
 
 CLIENTS = 4
 LONG_S = 60.0

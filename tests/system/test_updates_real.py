@@ -11,7 +11,7 @@ from support.stoppable_cluster import PATIENCE_S, Cluster, started
 
 from fencelock import Client, LockTimeoutError, UnsupportedError
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
-from fencelock.cluster.operation import drive
+from fencelock.cluster.client.operation import drive
 
 COUNT = 600
 

@@ -17,10 +17,10 @@ import pytest
 
 import fencelock
 from fencelock.actors.table.history import CHANGES_MAX
-from fencelock.cluster.bench.members import NodeProcesses, master_of
+from fencelock.verification.bench.members import NodeProcesses, master_of
 
 PATIENCE_S = 90
-KILLS = 5
+KILLS = 4
 TERMS_BETWEEN_KILLS = 20
 END = "end"
 

@@ -10,8 +10,8 @@ import pytest
 
 from fencelock.actors.proxy.access import key_of
 from fencelock.transport import client_load
+from fencelock.transport.borrowed import acked_bytes
 from fencelock.transport.client_load import DROPPED_NS, WINDOW_NS, Floods, Load, UnreadReplies
-from fencelock.transport.connections import acked_bytes
 
 Pair = tuple[socket.socket, socket.socket]
 

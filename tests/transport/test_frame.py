@@ -149,7 +149,7 @@ def test_a_frame_above_the_limits_does_not_leave() -> None:
     "frame",
     [
         FRAME._replace(cluster=""),
-        FRAME._replace(view=-1),
+        FRAME._replace(group=-1),
         FRAME._replace(stamp=1 << 63),
         FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("proxy")),)),
         FRAME._replace(envelopes=(ENVELOPE._replace(sender=Address("a/b/c")),)),

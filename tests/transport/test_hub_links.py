@@ -6,15 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 import zmq
-from support.hub_station import PATIENCE_S, Make, alive, stations, until
+from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
-from fencelock.actors.api.message import KeepAlive
+from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp
+from fencelock.transport import hub
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 
@@ -138,3 +140,37 @@ def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
                 assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
                 line.frozen.set()  # The node sees nothing of the first connection's end.
     assert node.counters == Counter()
+
+
+def has_got(station: Station, count: int) -> bool:
+    return len(station.arrivals) == count
+
+
+def test_what_waits_for_a_peer_that_does_not_read_is_bounded_in_bytes(
+    station: Make, proxy: Callable[[str], LineProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, size = 1 << 20, 30_000
+    large = Alive(session="x" * size, node="n", request=1)
+    monkeypatch.setattr(hub, "LINK_BYTES_MAX", most)
+    node = station("n1", {"n2": "tcp://127.0.0.1:1"})
+    line = proxy(node.hub.endpoint)
+    peer = station("n2", {"n1": line.endpoint})
+    until(peer.up, peer, node)
+    for count in range(1, 3 * most // size):  # All of it is read: nothing is dropped.
+        peer.say("n1", large)
+        until(partial(has_got, node, count), peer, node)
+    assert not peer.counters["wire.queue_full"]
+
+    line.frozen.set()
+    sent = 0
+    while not peer.counters["wire.queue_full"]:
+        peer.say("n1", large)
+        sent += 1
+        assert sent < 800, "libzmq would take a thousand frames"
+    assert sent > most // size - 2
+
+    line.frozen.clear()
+    before = len(node.arrivals)
+    until(lambda: len(node.arrivals) == before + sent - 1, peer, node)
+    peer.say("n1", alive(2))
+    until(lambda: node.heard()[-1] == alive(2), peer, node)

@@ -19,12 +19,12 @@ from fencelock.actors.message import REGISTRY, Address, Message, message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
 from fencelock.actors.table.message import TablePart
 from fencelock.actors.table.operations import COMMANDS
-from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import parse, starting_config
-from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.node import Node
-from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.storage.record import Entry
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.cluster.node.storage.record import Entry
+from fencelock.cluster.testing.ports import free_ports
 from fencelock.transport.admission import FrameValidator
 from fencelock.transport.cbor import MalformedFrameError
 from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, schema_of
@@ -296,7 +296,7 @@ def test_a_journal_record_has_exactly_its_fields() -> None:
 def test_a_node_does_not_start_from_a_record_of_another_length(length: int, tmp_path: Path) -> None:
     addresses = {"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
     config = parse(starting_config(addresses, protocol="paxos"), tmp_path)
-    with Node.start(config, "n1") as node:
+    with Node.start(config, "n1", found=True) as node:
         assert isinstance(node.proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S), Granted)
     folder = config.folder_of("n1")
     assert folder is not None
@@ -306,7 +306,7 @@ def test_a_node_does_not_start_from_a_record_of_another_length(length: int, tmp_
         journal.append([Entry("acceptor", cbor2.dumps([*accepted, 0][: 1 + length]))])
         journal.sync()
     with pytest.raises(MalformedFrameError, match=f"Accept has 4 fields, not {length}"):
-        Node.start(config, "n1")
+        Node.start(config, "n1", found=True)
 
 
 # Declarations.

@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Acquire, Granted, KeepAlive
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import Message, maker
 from fencelock.actors.paxos.message import Batch
-from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
 from fencelock.transport.codec import encode, pack
 

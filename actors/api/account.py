@@ -1,0 +1,276 @@
+"""Quotas by key, and the removal of what outlives its client. Tags 0x77 to 0x7a, 0xfc to 0xff.
+
+The table charges everything that stays to an account: the key of the client that made it. See
+`fencelock.actors.table.account`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
+from fencelock.actors.api.name import (
+    INT_MAX,
+    LOCK_NAME_BYTES_MAX,
+    PAGE_MAX,
+    SESSION_BYTES_MAX,
+    check_age,
+    check_number,
+    check_owner,
+    check_size,
+    check_text,
+    is_kind,
+)
+from fencelock.actors.api.request import Outcome, TableQuery, TableReply
+from fencelock.actors.api.session_message import OperatorCommand
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import message
+
+NO_KEY = ""
+"""The account of all clients without a key, and of callers inside the nodes."""
+
+EVERY_KEY = "*"
+"""Stands for every key that has no quota of its own. No key has this name."""
+
+
+QUOTA = "quota"
+"""The kind by which the audit names a quota, before the name of its key."""
+
+
+class Amounts(NamedTuple):
+    """A number for each thing that is charged."""
+
+    entries: int
+    """Entries of maps."""
+    bytes: int
+    """Size of the names, keys and values of these entries (bytes)."""
+    objects: int
+    """Latches and barriers."""
+    claims: int
+    """Holds and waits."""
+    sessions: int
+    """Open sessions."""
+
+
+class Quota(NamedTuple):
+    """The limits that an operator has set; None where nothing is set. Fields as in `Amounts`."""
+
+    entries: int | None = None
+    bytes: int | None = None
+    objects: int | None = None
+    claims: int | None = None
+    sessions: int | None = None
+
+
+@message(0xFC)
+class SetQuota(OperatorCommand):
+    """Let ``quota`` be the whole quota of the key ``account``. Answered by `QuotaSet`.
+
+    ``account`` may be `NO_KEY`, or `EVERY_KEY` for all keys without a quota of their own. What a
+    key has beyond its new quota stays.
+    """
+
+    account: str
+    quota: Quota
+    operator: str
+    session: str = ""
+    request: int = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_text("account", self.account, SESSION_BYTES_MAX)
+        for name, most in self.quota._asdict().items():
+            if most is not None:
+                check_number(name, most, 0, INT_MAX)
+        OperatorCommand.check(self)
+
+
+@message(0xFD)
+class QuotaSet(Outcome):
+    """The key ``account`` may have ``limits`` from now on."""
+
+    account: str
+    limits: Amounts
+    session: str = ""
+    request: int = 0
+
+    ANSWERS = (SetQuota,)
+
+
+class AccountUsage(NamedTuple):
+    """What one key has, and may have."""
+
+    account: str
+    """The name of the key, `NO_KEY`, or `EVERY_KEY`, which has nothing itself."""
+    used: Amounts
+    limits: Amounts
+    quota: Quota
+    """The part of ``limits`` that an operator has set."""
+
+
+@message(0xFF)
+class UsageRead(TableReply):
+    """Accounts by name. If ``more`` is set, others follow after the last one."""
+
+    accounts: tuple[AccountUsage, ...]
+    more: bool
+    session: str = ""
+    request: int = 0
+    slot: int = 0
+    age_ms: int | None = None
+
+
+@message(0xFE)
+class ReadUsage(TableQuery):
+    """Return what each key has and may have, one page. Answered by `UsageRead`.
+
+    The names come after ``after``, or from the beginning if that is None. A page has at most
+    ``most`` accounts (1 to 1,000).
+    """
+
+    after: str | None = None
+    most: int = 100
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+
+    OPERATOR = True
+    REPLY = UsageRead
+
+    @property
+    def lock(self) -> str:
+        """No object: it is about keys."""
+        return ""
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_age(self.age_ms)
+        check_owner(self.session)
+        check_number("most", self.most, 1, PAGE_MAX)
+        check_size("after", self.after or "", SESSION_BYTES_MAX)
+
+
+class ListedMap(NamedTuple):
+    """A map in a list."""
+
+    name: str
+    entries: int
+    bytes: int
+    """Size of its name, for each entry, and of their keys and values (bytes)."""
+
+
+@message(0x78)
+class MapList(TableReply):
+    """Maps by name. If ``more`` is set, others follow after the last one."""
+
+    maps: tuple[ListedMap, ...]
+    more: bool
+    session: str = ""
+    request: int = 0
+    slot: int = 0
+    age_ms: int | None = None
+
+
+@message(0x77)
+class ListMaps(TableQuery):
+    """Return one page of the maps that have entries, by name. Answered by `MapList`.
+
+    The names begin with ``prefix`` and come after ``after``. A page has at most ``most`` maps (1 to
+    1,000).
+    """
+
+    prefix: str = ""
+    after: str = ""
+    most: int = 100
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+
+    REPLY = MapList
+
+    @property
+    def lock(self) -> str:
+        """No object: it is about several."""
+        return ""
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The beginning of the names."""
+        return (self.prefix,)
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_age(self.age_ms)
+        check_owner(self.session)
+        check_number("most", self.most, 1, PAGE_MAX)
+        check_size("prefix", self.prefix, LOCK_NAME_BYTES_MAX)
+        check_size("after", self.after, LOCK_NAME_BYTES_MAX)
+
+
+@message(0x79)
+class Purge(OperatorCommand):
+    """Remove entries of maps, or latches or barriers, one step. Answered by `Purged`.
+
+    A step is small, so that other requests are served between two steps: it looks at a bounded
+    number of entries or objects. The reply says where the next step begins.
+
+    The objects are of ``kind``, and their names begin with ``prefix``; with ``exact``, only the
+    object of that very name is meant, and of a map only the entries whose keys begin with
+    ``entry_prefix``. If ``account`` is not None, only what is charged to that key is removed. The
+    step begins after ``after``, and in that map after ``after_key``.
+
+    A client may remove what its key allows it to name; the removal of what others made is audited.
+    """
+
+    kind: str
+    prefix: str
+    operator: str
+    exact: bool = False
+    entry_prefix: str = ""
+    account: str | None = None
+    after: str = ""
+    after_key: str = ""
+    session: str = ""
+    request: int = 0
+
+    OPERATOR = False
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The beginning of the names."""
+        return (self.prefix,)
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        if not is_kind(self.kind):
+            raise InvalidRequestError(f"kind is {self.kind[:40]!a}, and must be that of an object")
+        if self.exact and not self.prefix:
+            raise InvalidRequestError("the name is empty, and exact needs one")
+        if self.entry_prefix and not (self.exact and self.kind == MAP):
+            raise InvalidRequestError("entry_prefix is set, and is only for one map: set exact")
+        for field, text, most in (
+            ("prefix", self.prefix, LOCK_NAME_BYTES_MAX),
+            ("after", self.after, LOCK_NAME_BYTES_MAX),
+            ("entry_prefix", self.entry_prefix, KEY_BYTES_MAX),
+            ("after_key", self.after_key, KEY_BYTES_MAX),
+            ("account", self.account or "", SESSION_BYTES_MAX),
+        ):
+            check_text(field, text, most)
+        OperatorCommand.check(self)
+
+
+@message(0x7A)
+class Purged(Outcome):
+    """``removed`` entries or objects were removed.
+
+    If ``more`` is set, there may be others: the next step begins after ``after``, ``after_key``.
+    """
+
+    removed: int
+    more: bool
+    after: str = ""
+    after_key: str = ""
+    session: str = ""
+    request: int = 0
+
+    ANSWERS = (Purge,)

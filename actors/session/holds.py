@@ -1,0 +1,648 @@
+"""The holds of a client: their states, their acquires, and their loss.
+
+The session role is the only writer of `Hold.state`, and moves it only along `MOVES`:
+
+     granted
+        │           its duration ended
+        v ───────────────────────────────>
+      HELD                                UNLOCKING
+      │  ^ <─────────── renewed ────────── │
+      │  │                                 │
+      │  │ an acquire is left, or no       │
+      v  │ release is under way            v
+    RELEASING <────── a release ───────────┘
+        │
+        v the last release was confirmed
+    RELEASED                          each of the three ──> LOST
+
+The client's threads read holds without asking the role; see `Hold`. A thread may read a hold before
+the role has handled the time that passed. It then decides by the same clock and the same times, in
+`Hold.state_at`, which also finds SUSPECT.
+
+The session decides a loss in four cases. Each ends in `Hold.lose`, except that `let_go` drops a
+hold whose release was already under way (`SessionState.drop_hold`):
+
+- its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
+  (`lose`): all holds are lost;
+- the deadline of a hold has passed, by the client's clock (`judge_deadlines`);
+- the cluster took one hold away (`on_hold_lost`);
+- the cluster no longer knows the hold (`let_go`).
+
+A hold with a deadline lasts for its duration from some instant after its request, or its renewal,
+was sent. So the client counts from that send time, on its own clock, and subtracts the drift of
+two clocks: the cluster grants the lock to another owner later than that. A renewal never shortens
+a hold.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from fencelock.actors.api.message import (
+    AcquireRequest,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+    ReleaseRequest,
+)
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.session_message import (
+    ConfirmHold,
+    DisownHold,
+    Ended,
+    HoldLost,
+    Renew,
+    Renewed,
+    Unlocking,
+)
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.session.endpoints import hear
+from fencelock.actors.session.lease import (
+    Ending,
+    SessionLease,
+    SessionTrust,
+    end_sessions,
+    open_session,
+)
+from fencelock.actors.session.message import Loss
+from fencelock.actors.session.refusals import HOLDS_MAX, Rejection, lost, unfinished
+from fencelock.actors.session.requests import Claim, Pending, later
+
+if TYPE_CHECKING:
+    from fencelock.actors.session.state import SessionState
+
+LAPSED = "its duration and its grace are over"
+UNCONFIRMED = "the cluster did not confirm the session within its TTL"
+"""Reasons for a loss that the clock alone decides."""
+
+
+class HoldState(Enum):
+    """The state of a lock for one owner. Chubby calls SUSPECT jeopardy."""
+
+    followers: tuple[HoldState, ...]
+    """The states to which the session may move a hold next."""
+
+    FREE = "free"
+    """This owner neither holds nor lost the lock."""
+    HELD = "held"
+    """No other owner can hold the lock now."""
+    SUSPECT = "suspect"
+    """Like HELD, but the cluster has not confirmed the session for half its TTL. It follows from
+    the clock: no hold is moved to it."""
+    UNLOCKING = "unlocking"
+    """Like HELD, but its duration has ended: release or renew it before its grace also ends."""
+    RELEASING = "releasing"
+    """Like HELD, but a release was requested. It is repeated until the cluster confirms it."""
+    RELEASED = "released"
+    """Its last release was confirmed. Final."""
+    LOST = "lost"
+    """Another owner may hold the lock: the hold's time is over, or the cluster ended it. Final."""
+
+
+MOVES: dict[HoldState, tuple[HoldState, ...]] = {
+    HoldState.FREE: (),
+    HoldState.HELD: (
+        HoldState.UNLOCKING,
+        HoldState.RELEASING,
+        HoldState.LOST,
+    ),
+    HoldState.SUSPECT: (),
+    HoldState.UNLOCKING: (HoldState.HELD, HoldState.RELEASING, HoldState.LOST),
+    HoldState.RELEASING: (HoldState.HELD, HoldState.RELEASED, HoldState.LOST),
+    HoldState.RELEASED: (),
+    HoldState.LOST: (),
+}
+"""The moves of a hold. HELD follows UNLOCKING when the hold was renewed, and RELEASING when only
+one of several acquires was released, or when no release of it is under way any more."""
+
+for _state, _followers in MOVES.items():
+    _state.followers = _followers  # A member is found faster than its entry in a table.
+
+HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.RELEASING)
+"""The states in which no other owner can hold the lock."""
+
+
+class Acquisition(NamedTuple):
+    """One acquire of a lock by its owner."""
+
+    user: Address
+    token: int
+    """The number of the user's `Acquire`, by which the user can cancel it."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """Deadlines of a hold, by the client's own clock."""
+
+    ends_at: Instant
+    """Before this its duration has certainly not ended."""
+    until: Instant
+    """From this on another owner may hold the lock."""
+    grace_ms: int
+    warn_at: Instant | None
+    """Time at which the user is notified that the duration is over; None once it was."""
+
+    @property
+    def next_at(self) -> Instant:
+        """Time of the next action."""
+        return self.until if self.warn_at is None else min(self.warn_at, self.until)
+
+
+@dataclass
+class Hold:
+    """A lock granted to an owner of this client, once or more often.
+
+    Any thread of the client may read it at any time. That is safe because the session role alone
+    writes it, each field with one assignment, and because of two invariants:
+
+        H1  LOST and RELEASED are final, and `state` moves to them only once.
+        H2  `trust.until` and `lease.until` only grow. `trust` never changes: a later session has
+            its own `Trust`. So a reader that finds a time passed may be too careful, never too
+            confident.
+
+    A thread that finds the hold lost by its clock sets `disowned` (`HoldRegistry`). From then on
+    all readers find it lost, even if the session receives a confirmation at that moment and keeps
+    the hold.
+    """
+
+    # One is made for each grant. Rarely set fields default on the class, which is cheaper.
+    endpoint: Address
+    """The endpoint that granted it. Where the cluster keeps no sessions, only it knows the hold."""
+    fence: int
+    levels: list[Acquisition]
+    """Its acquires without a confirmed release, oldest first."""
+    trust: SessionTrust | None
+    """The trust in its session; None where the cluster keeps no sessions."""
+    state: HoldState = field(init=False, default=HoldState.HELD)
+    """HELD, UNLOCKING, RELEASING, RELEASED or LOST. Read `state_at` for all."""
+    reason: str = field(init=False, default="")
+    """The reason for its loss."""
+    owed: int = field(init=False, default=0)
+    """Number of further holds at the cluster that no user owns; they are to be released."""
+    lease: Lease | None = field(init=False, default=None)
+    """Its deadlines, where holds have them."""
+    disowned: bool = field(init=False, default=False)
+    """Whether a thread of the client found it lost by the clock. The session never reads it."""
+
+    def move(self, to: HoldState) -> None:
+        """Enter another state.
+
+        Raises:
+            AssertionError: `MOVES` does not allow it.
+
+        """
+        if to not in self.state.followers:
+            raise AssertionError(f"a hold in state {self.state.value} cannot be {to.value}")
+        self.state = to
+
+    def lose(self, reason: str) -> None:
+        """Enter LOST; a thread that sees the state also sees the ``reason``."""
+        self.reason = reason
+        self.move(HoldState.LOST)
+
+    def state_at(self, now: Instant) -> HoldState:
+        """Return the state at ``now``; for any thread. A hold is lost once its time is over."""
+        state, trust = self.state, self.trust
+        if state is HoldState.LOST or state is HoldState.RELEASED:
+            return state
+        if self.disowned or now >= (trust.until if trust is not None else now + 1):
+            return HoldState.LOST
+        if (lease := self.lease) is not None and now >= lease.until:
+            return HoldState.LOST
+        if trust is not None and now >= trust.suspect_at and state is not HoldState.RELEASING:
+            return HoldState.SUSPECT
+        return state
+
+    def until(self) -> Instant | None:
+        """Return until when it is certain, None for without limit; for any thread."""
+        trust, lease = self.trust, self.lease
+        if trust is None:
+            return None if lease is None else lease.until
+        return trust.until if lease is None else min(trust.until, lease.until)
+
+    def why(self, now: Instant) -> str:
+        """Return the reason for its loss, which `state_at` found at ``now``."""
+        if self.state is HoldState.LOST:
+            return self.reason
+        lease = self.lease
+        return LAPSED if lease is not None and now >= lease.until else UNCONFIRMED
+
+    def take(self, found: Acquisition) -> None:
+        """Remove that acquire; its hold is now to be released."""
+        self.levels.remove(found)
+        self.owed += 1
+
+    def freed(self, count: int, token: int | None) -> None:
+        """Note one confirmed release; ``count`` holds are left at the cluster.
+
+        It was a release of the acquire with that ``token``, or, with None, of one that no user
+        owns.
+        """
+        if token is None:
+            self.owed -= 1
+        elif self.levels:
+            tokens = [level.token for level in self.levels]
+            self.levels.pop(tokens.index(token) if token in tokens else -1)
+        self.owed = max(0, count - len(self.levels))
+
+
+@dataclass(slots=True)
+class UnreportedLosses:
+    """Losses that no release has reported yet: bounded, oldest first."""
+
+    losses: OrderedDict[tuple[Claim, int], tuple[int, str]] = field(
+        default_factory=OrderedDict[tuple[Claim, int], tuple[int, str]]
+    )
+    """Number of holds lost, and the reason, by claim and fence."""
+
+    def add(self, claim: Claim, fence: int, times: int, detail: str) -> None:
+        """Remember a loss of ``claim``, which ``times`` releases may still report."""
+        if times < 1:
+            return
+        self.losses[claim, fence] = (times, detail)
+        self.losses.move_to_end((claim, fence))
+        if len(self.losses) > HOLDS_MAX:
+            self.losses.popitem(last=False)
+
+    def knows(self, claim: Claim, fence: int) -> bool:
+        """Return whether that hold was lost."""
+        return (claim, fence) in self.losses
+
+    def tell(self, claim: Claim, fence: int) -> str | None:
+        """Return the reason of that loss, once for each time it was held; None without a loss."""
+        times, detail = self.losses.pop((claim, fence), (0, ""))
+        if times > 1:
+            self.losses[claim, fence] = (times - 1, detail)
+        return detail if times else None
+
+
+def is_known(state: SessionState, granted: Granted) -> bool:
+    """Return whether the owner already has the hold: acquiring it again moves no deadline."""
+    hold = state.holds.get(Claim(granted.lock, granted.owner))
+    return hold is not None and hold.fence == granted.fence
+
+
+def is_given_back(state: SessionState, claim: Claim, granted: Granted) -> bool:
+    """Return whether the hold was lost at its deadline and its release is not confirmed yet."""
+    numbers = state.in_flight.releases.get(claim, ())
+    asked = (state.in_flight.pending[number].asked for number in numbers)
+    released = any(isinstance(one, ReleaseRequest) and one.fence == granted.fence for one in asked)
+    return released and not is_known(state, granted)
+
+
+def is_late(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> bool:
+    """Return whether less than half of the duration may be left of a grant that came late."""
+    if not granted.hold_ms or pending.sent_at is None or is_known(state, granted):
+        return False
+    if pending.renewed_at is not None:
+        return True
+    ends = SessionLease.trusted_until(pending.sent_at, granted.hold_ms)
+    return ends - now < granted.hold_ms * NS_PER_MS // 2
+
+
+def renew_first(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
+    """Renew the lease before the user receives the grant."""
+    if pending.renewed_at is None:
+        pending.renewed_at = now
+    renew = Renew(
+        lock=granted.lock,
+        fence=granted.fence,
+        session=state.session_lease.assigned,
+        owner=granted.owner,
+        request=pending.number,
+    )
+    return state.in_flight.send(pending.endpoint, renew, now)
+
+
+def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
+    """Return the grant that was renewed before the user received it."""
+    if pending.renewed_at is None:
+        return None
+    fence, hold_ms, grace_ms = renewed.fence, renewed.hold_ms, renewed.grace_ms
+    return Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
+
+
+def lapsed(pending: Pending, refused: Refused) -> bool:
+    """Return whether a grant expired before its lease was renewed; its user still waits."""
+    return pending.renewed_at is not None and refused.reason is Reason.NOT_HELD
+
+
+def begin_lease(
+    state: SessionState, claim: Claim, pending: Pending, granted: Granted, now: Instant
+) -> None:
+    """Count the lease from the send time of the request that brought it."""
+    sent_at = pending.renewed_at if pending.renewed_at is not None else pending.sent_at
+    assert sent_at is not None
+    _count_from(state, claim, sent_at, granted, now)
+
+
+def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
+    """Return whether a lease renewed before its user received the grant may be over already."""
+    sent_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
+    return sent_at is None or now >= SessionLease.trusted_until(sent_at, lease_ms)
+
+
+def take_renewal(
+    state: SessionState, pending: Pending, answer: Renewed, now: Instant
+) -> list[Effect]:
+    """Count the lease from the renewal's send time, and reply; unless the hold is lost by now."""
+    claim = Claim(answer.lock, answer.owner)
+    hold = state.holds.get(claim)
+    if hold is None or hold.fence != answer.fence or pending.sent_at is None:
+        return state.reply_no(pending, lost(claim, answer.fence, LAPSED))
+    _count_from(state, claim, pending.sent_at, answer, now)
+    return state.reply(pending, answer)
+
+
+def _count_from(
+    state: SessionState, claim: Claim, sent_at: Instant, answer: Granted | Renewed, now: Instant
+) -> None:
+    hold, hold_ms, grace_ms = state.holds[claim], answer.hold_ms, answer.grace_ms
+    until = SessionLease.trusted_until(sent_at, hold_ms + grace_ms)
+    if hold.lease is None or hold.lease.until <= until:
+        # The cluster's own notification comes some time after `ends_at`; this replaces a lost one.
+        warn_at = min(later(now, hold_ms), later(sent_at, hold_ms + grace_ms // 2))
+        ends_at = SessionLease.trusted_until(sent_at, hold_ms)
+        hold.lease = Lease(ends_at, until, grace_ms, warn_at)
+        if hold.state is HoldState.UNLOCKING:
+            hold.move(HoldState.HELD)
+    lease = hold.lease
+    if state.lapses_at is None or lease.next_at < state.lapses_at:
+        state.lapses_at = lease.next_at
+
+
+def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
+    """Lose the holds with leases that may be over; notify users of holds past their duration."""
+    if state.lapses_at is None or now < state.lapses_at:
+        return []
+    effects: list[Effect] = []
+    for claim, hold in list(state.holds.items()):
+        lease = hold.lease
+        if lease is None or now < lease.next_at:
+            continue
+        effects += (
+            _lose_at_deadline(state, claim, now) if lease.until <= now else warn(state, claim, now)
+        )
+    leases = [hold.lease for hold in state.holds.values() if hold.lease is not None]
+    state.lapses_at = min((lease.next_at for lease in leases), default=None)
+    return effects
+
+
+def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
+    """Notify the watcher, once for each duration, that it is over: the holder must decide."""
+    hold = state.holds[claim]
+    assert hold.lease is not None
+    hold.lease.warn_at = None
+    if hold.state is HoldState.HELD:
+        hold.move(HoldState.UNLOCKING)
+    if state.watcher is None:
+        return []
+    word = Unlocking(
+        lock=claim.lock,
+        fence=hold.fence,
+        grace_ms=ms_between(now, hold.lease.until),
+        session=state.session_lease.name,
+        owner=claim.owner,
+    )
+    return [Send(state.watcher, word), Observe("client.unlocking")]
+
+
+def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
+    """Lose a hold whose lease may be over; release all its acquires in case it is not over yet."""
+    hold = state.holds[claim]
+    fence, times = hold.fence, len(hold.levels) + hold.owed
+    effects = [Observe("client.lease_over"), *state.lose_hold(claim, LAPSED)]
+    for number in list(state.in_flight.releases.get(claim, ())):
+        pending = state.in_flight.pending[number]
+        if pending.user is not None:
+            effects += state.reply_no(pending, lost(claim, fence, LAPSED))
+        if isinstance(pending.asked, ReleaseRequest):
+            pending.user, pending.ends_at = None, None
+        else:
+            state.in_flight.drop(pending)
+    effects += state.in_flight.go_on(claim, now)
+    for _ in range(times - len(state.in_flight.releases.get(claim, ()))):
+        effects += release_lost(state, claim, fence, now)
+    return effects
+
+
+def release_lost(state: SessionState, claim: Claim, fence: int, now: Instant) -> list[Effect]:
+    """Release one acquire of a lost hold, which the cluster may still have for a while."""
+    release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
+    endpoint = state.endpoints.choose().address
+    return state.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
+
+
+END_TTLS = 2
+"""Number of TTLs for which `End` is sent for a session given up; after them it is over."""
+
+ENDINGS_MAX = 16
+"""Maximum sessions given up at a time; beyond it the oldest expires by itself."""
+
+GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
+"""Refusals after which there is no hold to release."""
+
+
+def judge_belief(state: SessionState, now: Instant) -> list[Effect]:
+    """Lose the session if it may have ended: later messages of the cluster do not count."""
+    session_lease = state.session_lease
+    if not session_lease.passed(now):
+        return judge_deadlines(state, now) if state.lapses_at is not None else []
+    silent = ms_between(session_lease.confirmed_at, now) / 1000
+    detail = (
+        f"nothing confirmed the session for {silent:.1f} s, its TTL is "
+        f"{session_lease.lived_ms / 1000:g} s; nodes: {state.endpoints.describe(now)}"
+    )
+    return lose(state, detail, now, ended=False)
+
+
+def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
+    """Give up the session: its holds are lost, its waits continue in the next one.
+
+    Args:
+        state: the session's state.
+        detail: the reason, in words.
+        now: the time.
+        ended: whether the cluster ended it; if not, `End` is sent, since it may live.
+
+    """
+    questions, holds = state.claims_pending(), dict(state.holds)
+    needed = bool(questions or holds or state.in_flight.cancels)
+    session = state.session_lease.drop()
+    for hold in holds.values():
+        hold.lose(detail)
+    state.in_flight.cancels.clear()
+    effects: list[Effect] = [Observe("client.session_lost")]
+    if holds:
+        losses = tuple(Loss(claim.lock, claim.owner, hold.fence) for claim, hold in holds.items())
+        effects += state.report_losses(losses, detail)
+    told: dict[Claim, int] = {}
+    for pending in questions:
+        effects += _end_or_go_on(state, pending, holds, told, detail)
+    for claim, hold in holds.items():
+        times = len(hold.levels) - told.get(claim, 0)
+        state.note_loss(claim, hold, times, detail)
+    state.drop_holds()
+    if needed and not ended:
+        if len(state.endings) >= ENDINGS_MAX:
+            del state.endings[next(iter(state.endings))]
+        gives_up_at = later(now, END_TTLS * state.session_lease.lived_ms)
+        state.endings[session] = Ending(gives_up_at, now)
+        effects += end_sessions(state, now)
+    if state.claims_pending():
+        state.session_lease.need(now)
+        effects += open_session(state, now)
+    return effects
+
+
+def _end_or_go_on(
+    state: SessionState,
+    pending: Pending,
+    holds: dict[Claim, Hold],
+    told: dict[Claim, int],
+    detail: str,
+) -> list[Effect]:
+    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58).
+
+    An update that was sent in the lost session may have taken effect. It is not sent again, and its
+    user receives SESSION_EXPIRED.
+    """
+    claim = pending.claim
+    assert claim is not None
+    hold = holds.get(claim)
+    asked = pending.asked
+    if isinstance(asked, UpdateRequest) and pending.said and not asked.IDEMPOTENT:
+        state.in_flight.drop(pending)
+        text = f"{titled(claim.lock)}: the session ended ({detail})"
+        return state.reply_no(pending, unfinished(pending, Rejection(Reason.SESSION_EXPIRED, text)))
+    if hold is None:
+        pending.said, pending.sent_at, pending.renewed_at = 0, None, None
+        return []
+    state.in_flight.drop(pending)
+    if isinstance(asked, ReleaseRequest) and pending.user is not None and not asked.PARTIAL:
+        told[claim] = told.get(claim, 0) + 1
+    return state.reply_no(pending, lost(claim, hold.fence, detail))
+
+
+def let_go(state: SessionState, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
+    """Drop a hold that has ended; a later one, under another fence, is not affected."""
+    hold = state.holds.get(claim)
+    if hold is None or answer.reason not in GONE:
+        return []
+    match pending.asked:
+        case ReleaseRequest(fence=fence) if fence == hold.fence:
+            told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
+            if pending.asked.PARTIAL:
+                told, others = False, True
+        case Renew(fence=fence) if fence == hold.fence:
+            told, others = False, True
+        case AcquireRequest():
+            told, others = False, True
+        case _:
+            return []
+    if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
+        return state.lose_hold(claim, answer.detail, told=int(told))
+    state.drop_hold(claim)
+    return []
+
+
+def on_ended(state: SessionState, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
+    """Note that a session has ended: one that was given up, or the one in force."""
+    if state.closing.ends(ended.session):
+        return on_own_end(state)
+    if state.endings.pop(ended.session, None) is not None:
+        return hear(state, sender, now)
+    if not state.session_lease.kept or ended.session != state.session_lease.assigned:
+        return [Observe("client.late_answer_dropped")]
+    effects = hear(state, sender, now)
+    return effects + lose(state, f"the session ended: {ended.detail}", now, ended=True)
+
+
+def on_hold_lost(
+    state: SessionState, sender: Address, word: HoldLost, now: Instant
+) -> list[Effect]:
+    """Note that one hold was taken away, possibly before its grant arrived."""
+    if not state.session_lease.ready or word.session != state.session_lease.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(state, sender, now)
+    claim = Claim(word.lock, word.owner)
+    hold = state.holds.get(claim)
+    if hold is not None and hold.fence == word.fence:
+        if hold.lease is not None and now < hold.lease.until and not word.decided:
+            # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
+            return [*effects, Observe("client.early_loss_dropped")]
+        return effects + state.lose_hold(claim, word.detail)
+    if hold is None and claim in state.in_flight.waits:
+        state.unreported.add(claim, word.fence, 1, word.detail)
+    return effects
+
+
+def on_confirm_hold(
+    state: SessionState, sender: Address, word: ConfirmHold, now: Instant
+) -> list[Effect]:
+    """Notify a node that lost its memory if this client does not have the hold.
+
+    A client that disowns a hold must never take a late grant of it. So each wait for the lock
+    is sent again under a new number: only a grant of the latest number is accepted.
+    """
+    if state.closing.is_over:
+        return []
+    session_lease, in_flight = state.session_lease, state.in_flight
+    known = (
+        word.session in (session_lease.name, session_lease.assigned)
+        and sender in state.endpoints.table
+    )
+    if session_lease.kept or not known:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(state, sender, now)
+    if any(claim.lock == word.lock and h.fence == word.fence for claim, h in state.holds.items()):
+        return effects
+    for number in [n for claim, n in in_flight.waits.items() if claim.lock == word.lock]:
+        waiting = in_flight.pending[number]
+        if waiting.sent_at is not None:
+            effects += in_flight.again(waiting, waiting.endpoint, now)
+    disown = DisownHold(lock=word.lock, fence=word.fence, session=word.session)
+    return [*effects, Send(sender, disown), Observe("client.hold_disowned")]
+
+
+def on_unlocking(
+    state: SessionState, sender: Address, word: Unlocking, now: Instant
+) -> list[Effect]:
+    """Notify the holder that a duration is over, unless it was renewed since."""
+    if not state.session_lease.kept or word.session != state.session_lease.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = hear(state, sender, now)
+    claim = Claim(word.lock, word.owner)
+    hold = state.holds.get(claim)
+    if hold is None or hold.fence != word.fence or hold.lease is None:
+        return effects
+    if now < hold.lease.ends_at or hold.lease.warn_at is None:
+        return [*effects, Observe("client.late_unlocking_dropped")]
+    return effects + warn(state, claim, now)
+
+
+def on_own_end(state: SessionState) -> list[Effect]:
+    """Note that the session which this client ends has ended: all is released."""
+    closing = state.closing
+    session, closing.session = closing.session, ""
+    state.endings.pop(session, None)
+    effects: list[Effect] = []
+    if not state.session_lease.kept:
+        return effects
+    for pending in state.claims_pending():
+        claim = pending.claim
+        assert claim is not None
+        state.in_flight.drop(pending)
+        released = Released(lock=claim.lock, session=session, owner=claim.owner)
+        effects += state.reply(pending, released)
+    state.drop_holds()
+    state.in_flight.cancels.clear()
+    state.session_lease.drop()
+    return effects

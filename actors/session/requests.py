@@ -1,0 +1,643 @@
+"""Requests of a session that have no reply yet: their order, repetition and pending cancels."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from fencelock.actors.api.account import Purge, SetQuota
+from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
+from fencelock.actors.api.message import (
+    Cancel,
+    CancellableRequest,
+    Cancelled,
+    Describe,
+    Inspect,
+    Release,
+    ReleaseRequest,
+)
+from fencelock.actors.api.query import LockQuery, is_watch
+from fencelock.actors.api.request import Request, TableQuery
+from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
+from fencelock.actors.timing import PROBE_MS
+
+if TYPE_CHECKING:
+    from fencelock.actors.session.endpoints import Endpoints
+    from fencelock.actors.session.lease import SessionLease
+
+RETRY_MS = PROBE_MS
+"""First pause before a request is repeated (ms); it doubles from there."""
+
+RETRY_MS_MAX = 4_000
+"""Longest such pause (ms): a restarted endpoint learns of a wait this late at most."""
+
+WATCH_RETRY_MS_MAX = 16_000
+"""Longest pause before a read that waits for a change is repeated (ms); the first is
+`RETRY_MS_MAX`. Keep-alives detect a dead node sooner."""
+
+CANCEL_MS_MAX = 15_000
+"""Longest pause between two cancels of one wait (ms): no user waits for it any more."""
+
+MARGIN_MS = 500
+"""Delay after which the session ends a wait itself, if the proxy did not at its timeout (ms).
+
+A proxy's "not granted in time" says more than the session's "no node decided". It takes a few
+milliseconds where the cluster serves; where it does not, users get their time.
+"""
+
+DECISION_MS = 1_500
+"""The least time for an acquire to be decided (ms), also for one that does not wait for the lock.
+
+It is long enough for a new leader to be elected, if the others are idle.
+"""
+
+ANSWER_MS = 10_000
+"""Timeout of a release or a query, after which the user is refused (ms)."""
+
+JITTER = 0.5
+"""Range of a pause as a fraction of it, so that clients do not repeat in step."""
+
+
+_LEAST = 1 - JITTER / 2
+"""The shortest pause, as a fraction of the usual one."""
+
+
+class RandomSource(Protocol):
+    """The part of ``random.Random`` that a session draws from."""
+
+    def random(self) -> float:
+        """Return a random number x with 0 <= x < 1."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a random integer n with 0 <= n < ``stop``."""
+        ...
+
+
+def later(now: Instant, after_ms: int) -> Instant:
+    """Return the instant ``after_ms`` milliseconds after ``now``."""
+    return Instant(now + after_ms * NS_PER_MS)
+
+
+def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:
+    """Return an instant about ``step_ms`` from ``now``, randomly sooner or later."""
+    vary = _LEAST + JITTER * random.random()
+    return Instant(now + int(step_ms * vary) * NS_PER_MS)
+
+
+LOST_MS = 500
+"""A cancel unanswered for this long (ms) may be lost: its endpoint was silent."""
+
+CANCELS_MAX = 100
+"""Maximum cancels sent at one sign of life; the rest wait for the next."""
+
+ANY_ENDPOINT = Address("")
+"""In a `CancelKey`: any endpoint in use may settle it."""
+
+
+class Claim(NamedTuple):
+    """An owner and a lock that it wants or holds."""
+
+    lock: str
+    owner: str
+    """Its name; for an acquire that names none, the role or call that sent it. Empty in a release
+    that names none, unless the fence tells whose hold it is."""
+
+    @property
+    def who(self) -> str:
+        """The owner, for texts."""
+        return f"owner {self.owner!r}" if self.owner else "the caller"
+
+
+class CancelKey(NamedTuple):
+    """A claim, and the endpoint that owes a `Cancelled` for it."""
+
+    endpoint: Address
+    claim: Claim
+
+
+CLAIMS_MAX = 4_096
+"""Claims that are cached: most locks are requested again and again."""
+
+NodeQuestion = (
+    Describe
+    | ListLocks
+    | ListRecords
+    | CloseSession
+    | SetQuota
+    | Purge
+    | ReadMembers
+    | ChangeMembers
+    | ReadBackup
+)
+"""Requests that are about no object of the table."""
+
+Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
+"""All requests of users. A `CancellableRequest` is an acquire or an update."""
+
+
+@dataclass
+class Pending:
+    """A request of a user that has no reply yet.
+
+    One is made for each request. Rarely set fields default on the class, which makes
+    construction cheaper.
+    """
+
+    number: int
+    user: Address | None
+    """None for a release that no user waits for."""
+    asked: Question
+    """The request as the user sent it."""
+    claim: Claim | None
+    """The claim that needs a session, or None if it needs none."""
+    endpoint: Address
+    requested_at: Instant
+    ends_at: Instant | None
+    """End of the wait, for a request that waits. Otherwise the time at which the request is
+    refused."""
+    resend_at: Instant | None = field(init=False, default=None)
+    """Time of the next repetition; None until a tick asks for it: most get a reply before."""
+    step_ms: int = field(init=False, default=RETRY_MS)
+    said: int = field(init=False, default=0)
+    """Number of times it was sent, under this number and in this session."""
+    sent_at: Instant | None = field(init=False, default=None)
+    """Time at which it was first sent so."""
+    survey: int = field(init=False, default=0)
+    """The survey it belongs to; such a request stays at its endpoint."""
+    owed: bool = field(init=False, default=False)
+    """Whether it releases a hold that no user owns any more."""
+    renewed_at: Instant | None = field(init=False, default=None)
+    """Send time of the first renewal of an `Acquire` that was granted late."""
+
+
+@dataclass(slots=True)
+class PendingCancel:
+    """A wait that was sent to an endpoint under ``number`` and must not be granted any more."""
+
+    number: int
+    sent_at: Instant
+    resend_at: Instant
+    step_ms: int = RETRY_MS
+    last_sent_at: Instant | None = None
+    """Time of the last repetition; None before the first."""
+
+
+@lru_cache(maxsize=CLAIMS_MAX)
+def claim_named(lock: str, owner: str) -> Claim:
+    """Return the claim of ``owner`` to ``lock``, usually from the cache."""
+    return Claim(lock, owner)
+
+
+def as_sent(pending: Pending, session: str, now: Instant) -> Question:
+    """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
+    asked = pending.asked
+    owner = pending.claim.owner if pending.claim is not None else ""
+    match asked:
+        case Inspect():
+            return _inspect_said(asked, session, pending.number)
+        case CancellableRequest() if not asked.WAITS:
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
+        case CancellableRequest():
+            wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
+            return acquire_said[type(asked)](asked, session, owner, pending.number, wait_ms)
+        case Release():
+            return release_said(asked, session, owner, pending.number)
+        case ReleaseRequest():
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
+        case Renew():
+            return replace(asked, session=session, owner=owner, request=pending.number)
+        case _:
+            return _replaced(asked, session=session, request=pending.number)
+
+
+class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):
+    """Functions that copy a request for an endpoint, by the type of the request."""
+
+    def __missing__(self, asked: type[CancellableRequest]) -> Callable[..., CancellableRequest]:
+        copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")
+        return copy
+
+
+acquire_said = AcquireCopiers()
+release_said = copier(Release, "session", "owner", "request")
+_inspect_said = copier(Inspect, "session", "request")
+_replaced: Callable[..., Question] = cast("Any", replace)
+"""Copies of a request with the session, the owner and the number for an endpoint."""
+
+
+def cancel_of(cancel_key: CancelKey, pending_cancel: PendingCancel, session: str) -> Cancel:
+    """Return the message that cancels the wait of ``pending_cancel``."""
+    claim, number = cancel_key.claim, pending_cancel.number
+    return Cancel(lock=claim.lock, session=session, owner=claim.owner, request=number)
+
+
+def settle(
+    cancels: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
+) -> tuple[CancelKey, PendingCancel] | None:
+    """Note that a wait was cancelled; return the cancel, or None if none was pending."""
+    claim = Claim(cancelled.lock, cancelled.owner)
+    for endpoint in (ANY_ENDPOINT, *endpoints):
+        cancel_key = CancelKey(endpoint, claim)
+        pending_cancel = cancels.get(cancel_key)
+        if pending_cancel is not None and pending_cancel.number == cancelled.request:
+            del cancels[cancel_key]
+            return cancel_key, pending_cancel
+    return None
+
+
+READS_SENT_MAX = 128
+"""Maximum linearizable reads in flight. A node refuses reads beyond its quota `queries`, by default
+256, which clients with one key share. It may still count some that the client has given up."""
+
+BOUNDED_READS_SENT_MAX = 64
+"""The same for reads with a maximum age. They do not wait for linearizable reads, which have no
+reply while the cluster has no majority."""
+
+_UNLIMITED = 1 << 31
+
+
+@dataclass(slots=True)
+class ReadWindow:
+    """The numbers of the reads of a session: those that were sent, and those that wait to be sent.
+
+    Invariants:
+        C5  Each number is sent or held back, never both, until `drop`. At most ``most`` are sent.
+
+    """
+
+    most: int
+    sent: set[int] = field(default_factory=set[int])
+    held_back: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+
+    def admit(self, number: int) -> bool:
+        """Return whether the read may be sent, also for a repetition. If not, hold it back."""
+        if number in self.sent:
+            return True
+        if len(self.sent) >= self.most:
+            self.held_back[number] = None
+            return False
+        self.held_back.pop(number, None)
+        self.sent.add(number)
+        return True
+
+    def next(self) -> int | None:
+        """Return the read that was held back longest, if there is room for it."""
+        return next(iter(self.held_back), None) if len(self.sent) < self.most else None
+
+    def drop(self, number: int) -> None:
+        """Forget a read: it has a reply, or is not wanted any more."""
+        self.sent.discard(number)
+        self.held_back.pop(number, None)
+
+
+def windows(*, local: bool) -> tuple[ReadWindow, ReadWindow]:
+    """Return the windows for linearizable reads and for reads with a maximum age.
+
+    Args:
+        local: whether the session belongs to callers inside the node, which have no such quota.
+
+    """
+    if local:
+        return ReadWindow(_UNLIMITED), ReadWindow(_UNLIMITED)
+    return ReadWindow(READS_SENT_MAX), ReadWindow(BOUNDED_READS_SENT_MAX)
+
+
+@dataclass(slots=True)
+class SessionRequests:
+    """All unanswered requests; the requests of one claim are sent one after another.
+
+    No acquire or update is sent to an endpoint that owes a `Cancelled` for its claim, and no
+    request of a claim while an earlier one is unanswered (``releases`` also has renewals). So an
+    endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
+    enough. Where sessions are kept, any endpoint knows all waits and holds of the client; otherwise
+    each has its own.
+    """
+
+    random: RandomSource
+    endpoints: Endpoints
+    session_lease: SessionLease
+    windows: tuple[ReadWindow, ReadWindow]
+    """For linearizable reads, and for reads with a maximum age."""
+    number: int = 0
+    pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
+    waits: dict[Claim, int] = field(default_factory=dict[Claim, int])
+    releases: dict[Claim, list[int]] = field(default_factory=dict[Claim, list[int]])
+    cancels: dict[CancelKey, PendingCancel] = field(default_factory=dict[CancelKey, PendingCancel])
+
+    def ask(
+        self,
+        user: Address | None,
+        question: Question,
+        claim: Claim | None,
+        endpoint: Address,
+        now: Instant,
+        *,
+        limit_ms: int | None,
+        survey: int = 0,
+        owed: bool = False,
+    ) -> list[Effect]:
+        """Send ``question`` to ``endpoint``, and repeat it until `drop`.
+
+        ``claim`` is None for a request that needs no session.
+        """
+        self.number = number = self.number + 1
+        ends_at = None if limit_ms is None else later(now, limit_ms)
+        # By position, which costs half of what keywords do.
+        pending = Pending(number, user, question, claim, endpoint, now, ends_at)
+        if survey or owed:
+            pending.survey, pending.owed = survey, owed
+        if claim is None and is_watch(question):
+            pending.step_ms = RETRY_MS_MAX
+        self._file(pending)
+        return self._send(pending, now)
+
+    def releases_of(self, claim: Claim) -> list[Pending]:
+        """Return the unanswered releases of ``claim`` that end one of its acquires each.
+
+        Those that a user asked for count, also if nobody waits for them any more. The acquires that
+        the session gives back are not among a hold's levels any more.
+        """
+        return [
+            pending
+            for number in self.releases.get(claim, ())
+            if not (pending := self.pending[number]).owed
+            and isinstance(pending.asked, ReleaseRequest)
+            and not pending.asked.PARTIAL
+        ]
+
+    def drop(self, pending: Pending) -> None:
+        """Forget ``pending``: it has a reply, or is not wanted any more."""
+        del self.pending[pending.number]
+        claim = pending.claim
+        if claim is None:
+            if (window := self._window(pending)) is not None:
+                window.drop(pending.number)
+            return
+        if isinstance(pending.asked, CancellableRequest):
+            del self.waits[claim]
+            return
+        numbers = self.releases[claim]
+        numbers.remove(pending.number)
+        if not numbers:
+            del self.releases[claim]
+
+    def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
+        """Forget ``pending``; cancel a wait at the endpoint to which it was sent."""
+        self.drop(pending)
+        claim = pending.claim
+        if claim is None:
+            return []
+        if not isinstance(pending.asked, CancellableRequest) or pending.sent_at is None:
+            return self.go_on(claim, now)
+        endpoint = self.endpoints.table[pending.endpoint]
+        if endpoint.refused and endpoint.heard_at is None and not self.session_lease.kept:
+            return []  # It never was a node of ours; a kept wait may have been elsewhere before.
+        cancel_key = self._cancel_key(pending.endpoint, claim)
+        assert cancel_key not in self.cancels
+        pending_cancel = PendingCancel(pending.number, now, paused(self.random, RETRY_MS, now))
+        self.cancels[cancel_key] = pending_cancel
+        return [self.cancel(cancel_key, pending_cancel, now)]
+
+    def go_on(self, claim: Claim, now: Instant, endpoint: Address = ANY_ENDPOINT) -> list[Effect]:
+        """Send the requests that were blocked by an earlier one of ``claim`` (at ``endpoint``)."""
+        if claim not in self.waits and claim not in self.releases:
+            return []
+        effects: list[Effect] = []
+        numbers = self.releases.get(claim, [])
+        if claim in self.waits:
+            numbers = sorted([*numbers, self.waits[claim]])
+        for number in list(numbers):
+            pending = self.pending[number]
+            if pending.sent_at is None and endpoint in (ANY_ENDPOINT, pending.endpoint):
+                effects += self._send(pending, now)
+        return effects
+
+    def send_held_back(self, now: Instant) -> list[Effect]:
+        """Send the reads whose turn has come, since earlier ones have ended."""
+        effects: list[Effect] = []
+        for window in self.windows:
+            while (number := window.next()) is not None:
+                pending = self.pending[number]
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._send(pending, now)
+        return effects
+
+    def leave(self, endpoint: Address, now: Instant) -> list[Effect]:
+        """Move requests from ``endpoint`` to the next usable endpoint, as far as possible.
+
+        Where the cluster keeps the session, all move, under their numbers. Otherwise a request is
+        sent there under a new number for the rest of its time, the wait under the old number is
+        cancelled, and a release stays with its hold. Without a usable endpoint everything stays.
+        """
+        other = self.endpoints.after(endpoint)
+        if other is None:
+            return []
+        if self.endpoints.current == endpoint:
+            self.endpoints.current = other.address
+        return self.move(endpoint, other.address, now)
+
+    def move(self, endpoint: Address, other: Address, now: Instant) -> list[Effect]:
+        """Move requests from ``endpoint`` to ``other``, as far as possible; see `leave`."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if pending.endpoint != endpoint or pending.survey:
+                continue
+            if self.session_lease.kept:
+                pending.endpoint = other
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._send(pending, now)
+            elif not isinstance(pending.asked, ReleaseRequest):
+                effects += self.again(pending, other, now)
+            else:
+                continue
+            effects.append(Observe("client.request_moved"))
+        for cancel_key, pending_cancel in self.cancels.items():
+            if cancel_key.endpoint == ANY_ENDPOINT:
+                pending_cancel.resend_at = paused(self.random, RETRY_MS, now)
+                pending_cancel.step_ms = RETRY_MS
+                effects.append(self.cancel(cancel_key, pending_cancel, now))
+        return effects
+
+    def renew(self, pending: Pending, now: Instant) -> None:
+        """Send a request to the same endpoint under a new number, after a pause.
+
+        The endpoint has ended the wait under the old number.
+        """
+        self.drop(pending)
+        self._file(self._renumbered(pending, pending.endpoint, now))
+
+    def start_over(self, now: Instant) -> list[Effect]:
+        """Send the requests that waited for the session, which is open now."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if pending.sent_at is None:
+                pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
+                effects += self._send(pending, now)
+        return effects
+
+    def repeat(self, now: Instant) -> list[Effect]:
+        """Repeat the requests and cancels that are due."""
+        effects: list[Effect] = []
+        for pending in list(self.pending.values()):
+            if self._resend_at(pending) <= now:
+                most_ms = WATCH_RETRY_MS_MAX if is_watch(pending.asked) else RETRY_MS_MAX
+                pending.step_ms = min(2 * pending.step_ms, most_ms)
+                pending.resend_at = paused(self.random, pending.step_ms, now)
+                effects += self._send(pending, now)
+        for cancel_key, pending_cancel in self.cancels.items():
+            if pending_cancel.resend_at <= now:
+                pending_cancel.step_ms = min(2 * pending_cancel.step_ms, CANCEL_MS_MAX)
+                pending_cancel.resend_at = paused(self.random, pending_cancel.step_ms, now)
+                effects.append(self.cancel(cancel_key, pending_cancel, now))
+        return effects
+
+    def hurry(self, endpoint: Address, now: Instant) -> None:
+        """Make everything unanswered at ``endpoint`` due: its link is new."""
+        for pending in self.pending.values():
+            if pending.endpoint == endpoint:
+                pending.resend_at, pending.step_ms = now, RETRY_MS
+        for cancel_key, pending_cancel in self.cancels.items():
+            if cancel_key.endpoint in (ANY_ENDPOINT, endpoint):
+                pending_cancel.resend_at, pending_cancel.step_ms = now, RETRY_MS
+
+    def send(
+        self,
+        address: Address,
+        message: Request,
+        now: Instant,
+        *,
+        owes: bool = True,
+    ) -> Send:
+        """Send, and note that ``address`` owes a reply, unless that may come much later."""
+        endpoint = self.endpoints.table[address]
+        if owes and endpoint.owing_since is None:
+            endpoint.owing_since = now
+        return Send(address, message)
+
+    def over(self, now: Instant) -> list[Pending]:
+        """Return the requests that time out now, by the session's own clock."""
+        return [
+            pending
+            for pending in self.pending.values()
+            if (end := self._end(pending)) is not None and end <= now
+        ]
+
+    def next_at(self) -> Instant | None:
+        """Return when the next request is due, or None if all are answered."""
+        ends = (self._end(pending) for pending in self.pending.values())
+        return min(
+            [
+                *map(self._resend_at, self.pending.values()),
+                *(end for end in ends if end is not None),
+                *(pending_cancel.resend_at for pending_cancel in self.cancels.values()),
+            ],
+            default=None,
+        )
+
+    def _resend_at(self, pending: Pending) -> Instant:
+        if pending.resend_at is None:
+            pending.resend_at = paused(self.random, pending.step_ms, pending.requested_at)
+        return pending.resend_at
+
+    def _end(self, pending: Pending) -> Instant | None:
+        asked = pending.asked
+        if pending.ends_at is None or not isinstance(asked, CancellableRequest) or not asked.WAITS:
+            return pending.ends_at
+        if not self.endpoints.any_usable():
+            return pending.ends_at  # No node can judge the wait, or grant it.
+        least = later(pending.requested_at, DECISION_MS)
+        return max(least, later(pending.ends_at, MARGIN_MS))
+
+    def again(self, pending: Pending, endpoint: Address, now: Instant) -> list[Effect]:
+        """Send the request to ``endpoint`` under a new number; cancel a wait under the old."""
+        effects = self.withdraw(pending, now)
+        renewed = self._renumbered(pending, endpoint, now)
+        self._file(renewed)
+        return [*effects, *self._send(renewed, now)]
+
+    def _renumbered(self, pending: Pending, endpoint: Address, now: Instant) -> Pending:
+        self.number += 1
+        renumbered = replace(pending, number=self.number, endpoint=endpoint)
+        renumbered.resend_at = paused(self.random, RETRY_MS, now)
+        renumbered.survey, renumbered.owed = pending.survey, pending.owed
+        return renumbered
+
+    def _file(self, pending: Pending) -> None:
+        number, claim = pending.number, pending.claim
+        self.pending[number] = pending
+        if claim is None:
+            return
+        if isinstance(pending.asked, CancellableRequest):
+            self.waits[claim] = number
+        else:
+            self.releases.setdefault(claim, []).append(number)
+
+    def _send(self, pending: Pending, now: Instant) -> list[Effect]:
+        session_lease, claim = self.session_lease, pending.claim
+        session = session_lease.name
+        if claim is not None:
+            if not session_lease.ready or self._waits_its_turn(claim, pending.number):
+                return []
+            if (
+                self.cancels
+                and (cancel_key := self._cancel_key(pending.endpoint, claim)) in self.cancels
+            ):
+                return [self.cancel(cancel_key, self.cancels[cancel_key], now)]
+            session = session_lease.assigned
+        elif (window := self._window(pending)) is not None and not window.admit(pending.number):
+            return []
+        pending.said += 1
+        if pending.sent_at is None:
+            pending.sent_at = now
+        said = as_sent(pending, session, now)
+        # A grant may take long; where the session is kept, keep-alives show that a node lives.
+        if session_lease.kept and isinstance(said, CancellableRequest) and said.WAITS:
+            return [Send(pending.endpoint, said)]
+        return [
+            self.send(pending.endpoint, said, now, owes=claim is not None or not is_watch(said))
+        ]
+
+    def _window(self, pending: Pending) -> ReadWindow | None:
+        asked = pending.asked
+        if pending.claim is not None or not isinstance(asked, LockQuery) or is_watch(asked):
+            return None
+        bounded = not isinstance(asked, ReadBackup) and asked.age_ms is not None
+        return self.windows[bounded]
+
+    def _waits_its_turn(self, claim: Claim, number: int) -> bool:
+        """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""
+        if self.waits.get(claim, number) < number:
+            return True
+        line = self.releases.get(claim)
+        return line is not None and line[0] < number  # Numbers only rise: the first is the least.
+
+    def _cancel_key(self, endpoint: Address, claim: Claim) -> CancelKey:
+        return CancelKey(ANY_ENDPOINT if self.session_lease.kept else endpoint, claim)
+
+    def cancel(self, cancel_key: CancelKey, pending_cancel: PendingCancel, now: Instant) -> Send:
+        """Send a cancel, once more."""
+        pending_cancel.last_sent_at = now
+        cancel = cancel_of(cancel_key, pending_cancel, self.session_lease.assigned)
+        return self.send(cancel_key.endpoint or self.endpoints.current, cancel, now)
+
+    def cancel_again(self, endpoint: Address, now: Instant) -> list[Effect]:
+        """Repeat cancels that may have been lost, now that ``endpoint`` has sent something.
+
+        Another owner may be queued behind a wait that is to be cancelled. So a cancel does not wait
+        for the end of its pause, which grows while no endpoint replies.
+        """
+        effects: list[Effect] = []
+        for cancel_key, pending_cancel in self.cancels.items():
+            last = pending_cancel.last_sent_at or pending_cancel.sent_at
+            if cancel_key.endpoint in (ANY_ENDPOINT, endpoint) and ms_between(last, now) >= LOST_MS:
+                effects.append(self.cancel(cancel_key, pending_cancel, now))
+                if len(effects) >= CANCELS_MAX:
+                    break
+        return effects

@@ -1,0 +1,288 @@
+"""The state of a client's session, which the functions of this folder read and change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fencelock.actors.api.message import NodeStatus, Release, ReleaseRequest
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.session.endpoints import Endpoints, Probing
+from fencelock.actors.session.holds import Acquisition, Hold, HoldState, UnreportedLosses
+from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
+from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
+from fencelock.actors.session.refusals import Answer, Rejection, as_asked, refused
+from fencelock.actors.session.requests import Claim, Pending, SessionRequests, claim_named, later
+from fencelock.actors.session.upkeep import ClusterPoll
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """One survey: its user, the endpoints that have not replied, and the replies so far."""
+
+    user: Address
+    missing: dict[Address, int]
+    """Number of the request at each endpoint that has not replied."""
+    statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
+
+    def result(self, endpoints: Endpoints) -> Surveyed:
+        """Return the replies, and the silent endpoints, in the order of ``endpoints``."""
+        return Surveyed(
+            statuses=tuple(
+                self.statuses[endpoint] for endpoint in endpoints.table if endpoint in self.statuses
+            ),
+            silent=tuple(
+                endpoints.table[endpoint].named()
+                for endpoint in endpoints.table
+                if endpoint in self.missing
+            ),
+        )
+
+
+@dataclass(slots=True)
+class Closing:
+    """The end of a client, once it begins."""
+
+    begun: bool = False
+    closers: tuple[Address, ...] = ()
+    due_at: Instant | None = None
+    """Latest time of the reply to the closing call; None when none waits."""
+    session: str = ""
+    """The session being ended, empty if there is none."""
+    end_sent: bool = False
+    """Whether the end of a session that the cluster does not keep was requested."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client is closed: it sends nothing any more."""
+        return self.begun and self.due_at is None
+
+    def ends(self, session: str) -> bool:
+        """Return whether ``session`` is the one being ended."""
+        return self.begun and session == self.session != ""
+
+
+@dataclass(slots=True)
+class SessionState:
+    """The session's state. Methods return the effects of their changes."""
+
+    endpoints: Endpoints
+    in_flight: SessionRequests
+    session_lease: SessionLease
+    home: str
+    """Prefix of the users' addresses: they live on the session's own node."""
+    watcher: Address | None = None
+    """The role that is notified of suspicion and losses."""
+    holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])
+    """The holds of the users that are not over. The client's threads read them; see `Hold`."""
+    anonymous: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    """Owners of the holds whose acquire named none, by lock and fence: the fence is the proof."""
+    unreported: UnreportedLosses = field(default_factory=UnreportedLosses)
+    closing: Closing = field(default_factory=Closing)
+    surveys_begun: int = 0
+    surveys: dict[int, Broadcast] = field(default_factory=dict[int, Broadcast])
+    endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
+    """Sessions that were given up and may live on at the cluster."""
+    lapses_at: Instant | None = None
+    """Time at which the first hold with a deadline is lost, unless it is renewed by then."""
+    cluster_poll: ClusterPoll = field(default_factory=ClusterPoll)
+    probing: Probing = field(default_factory=Probing)
+    greetings: int = 0
+    greet_at: Instant | None = None
+
+    def owner_of(self, lock: str, fence: int) -> str:
+        """Return the owner of the hold under ``fence``, empty if there is none."""
+        owner = self.anonymous.get((lock, fence))
+        if owner is not None:
+            return owner
+        holds = self.holds.items()
+        named = (claim.owner for claim, h in holds if claim.lock == lock and h.fence == fence)
+        return next(named, "")
+
+    def drop_hold(self, claim: Claim) -> Hold:
+        """Drop a hold that was released or lost, and return it."""
+        hold = self.holds.pop(claim)
+        if hold.state is not HoldState.LOST:
+            hold.move(HoldState.RELEASED)
+        if self.anonymous:
+            self.anonymous.pop((claim.lock, hold.fence), None)
+        return hold
+
+    def drop_holds(self) -> None:
+        """Drop all holds; those that are not lost are released."""
+        for hold in self.holds.values():
+            if hold.state in (HoldState.HELD, HoldState.UNLOCKING):
+                hold.move(HoldState.RELEASING)
+            if hold.state is HoldState.RELEASING:
+                hold.move(HoldState.RELEASED)
+        self.holds.clear()
+        self.anonymous.clear()
+
+    def note_loss(self, claim: Claim, hold: Hold, times: int, detail: str) -> None:
+        """Remember the loss of a hold, which ``times`` releases may still report.
+
+        It is remembered before the hold is dropped: who named no owner does not name it then.
+        """
+        if (claim.lock, hold.fence) in self.anonymous:
+            claim = claim_named(claim.lock, "")
+        self.unreported.add(claim, hold.fence, times, detail)
+
+    def reply(self, pending: Pending, answer: Answer) -> list[Effect]:
+        """Reply to the user, under its own number; do nothing if no user waits."""
+        if pending.user is None:
+            return []
+        return [Send(pending.user, as_asked(answer, pending.asked))]
+
+    def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
+        """Reply to the user with the refusal ``no``."""
+        return self.reply(pending, refused(pending.asked, self.session_lease.name, no))
+
+    def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
+        """End ``pending`` with ``no``; a wait is cancelled, a release continues unattended."""
+        effects = self.reply_no(pending, no)
+        if isinstance(pending.asked, ReleaseRequest):
+            pending.user, pending.ends_at = None, None
+            return effects
+        return [*effects, *self.in_flight.withdraw(pending, now)]
+
+    def endpoint_for(self, hold: Hold) -> Address:
+        """Return the endpoint for a release of ``hold``."""
+        return self.endpoints.choose().address if self.session_lease.kept else hold.endpoint
+
+    def give_back(self, claim: Claim, level: Acquisition, now: Instant) -> list[Effect]:
+        """Release one acquisition of ``claim``, though no user waits for the reply."""
+        self.holds[claim].take(level)
+        return self.release_owed(claim, now)
+
+    def release_owed(self, claim: Claim, now: Instant) -> list[Effect]:
+        """Release the holds that no user owns, one after the other."""
+        hold = self.holds[claim]
+        if hold.owed <= 0 or claim in self.in_flight.releases:
+            return []
+        release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
+        endpoint = self.endpoint_for(hold)
+        effects = self.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
+        self.match_state(claim)
+        return effects
+
+    def match_state(self, claim: Claim) -> None:
+        """Move the hold of ``claim`` to RELEASING while a release of it is in progress."""
+        hold = self.holds.get(claim)
+        if hold is None:
+            return
+        releasing = False
+        for number in self.in_flight.releases.get(claim, ()):
+            if isinstance(self.in_flight.pending[number].asked, ReleaseRequest):
+                releasing = True
+        if releasing != (hold.state is HoldState.RELEASING):
+            hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
+
+    def confirm(self, sent_at: Instant | None) -> None:
+        """Note that the cluster received the message that was sent at ``sent_at``."""
+        if sent_at is not None and self.session_lease.kept:
+            self.session_lease.confirm(sent_at)
+
+    def suspect(self, now: Instant) -> list[Effect]:
+        """Notify the watcher when the session becomes suspect while anything is held."""
+        suspected = self.session_lease.suspect(now) if self.holds else None
+        if suspected is None or self.watcher is None:
+            return []
+        return [Send(self.watcher, suspected)]
+
+    def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
+        """Drop a hold that was taken away; ``told`` of its users are notified in another way."""
+        hold = self.holds[claim]
+        hold.lose(detail)
+        self.note_loss(claim, hold, len(hold.levels) - told, detail)
+        self.drop_hold(claim)
+        return self.report_losses((Loss(claim.lock, claim.owner, hold.fence),), detail)
+
+    def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
+        """Notify the watcher of lost holds."""
+        counted = Observe("client.holds_lost", len(losses))
+        if self.watcher is None:
+            return [counted]
+        return [counted, Send(self.watcher, HoldsLost(losses=losses, detail=detail))]
+
+    def finish_surveys(self) -> list[Effect]:
+        """Complete the surveys that no usable endpoint can still contribute to."""
+        effects: list[Effect] = []
+        for number, survey in list(self.surveys.items()):
+            left = [
+                pending
+                for question in survey.missing.values()
+                if (pending := self.in_flight.pending.get(question)) is not None
+            ]
+            if any(self.endpoints.table[pending.endpoint].usable for pending in left):
+                continue
+            for pending in left:
+                self.in_flight.drop(pending)
+            del self.surveys[number]
+            effects.append(Send(survey.user, survey.result(self.endpoints)))
+        return effects
+
+    def unconfirmed(self) -> list[Address]:
+        """Return, for each release and cancel without a reply, the endpoint that owes it.
+
+        A session that the cluster keeps ends as a whole, with all its holds.
+        """
+        in_flight, current = self.in_flight, self.endpoints.current
+        if self.session_lease.kept:
+            return [current] * max(1, len(self.holds) + len(in_flight.cancels))
+        return [
+            *(in_flight.pending[n].endpoint for line in in_flight.releases.values() for n in line),
+            *(cancel_key.endpoint or current for cancel_key in in_flight.cancels),
+        ]
+
+    def session_used(self, now: Instant) -> bool:
+        """Return whether the session must be kept alive: it is needed, or was lately."""
+        in_flight = self.in_flight
+        return bool(
+            self.holds
+            or in_flight.cancels
+            or in_flight.waits
+            or in_flight.releases
+            or self.cluster_poll.wanted
+            or self.session_lease.pinned
+            or now < later(self.session_lease.used_at, LINGER_MS)
+        )
+
+    def claims_pending(self) -> list[Pending]:
+        """Return the requests that need a session, in order."""
+        questions = self.in_flight.pending.values()
+        return [pending for pending in questions if pending.claim is not None]
+
+    def busy(self) -> bool:
+        """Return whether anything may become due."""
+        in_flight, stage = self.in_flight, self.session_lease.stage
+        return bool(
+            in_flight.pending
+            or in_flight.cancels
+            or self.holds
+            or self.endings
+            or self.cluster_poll.wanted
+            or stage is Stage.OPENING
+            or stage is Stage.OPEN
+        )
+
+    def next_at(self, now: Instant) -> Instant | None:
+        """Return when the next event is due, or None if nothing is in progress."""
+        session_lease = self.session_lease
+        due = [
+            self.in_flight.next_at(),
+            self.greet_at,
+            self.lapses_at,
+            self.cluster_poll.next_at(),
+            self.closing.due_at,
+            self.probing.due_at,
+            *(ending.resend_at for ending in self.endings.values()),
+        ]
+        if session_lease.stage is Stage.OPENING:
+            due.append(session_lease.due_at)
+        elif session_lease.kept:
+            due.append(session_lease.until)
+            if self.session_used(now):
+                due.append(session_lease.due_at)
+            if self.holds and not session_lease.suspected:
+                due.append(session_lease.suspect_at)
+        return min((at for at in due if at is not None), default=None)

@@ -1,0 +1,321 @@
+"""Regular work of a session: timeouts, repetition, links that change, the watch of the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.message import Alive
+from fencelock.actors.api.session_message import Opened
+from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.session import endpoints
+from fencelock.actors.session.endpoints import come_back, hear, prefer_master
+from fencelock.actors.session.lease import (
+    end_sessions,
+    greet,
+    hasten,
+    keep_session,
+    open_session,
+    probe,
+)
+from fencelock.actors.session.message import ClusterState, WatchCluster
+from fencelock.actors.session.refusals import silence, wrong_cluster
+from fencelock.actors.session.requests import later
+
+if TYPE_CHECKING:
+    from fencelock.actors.session.endpoints import Endpoints
+    from fencelock.actors.session.state import SessionState
+
+WATCH_MS = 5_000
+"""Interval of requests to an endpoint without a change (ms): it forgets silent clients."""
+
+FIRST_MS = 500
+"""The same while an endpoint has not replied at all (ms)."""
+
+UNSURE_MS = 1_000
+"""Time for an endpoint to reply (ms), before an earlier one's reply counts no more."""
+
+NOBODY = Address("")
+BEGINNING = Instant(0)
+
+
+@dataclass(slots=True)
+class ClusterPoll:
+    """The last reply, its endpoint, and the last state sent to the watcher."""
+
+    wanted: bool = False
+    endpoint: Address = NOBODY
+    """The endpoint asked last."""
+    known: int = 0
+    """The number of its last reply; 0 before the first."""
+    request: int = 0
+    due_at: Instant = BEGINNING
+    unsure_since: Instant | None = None
+    """The time since which the endpoint in use has not replied, or None if it has."""
+    told: ClusterState | None = None
+    blind: bool = False
+    """Whether the last notification to the watcher was an unknown state."""
+
+    def ask(self, endpoint: Address, session: str, now: Instant) -> Watch | None:
+        """Return the message to send to ``endpoint`` now, or None if none is due."""
+        if endpoint != self.endpoint:
+            self.endpoint, self.known, self.due_at = endpoint, 0, now
+            self._doubt(now)
+        if self.due_at > now:
+            return None
+        self.due_at = later(now, WATCH_MS if self.known else FIRST_MS)
+        self.request += 1
+        return Watch(known=self.known, session=session, request=self.request)
+
+    def forget(self, now: Instant) -> None:
+        """Note that no endpoint can be asked: the next one is asked from the beginning."""
+        self.endpoint, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
+        self._doubt(now)
+
+    def hear(self, endpoint: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
+        """Take an endpoint's message; return whether it answers the last request."""
+        if not self.wanted or endpoint != self.endpoint or word.request != self.request:
+            return False
+        self.known, self.due_at, self.unsure_since = word.number, now, None
+        return True
+
+    def tell(self, watcher: Address | None, state: ClusterState) -> list[Effect]:
+        """Send the watcher ``state``, if that is new."""
+        self.blind = False
+        if state == self.told:
+            return []
+        self.told = state
+        return [] if watcher is None else [Send(watcher, state)]
+
+    def tell_unknown(
+        self, watcher: Address | None, endpoints: Endpoints, now: Instant
+    ) -> list[Effect]:
+        """Report an unknown state, if it has lasted long enough and was not reported."""
+        if self.unsure_since is None or self.blind:
+            return []
+        if endpoints.any_usable() and now - self.unsure_since < UNSURE_MS * NS_PER_MS:
+            return []
+        told = self.tell(watcher, unknown(f"no node says how it is: {endpoints.describe(now)}"))
+        self.blind = True
+        return told
+
+    def next_at(self) -> Instant | None:
+        """Return the time of the next request, or None if there is none."""
+        return self.due_at if self.wanted else None
+
+    def _doubt(self, now: Instant) -> None:
+        if self.unsure_since is None:
+            self.unsure_since = now
+
+
+def unknown(reason: str) -> ClusterState:
+    """Return the state of a cluster about which nothing is known."""
+    return ClusterState(up=False, complete=False, ready=False, reason=reason, epoch=0, leaders=())
+
+
+def state_of(word: ClusterUp | ClusterDown) -> ClusterState:
+    """Return an endpoint's message as a user sees it."""
+    up = isinstance(word, ClusterUp)
+    return ClusterState(
+        up=up,
+        complete=isinstance(word, ClusterUp) and word.complete,
+        ready=isinstance(word, ClusterUp) and word.ready,
+        reason=word.reason,
+        epoch=word.epoch,
+        leaders=word.leaders,
+    )
+
+
+def on_watch(state: SessionState, user: Address, event: WatchCluster, now: Instant) -> list[Effect]:
+    """Begin to watch: from now on the session is opened and kept alive."""
+    del user, event
+    if state.closing.begun:
+        return []
+    state.cluster_poll.wanted = True
+    return [*keep_watching(state, now), *open_session(state, now)]
+
+
+def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
+    """Ask the endpoint in use, if that is due; report a state that is unknown."""
+    cluster_poll, endpoints, session_lease = (
+        state.cluster_poll,
+        state.endpoints,
+        state.session_lease,
+    )
+    if not cluster_poll.wanted:
+        return []
+    session_lease.need(now)
+    effects: list[Effect] = []
+    endpoint = endpoints.table[endpoints.current]
+    if not session_lease.ready or not endpoint.usable:
+        cluster_poll.forget(now)
+    elif (word := cluster_poll.ask(endpoint.address, session_lease.assigned, now)) is not None:
+        owes = not cluster_poll.known  # A later reply comes only with a change.
+        effects.append(state.in_flight.send(endpoint.address, word, now, owes=owes))
+    return [*effects, *cluster_poll.tell_unknown(state.watcher, endpoints, now)]
+
+
+def on_news(
+    state: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
+) -> list[Effect]:
+    """Pass on the state of the cluster, and ask for the next."""
+    if word.session != state.session_lease.assigned or not state.cluster_poll.hear(
+        sender, word, now
+    ):
+        return [Observe("client.late_answer_dropped")]
+    effects = hear(state, sender, now)
+    effects += state.cluster_poll.tell(state.watcher, state_of(word))
+    return [*effects, *keep_watching(state, now)]
+
+
+KEEPALIVE_MS = 1_000
+"""Interval of keep-alives to an endpoint at which anything is pending or held (ms).
+
+It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
+"""
+
+
+def keep_up(state: SessionState, now: Instant) -> list[Effect]:
+    """Run due work: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
+    effects: list[Effect] = []
+    busy = _busy(state, now)
+    _forgive_idle(state, busy)
+    if state.session_lease.kept:
+        effects += state.suspect(now)
+    elif not (greeted := _greeted(state, busy)):
+        state.greet_at = None
+    elif state.greet_at is None or state.greet_at <= now:
+        effects += greet(state, greeted, now)
+        state.greet_at = later(now, KEEPALIVE_MS)
+    for endpoint in state.endpoints.fall_silent(busy, now):
+        effects.append(Observe("client.endpoint_silent"))
+        effects += _leave(state, endpoint, now)
+    for pending in state.in_flight.over(now):
+        if pending.survey:
+            state.in_flight.drop(pending)
+        else:
+            effects.append(Observe("client.unanswered"))
+            effects += state.refuse(pending, silence(pending, state.endpoints, now), now)
+    repeated = state.in_flight.repeat(now)
+    if repeated:
+        probe(state, now)
+    effects += endpoints.look_after(state, now, late=bool(repeated))
+    effects += keep_watching(state, now)
+    effects += [*repeated, *open_session(state, now), *keep_session(state, now)]
+    return [*effects, *end_sessions(state, now), *state.finish_surveys()]
+
+
+def on_link_up(state: SessionState, sender: Address, event: LinkUp, now: Instant) -> list[Effect]:
+    """Send the node a keep-alive, since it may be new, and repeat its unanswered requests."""
+    del sender
+    endpoint = state.endpoints.of_node(event.node)
+    if endpoint is None:
+        return [Observe("client.unknown_link")]
+    revived = not endpoint.usable
+    state.endpoints.linked(endpoint, now)
+    state.in_flight.hurry(endpoint.address, now)
+    effects = come_back(state, now) if revived else []
+    effects += prefer_master(state, now)
+    effects += greet(state, [endpoint.address], now)
+    return effects + state.in_flight.repeat(now) + keep_watching(state, now)
+
+
+def on_link_down(
+    state: SessionState, sender: Address, event: LinkDown, now: Instant
+) -> list[Effect]:
+    """Move the requests that can be moved to another endpoint."""
+    del sender
+    endpoint = state.endpoints.of_node(event.node)
+    if endpoint is None:
+        return [Observe("client.unknown_link")]
+    endpoint.down = True
+    left = _leave(state, endpoint.address, now)
+    left += keep_watching(state, now)
+    idle = not state.in_flight.pending and not state.session_used(now)
+    if idle and state.endpoints.any_usable():
+        # The node may be gone for ever, and with it one after the other: learn the members now.
+        left += greet(state, [state.endpoints.choose().address], now)
+    return [Observe("client.link_down"), *left, *state.finish_surveys()]
+
+
+def follow_members(
+    state: SessionState, sender: Address, answer: Alive | Opened, now: Instant
+) -> list[Effect]:
+    """Connect to the members that a node names, and drop those that it named before."""
+    if sender.startswith(state.home):
+        return []  # The callers inside a node use its own proxy.
+    endpoints = state.endpoints
+    new = endpoints.learn(answer.view, answer.members)
+    effects: list[Effect] = [Connect(member.node, member.endpoint) for member in new]
+    for endpoint in [one for one in endpoints.table.values() if one.left]:
+        address = endpoint.address
+        endpoint.down = True
+        effects += _leave(state, address, now)
+        needed = any(one.endpoint == address for one in state.in_flight.pending.values())
+        if not needed and endpoints.current != address:
+            del endpoints.table[address]
+            effects.append(Disconnect(endpoint.node))
+    return effects
+
+
+def on_link_refused(
+    state: SessionState, sender: Address, event: LinkRefused, now: Instant
+) -> list[Effect]:
+    """Stop using this endpoint; if it was the last, refuse every user's request."""
+    del sender
+    endpoint = state.endpoints.of_node(event.node)
+    if endpoint is None:
+        return [Observe("client.unknown_link")]
+    endpoint.refused, endpoint.by_key = event.detail, event.by_key
+    effects: list[Effect] = [Observe("client.endpoint_refused")]
+    if state.endpoints.all_refused():
+        no = wrong_cluster(state.endpoints, now)
+        for pending in list(state.in_flight.pending.values()):
+            if not pending.survey:
+                effects += state.refuse(pending, no, now)
+    else:
+        effects += _leave(state, endpoint.address, now)
+    return effects + keep_watching(state, now) + state.finish_surveys()
+
+
+def _leave(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
+    """Leave ``endpoint``; if it was the one in use, announce the session to the next at once."""
+    former = state.endpoints.current
+    effects = state.in_flight.leave(endpoint, now)
+    if state.endpoints.current != former:
+        effects += hasten(state, now)
+    return effects
+
+
+def _busy(state: SessionState, now: Instant) -> list[Address]:
+    """Return the endpoints that need keep-alives, in order; all, if none replies."""
+    in_flight, endpoints = state.in_flight, state.endpoints
+    used = {question.endpoint for question in in_flight.pending.values()}
+    if state.session_lease.kept:
+        used |= {endpoints.current} if state.session_used(now) else set()
+    else:
+        used |= {hold.endpoint for hold in state.holds.values()}
+    if in_flight.pending and not endpoints.any_usable():
+        return list(endpoints.table)
+    return [endpoint for endpoint in endpoints.table if endpoint in used]
+
+
+def _greeted(state: SessionState, busy: list[Address]) -> list[Address]:
+    """Return the endpoints that get keep-alives: busy ones, and those that owe a `Cancelled`."""
+    owing = {
+        cancel_key.endpoint or state.endpoints.current for cancel_key in state.in_flight.cancels
+    }
+    return [endpoint for endpoint in state.endpoints.table if endpoint in owing or endpoint in busy]
+
+
+def _forgive_idle(state: SessionState, busy: list[Address]) -> None:
+    """Ignore the silence of an endpoint that owes us nothing."""
+    owing = {
+        cancel_key.endpoint or state.endpoints.current for cancel_key in state.in_flight.cancels
+    }
+    for endpoint in state.endpoints.table.values():
+        if endpoint.address not in busy and endpoint.address not in owing:
+            endpoint.owing_since = None

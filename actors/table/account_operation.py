@@ -1,0 +1,214 @@
+"""The effect of quotas and of purges on the table, and the replies to queries about accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from fencelock.actors.api.account import (
+    EVERY_KEY,
+    NO_KEY,
+    QUOTA,
+    AccountUsage,
+    Amounts,
+    ListedMap,
+    ListMaps,
+    MapList,
+    Purge,
+    Purged,
+    Quota,
+    QuotaSet,
+    ReadUsage,
+    SetQuota,
+    UsageRead,
+)
+from fencelock.actors.api.map import MAP
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.name import account_of, object_name, plain_name
+from fencelock.actors.api.session_message import OperatorCommand
+from fencelock.actors.table.account import Account
+from fencelock.actors.table.holding import TableObject
+from fencelock.actors.table.map import Entry
+from fencelock.actors.table.message import Result
+from fencelock.actors.table.session_operation import record
+from fencelock.actors.table.table_state import TableState
+
+PURGE_MAX = 500
+"""Maximum number of entries, or of objects and their waits, at which one `Purge` looks: some 5 ms,
+in which nothing else is decided."""
+
+PAGE_BYTES_MAX = 64 << 10
+"""Size above which a page of maps or accounts takes no more lines (bytes)."""
+
+LINE_BYTES = 128
+"""Upper bound on the encoded size of a line of these pages without its name (bytes)."""
+
+_NOTHING = Amounts(0, 0, 0, 0, 0)
+
+
+def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
+    """Set the quota of a key.
+
+    Raises:
+        InvalidRequestError: see `SetQuota.check`; nothing was done.
+
+    """
+    command.check()
+    table.changing = True
+    table.accounts.set(command.account, command.quota)
+    _note(table, command, object_name(QUOTA, command.account), 1, _in_words(command.quota))
+    out.append(
+        QuotaSet(
+            account=command.account,
+            limits=table.accounts.limits(command.account),
+            session=command.session,
+            request=command.request,
+        )
+    )
+
+
+def _in_words(quota: Quota) -> str:
+    given = [f"{name} {most}" for name, most in quota._asdict().items() if most is not None]
+    return ", ".join(given) or "the default"
+
+
+def purge(table: TableState, command: Purge, out: list[Result]) -> None:
+    """Remove a bounded number of entries, or of latches or barriers with their waits.
+
+    Raises:
+        InvalidRequestError: see `Purge.check`; nothing was done.
+
+    """
+    command.check()
+    seen: Iterator[Entry] | Iterator[TableObject]
+    seen = _entries(table, command) if command.kind == MAP else _objects(table, command)
+    found: list[Entry | TableObject] = list(islice(seen, PURGE_MAX + 1))
+    own, looks = account_of(command.session), 0
+    removed: list[Entry | TableObject] = []
+    forced, after, after_key = False, command.after, command.after_key
+    for one in found[:PURGE_MAX]:
+        looks += 1 + (one.waiting if isinstance(one, TableObject) else 0)
+        if looks > PURGE_MAX and removed:
+            break  # The waits of this object are for the next step.
+        if isinstance(one, Entry):
+            after, after_key = one.name, one.key
+        else:
+            after = plain_name(one.name)
+        if command.account is None or one.account.name == command.account:
+            forced = forced or _is_forced(one, own)
+            removed.append(one)
+    last = found[-1] if found else None
+    more = last is not None and (after, after_key) != _place(last)
+    for one in removed:
+        if isinstance(one, Entry):
+            table.maps.change(table, one.name, one.key, None)
+        else:
+            one.remove(table, f"it was deleted by {command.by}", out)
+    if forced:
+        _note_purge(table, command, len(removed))
+    out.append(
+        Purged(
+            removed=len(removed),
+            more=more,
+            after=after,
+            after_key=after_key,
+            session=command.session,
+            request=command.request,
+        )
+    )
+
+
+def _place(one: Entry | TableObject) -> tuple[str, str]:
+    return (one.name, one.key) if isinstance(one, Entry) else (plain_name(one.name), "")
+
+
+def _is_forced(one: Entry | TableObject, own: str) -> bool:
+    """Return whether somebody else than the key ``own`` may miss it."""
+    waited = isinstance(one, TableObject) and one.waiting > 0
+    return waited or own == NO_KEY or one.account.name != own
+
+
+def _entries(table: TableState, command: Purge) -> Iterator[Entry]:
+    """Return the entries that a purge is about, in order."""
+    maps, prefix = table.maps, command.prefix
+    for name in maps.names.after(max(prefix, command.after), also=True):
+        if not (name == prefix if command.exact else name.startswith(prefix)):
+            return
+        after_key = command.after_key if name == command.after else ""
+        yield from maps.by_name[name].page(command.entry_prefix, after_key)
+
+
+def _objects(table: TableState, command: Purge) -> Iterator[TableObject]:
+    """Return the objects that a purge is about, in order."""
+    prefix = object_name(command.kind, command.prefix)
+    after = object_name(command.kind, command.after)
+    for name in table.names.after(max(prefix, after), also=after < prefix or not command.after):
+        if not (name == prefix if command.exact else name.startswith(prefix)):
+            return
+        yield table.objects[name]
+
+
+def _note_purge(table: TableState, command: Purge, removed: int) -> None:
+    """Add a step to the audit, or to the entry of the step before: a purge has many."""
+    what = [] if command.exact else ["names that begin so"]
+    if command.entry_prefix:
+        what.append(f"keys that begin with {command.entry_prefix!a}")
+    if command.account is not None:
+        what.append(f"charged to key {command.account!a}")
+    lock, label = object_name(command.kind, command.prefix), ", ".join(what)
+    last = next(reversed(table.audit.values()), None)
+    if last is not None and (last.lock, last.operator, last.holder.label) == (
+        lock,
+        command.by,
+        label,
+    ):
+        del table.audit[last.operator, last.request]
+        removed += last.holder.times
+    _note(table, command, lock, removed, label)
+
+
+def _note(table: TableState, command: OperatorCommand, lock: str, times: int, label: str) -> None:
+    nobody = Contender(
+        node="", session="", owner="", fence=None, since_ms=0, label=label, times=times
+    )
+    record(table, command, lock, 0, nobody)
+
+
+def read_usage(table: TableState, query: ReadUsage) -> UsageRead:
+    """Return a page of accounts, with those that have nothing but a quota."""
+    accounts = table.accounts
+    names = sorted({*accounts.by_name, *accounts.quotas, EVERY_KEY})
+    found: list[AccountUsage] = []
+    size, more = 0, False
+    for name in names:
+        if query.after is not None and name <= query.after:
+            continue
+        size += len(name.encode()) + LINE_BYTES
+        if len(found) == query.most or size > PAGE_BYTES_MAX:
+            more = True
+            break
+        found.append(_usage(accounts.by_name.get(name), name, table))
+    return UsageRead(accounts=tuple(found), more=more, session=query.session, request=query.request)
+
+
+def _usage(account: Account | None, name: str, table: TableState) -> AccountUsage:
+    used = _NOTHING if account is None else account.used
+    quota = table.accounts.quotas.get(name, Quota())
+    return AccountUsage(name, used, table.accounts.limits(name), quota)
+
+
+def list_maps(table: TableState, query: ListMaps) -> MapList:
+    """Return a page of the maps."""
+    maps, prefix = table.maps, query.prefix
+    found: list[ListedMap] = []
+    size, more = 0, False
+    for name in maps.names.after(max(prefix, query.after), also=prefix > query.after):
+        if not name.startswith(prefix):
+            break
+        size += len(name.encode()) + LINE_BYTES
+        if len(found) == query.most or size > PAGE_BYTES_MAX:
+            more = True
+            break
+        one = maps.by_name[name]
+        found.append(ListedMap(name, len(one.entries), one.bytes))
+    return MapList(maps=tuple(found), more=more, session=query.session, request=query.request)

@@ -1,1 +1,0 @@
-"""The asyncio client: the same operations, awaited."""

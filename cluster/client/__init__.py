@@ -1,0 +1,1 @@
+"""The clients: connections, and a module for each object."""

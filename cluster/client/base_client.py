@@ -1,0 +1,124 @@
+"""The common base of the blocking and the asyncio client; nothing in it waits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from string import Formatter
+from typing import Any
+
+from fencelock.actors.session.holds import HoldState
+from fencelock.actors.session.message import ClusterState
+from fencelock.cluster.client.callback_executor import ClusterCallback, check_callback
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.hold_registry import Callback
+
+
+class BaseClient:
+    """The part of a client that neither waits nor makes objects: session, protocol, callbacks."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def session(self) -> str:
+        """The id of this client; `Lock.status` may show it with the number of its session."""
+        return self._connection.session
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that the cluster runs."""
+        return self._connection.protocol
+
+    def on_lost(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when any lock of this client is lost.
+
+        Callbacks run one after the other: those of `fencelock.Client` on a thread of their
+        own, so they may block or use the client; those of `fencelock.aio.Client` on the loop.
+
+        An exception from a callback is logged and counted by `callbacks_failed`, and the next
+        callback is called. It is also reported as Python reports an exception that nobody catches:
+        `fencelock.Client` calls `threading.excepthook`, and `fencelock.aio.Client` the exception
+        handler of the loop. Both write a traceback by default.
+
+        Raises:
+            TypeError: ``callback`` is not callable, or is a coroutine function.
+
+        """
+        self._connection.hold_registry.listeners.add(HoldState.LOST, callback)
+
+    def on_unlocking(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when the duration of any hold ends; see `on_lost`."""
+        self._connection.hold_registry.listeners.add(HoldState.UNLOCKING, callback)
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when any lock becomes suspect; see `on_lost`."""
+        self._connection.hold_registry.listeners.add(HoldState.SUSPECT, callback)
+
+    @property
+    def cluster(self) -> ClusterState:
+        """The last known state of the cluster; see `on_cluster` for its meaning.
+
+        The first use subscribes: from then on the client receives changes, and it keeps its
+        session alive until it is closed. Until a node has reported, the state is not up.
+
+        Raises:
+            UnsupportedError: the protocol's nodes do not report it (`bakery` does).
+            ClosedError: the client is closed, or this process was forked from its own.
+
+        """
+        return self._connection.watching().last()
+
+    def on_cluster(self, callback: ClusterCallback) -> None:
+        """Call ``callback`` when the cluster goes up or down, or becomes ready or not ready.
+
+        The callback receives a `ClusterState`, as known to the node that the client uses: first
+        the present one, then each that differs. States that passed while the client was slow are
+        left out. When the client loses its node and no other node reports for a second, the
+        callback receives an unknown state: not up, not ready. A broken connection is noticed at
+        once, a silent node within some six seconds, sooner with a shorter ``ttl``. See `on_lost`
+        for the thread that runs callbacks and for their exceptions.
+
+        Raises:
+            UnsupportedError: as for `cluster`.
+            ClosedError: as for `cluster`.
+            TypeError: ``callback`` is not callable, or is a coroutine function.
+
+        """
+        check_callback(callback, "ClusterState")
+        self._connection.watching().add(callback)
+
+    @property
+    def callbacks_failed(self) -> int:
+        """The number of callbacks that raised an exception; see `on_lost`."""
+        return self._connection.executor.failed
+
+
+def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """Return a function that formats ``template`` with the arguments of a call of ``function``.
+
+    Args:
+        template: the name of a lock, with parameters of ``function`` in braces.
+        function: the function that is decorated.
+
+    Raises:
+        TypeError: ``template`` names no parameter of ``function``, or the calls of ``function``
+            return before its work is done, as those of generators do.
+
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator: take the lock inside it")
+    signature = inspect.signature(function)
+    for _, field, _, _ in Formatter().parse(template):
+        if field is None:
+            continue
+        parameter = field.partition(".")[0].partition("[")[0]
+        if parameter not in signature.parameters:
+            raise TypeError(f"{template!r}: {function.__qualname__} has no parameter {parameter!r}")
+
+    def name(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return template.format(**bound.arguments)
+
+    return name

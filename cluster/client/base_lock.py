@@ -1,0 +1,558 @@
+"""The part of a lock object that does not depend on how its user waits."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import pykka
+
+from fencelock.actors.api.message import AcquireRequest, LockStatus
+from fencelock.actors.api.name import plain_name, titled
+from fencelock.actors.error import (
+    AlreadyHeldError,
+    FencelockError,
+    LimitReachedError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    NotHeldError,
+    UnavailableError,
+)
+from fencelock.actors.session.holds import HOLDING, HoldState
+from fencelock.actors.session.holds import Hold as LocalHold
+from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.hold import (
+    BaseHold,
+    confirming,
+    deadline_of,
+    exiting,
+    releasing,
+    remaining_of,
+    renewing,
+    undo,
+)
+from fencelock.cluster.client.hold_registry import (
+    AcquireCall,
+    Callback,
+    HoldRegistry,
+    Listeners,
+    Ownership,
+    ReleaseCall,
+    tokens,
+)
+from fencelock.cluster.client.lock_options import (
+    LockOptions,
+    acquire_by,
+    refuse_positional,
+    wait_ms_of,
+)
+from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.owner import name_of
+from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.host.fork import ForkCounter
+from fencelock.cluster.host.pending_asks import AskReply
+
+H = TypeVar("H", bound=BaseHold)
+
+RETRY_S = 1.0
+"""The shortest time between two repetitions of a release (s) for which an acquire waits."""
+
+UNREPORTED_MAX = 64
+"""Limit of lost holds that one lock object remembers until an error reports them."""
+
+
+class BaseLock(Generic[H]):
+    """One named lock of the cluster, for owners that are one acquire each, or one name.
+
+    Any caller that has the object may release it. `BaseRLock` has owners that are threads or tasks.
+    """
+
+    _hold_type: type[H]
+    _copy: Callable[..., AcquireRequest] = staticmethod(acquire_by)
+    """Returns a copy of a request to acquire with an owner, a number and a wait (ms)."""
+    _runner: Callable[[], str]
+    """Returns the owner that is the running thread or task."""
+    _here: Callable[[], object] = staticmethod(threading.get_ident)
+    """Returns what distinguishes the running thread or task from the others."""
+
+    def __init__(
+        self, channel: SessionChannel, registry: HoldRegistry, options: LockOptions
+    ) -> None:
+        self._channel = channel
+        self._registry = registry
+        self._options = options
+        self._wait_ms = wait_ms_of(options.timeout)
+        self._acquire: AcquireRequest = options.acquire()
+        self._listeners = Listeners()
+        self._acquired: list[tuple[object, Ownership, int, int]] = []
+        """The acquires of this object: the thread or task, the owner, the token and the amount."""
+
+    @property
+    def name(self) -> str:
+        """The name under which all clients know the lock."""
+        return plain_name(self._options.name)
+
+    @property
+    def object_name(self) -> str:
+        """The name in the table, which begins with the kind unless the object is a lock."""
+        return self._options.name
+
+    @property
+    def owner(self) -> str | None:
+        """The owner, as `status` shows it; None while each acquire would be a new owner."""
+        own = self._current()
+        return self._options.owner if own is None else own.owner
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of its current hold, None without one; see `BaseHold.fence`.
+
+        After a loss this is the fence of the lost hold, until the loss was reported.
+        """
+        own = None if self._channel.forked else self._current()
+        return None if own is None or own.hold is None else own.hold.fence
+
+    @property
+    def state(self) -> HoldState:
+        """The state of its current hold; FREE without one. See `HoldState`."""
+        own = None if self._channel.forked else self._current()
+        return HoldState.FREE if own is None else self._registry.state_of(own)
+
+    @property
+    def held(self) -> bool:
+        """Whether its current hold is certain now; see `BaseHold.held`."""
+        return self.state in HOLDING
+
+    @property
+    def lost(self) -> bool:
+        """Whether its current hold was lost, and no error has reported that yet."""
+        return self.state is HoldState.LOST
+
+    @property
+    def remaining(self) -> float:
+        """The time for which its current hold is certain (s); see `BaseHold.remaining`."""
+        hold = self._held_hold()
+        return 0.0 if hold is None else remaining_of(self._registry, hold)
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which its current hold may be taken away; see `BaseHold.deadline`."""
+        hold = self._held_hold()
+        return None if hold is None else deadline_of(self._registry, hold)
+
+    def raise_if_lost(self) -> None:
+        """Return only while the lock is held through this object.
+
+        Raises:
+            LockOwnershipLostError: it was lost. Raised each time, until `release` or the end of
+                ``with`` reports the loss.
+            NotHeldError: it is not held.
+
+        """
+        own = None if self._channel.forked else self._current()
+        if own is None:
+            raise self._not_held()
+        if self._registry.state_of(own) is HoldState.LOST:
+            raise self._registry.loss_of(own)
+
+    def on_lost(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when a hold of this object is lost.
+
+        `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
+        """
+        self._listeners.add(HoldState.LOST, callback)
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when a hold of this object becomes suspect."""
+        self._listeners.add(HoldState.SUSPECT, callback)
+
+    def on_unlocking(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when the duration of such a hold ends.
+
+        The lock stays held until the grace has ended as well. Until then the holder chooses
+        ``release`` or ``renew``.
+        """
+        self._listeners.add(HoldState.UNLOCKING, callback)
+
+    def __repr__(self) -> str:
+        state, fence = self.state, self.fence
+        text = "not held here" if fence is None else f"{state.value} under fence {fence}"
+        return f"<{type(self).__name__} {self.name!r}, {text}>"
+
+    def _current(self) -> Ownership | None:
+        """Return the current ownership: the latest of this thread or task, else the latest."""
+        found = self._find(latest=True)
+        return self._known() if found is None else found[0]
+
+    def _held_hold(self) -> LocalHold | None:
+        """Return its current hold, or None if it is not certain that the hold exists."""
+        own = None if self._channel.forked else self._current()
+        held = own is not None and self._registry.state_of(own) in HOLDING
+        return own.hold if own is not None and held else None
+
+    def _find(self, *, latest: bool) -> tuple[Ownership, int] | None:
+        """Return the last acquire of this thread or task, else the latest or oldest of all."""
+        there = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
+        if len(there) > 1:
+            here = self._here()
+            for runner, own, token, _ in reversed(there):
+                if runner == here:
+                    return own, token
+        return there[-1 if latest else 0][1:3] if there else None
+
+    def _known(self) -> Ownership | None:
+        """Return the acquire that the named owner made through another object."""
+        owner = self._options.owner
+        own = None if owner is None else self._registry.find(self._options.name, owner)
+        return None if own is None or own.hold is None else own
+
+    def _acquiring(
+        self,
+        wrong: tuple[object, ...],
+        blocking: bool,
+        timeout: float | None,
+        request: AcquireRequest | None = None,
+    ) -> Operation[H | None]:
+        """Acquire as a lock's `acquire` does: end with the hold, or None for "not now"."""
+        if wrong:
+            refuse_positional(wrong)
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
+        return self._entering(wait_ms, trying=True, blocking=blocking, request=request)
+
+    def _entering(
+        self,
+        wait_ms: int | None,
+        *,
+        trying: bool = False,
+        blocking: bool = True,
+        request: AcquireRequest | None = None,
+    ) -> Operation[H | None]:
+        """Acquire, and end with the hold or an error: ``with`` never enters unheld.
+
+        With ``trying``, end with None for "not now". ``request`` is what to ask for in place of
+        the lock.
+        """
+        channel, registry, options = self._channel, self._registry, self._options
+        if channel.closed or channel.forks != ForkCounter.forks:
+            channel.check()
+        call = AcquireCall(registry.granted)
+        call.token = token = next(tokens)
+        try:
+            if options.owner is None and not options.reentrant:
+                own = registry.enter_as_new(options.name, call, self._listeners)
+            else:
+                own, wait_ms = yield from self._waiting(call, wait_ms)
+            acquire = self._copy(request or self._acquire, own.owner, token, wait_ms)
+            channel.submit(acquire, call)
+            yield call
+            if call.lost_before is not None:
+                undo(channel, registry, own, token)
+                registry.forget(own)
+                raise registry.report_loss(own, None)  # noqa: TRY301
+            assert own.hold is not None
+            if own.hold.state_at(registry.now()) is HoldState.LOST:
+                # It was granted so late that another client may hold it by now.
+                registry.state_of(own)
+                raise registry.report_loss(own, token)  # noqa: TRY301
+            if not options.reentrant:
+                if self._acquired:
+                    self._prune()
+                self._acquired.append((self._here(), own, token, acquire.amount))
+            return self._hold_type(channel, registry, own, token)
+        except FencelockError as error:
+            if trying and self._is_not_now(error, blocking):
+                return None
+            raise
+        except pykka.ActorDeadError:
+            raise closed_meanwhile() from None
+        except BaseException:
+            # Interrupted, perhaps after the grant: the session gives the lock back.
+            try:
+                self._give_up(call)
+            except BaseException:
+                self._give_up(call)  # Interrupted again.
+                raise
+            raise
+
+    def _held_now(self) -> Operation[H]:
+        """Acquire as ``with`` does: end with the hold, or raise."""
+        hold = yield from self._entering(self._wait_ms)
+        assert hold is not None
+        return hold
+
+    def _waiting(
+        self, call: AcquireCall, wait_ms: int | None
+    ) -> Operation[tuple[Ownership, int | None]]:
+        """Wait until the named owner may acquire; return it and the rest of ``wait_ms``."""
+        registry, options = self._registry, self._options
+        owner = options.owner or self._runner()
+        once = options.limit == 1
+        began = time.monotonic()
+        while True:
+            own = registry.find(options.name, owner)
+            if own is not None and registry.state_of(own) is HoldState.LOST:
+                self._after_loss(own)
+            blocker = registry.enter(options.name, owner, call, self._listeners, once=once)
+            passed_ms = int((time.monotonic() - began) * 1000)
+            left_ms = None if wait_ms is None else max(0, wait_ms - passed_ms)
+            if blocker is None:
+                assert call.own is not None
+                return call.own, left_ms
+            if options.reentrant and once and own is not None and own.levels:
+                raise self._held_already(own)
+            if left_ms == 0:
+                raise LockTimeoutError(
+                    f"{titled(self._options.name)}: held by {name_of(owner)} of this client, "
+                    f"still after {passed_ms / 1000:g} s"
+                )
+            yield from self._waiting_for(blocker, left_ms)
+            self._channel.check()
+
+    def _waiting_for(self, blocker: AskReply, left_ms: int | None) -> Operation[None]:
+        """Wait until ``blocker`` is answered, or ``left_ms`` are over."""
+        began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
+        try:
+            if isinstance(blocker, ReleaseCall):
+                yield from confirming(self._channel, self._registry, blocker, left_s)
+            else:
+                yield blocker if left_s is None else AwaitReply(blocker, left_s)
+        except LockOwnershipLostError:
+            pass  # It is reported to the caller that releases the lock.
+        except UnavailableError:
+            passed_s = time.monotonic() - began
+            pause_s = min(RETRY_S, math.inf if left_s is None else left_s) - passed_s
+            if pause_s > 0:
+                with suppress(TimeoutError):
+                    yield AwaitReply(AskReply(), pause_s)
+        except TimeoutError:
+            pass  # The caller looks at the clock.
+
+    def _held_already(self, own: Ownership) -> FencelockError:
+        """Return the error for an owner that may hold the lock once, and holds it."""
+        return LimitReachedError(
+            f"{titled(own.lock)}: {name_of(own.owner)} holds it already, and its limit is 1"
+        )
+
+    @staticmethod
+    def _is_not_now(error: FencelockError, blocking: bool) -> bool:
+        """Return whether an acquire reports ``error`` as a mere "not now".
+
+        A blocking acquire at its owner's limit raises at once: it would wait for itself, and a
+        caller that loops until it holds the lock would never stop.
+        """
+        if isinstance(error, AlreadyHeldError | LimitReachedError):
+            return not blocking
+        return isinstance(error, LockTimeoutError)
+
+    def _after_loss(self, own: Ownership) -> None:
+        """Let the owner of a lost hold acquire again; the hold's own release reports the loss."""
+        self._registry.forget(own)
+
+    def _releasing(self) -> Operation[None]:
+        """Release one hold, as a lock's `release` does."""
+        acquired = self._acquired
+        if len(acquired) == 1:
+            _, own, token, _ = acquired[0]
+            if token in own.levels:
+                return releasing(self._channel, self._registry, own, token)
+        channel = self._channel
+        if channel.closed or channel.forks != ForkCounter.forks:
+            channel.check()
+        own, token = self._to_release()
+        return releasing(self._channel, self._registry, own, token)
+
+    def _to_release(self) -> tuple[Ownership, int]:
+        """Return the acquire to release: this thread's or task's latest, else the oldest.
+
+        The oldest may have been lost while a later one holds, never the other way around.
+        """
+        found = self._find(latest=False)
+        return self._latest_of(self._known()) if found is None else found
+
+    def _latest_of(self, own: Ownership | None) -> tuple[Ownership, int]:
+        """Return the latest acquire of ``own``, or the one whose release is not confirmed."""
+        if own is not None and own.levels:
+            return own, own.levels[-1]
+        if own is not None and own.leaving is not None:
+            return own, own.leaving.token
+        raise self._not_held()
+
+    def _renewing(self, duration: float | None) -> Operation[None]:
+        """Restart the duration of the current hold, as a lock's `renew` does."""
+        own, token = self._to_release()
+        yield from renewing(self._channel, self._registry, own, token, duration)
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        return exiting(self._releasing, self._options.name, error)
+
+    def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
+        return self._channel.inspecting(self._options.name, age_ms)
+
+    def _is_locked(self) -> Operation[bool]:
+        status = yield from self._channel.inspecting(self._options.name, None)
+        return status.holder is not None
+
+    def _prune(self) -> None:
+        """Forget the acquire that was released."""
+        acquired = self._acquired
+        for one in tuple(acquired):
+            _, own, token, _ = one
+            leaving = own.leaving
+            released = token not in own.levels and (leaving is None or leaving.token != token)
+            if released or len(acquired) >= UNREPORTED_MAX:
+                with suppress(ValueError):  # Another thread removed it.
+                    acquired.remove(one)
+
+    def _not_held(self) -> NotHeldError:
+        owner = self._options.owner
+        who = "this object" if owner is None else f"owner {owner!r}"
+        return NotHeldError(
+            f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
+        )
+
+    def _held_by(self) -> str:
+        names = [name_of(owner) for owner in self._registry.holders(self._options.name)[:3]]
+        return f"; held by {' and '.join(names)} of this client" if names else ""
+
+    def _give_up(self, call: AcquireCall) -> None:
+        """Undo an acquire that was interrupted, however far it came."""
+        if call.own is not None:
+            undo(self._channel, self._registry, call.own, self._registry.give_up(call))
+            self._channel.abandon(call)
+
+
+class BaseRLock(BaseLock[H]):
+    """One named lock of the cluster whose owners are threads or tasks, and may enter it again.
+
+    Objects of one name and owner in a client are one lock.
+    """
+
+    @property
+    def owner(self) -> str:
+        """The owner that the caller is to the cluster, as `status` shows it."""
+        return self._options.owner or self._runner()
+
+    def _current(self) -> Ownership | None:
+        options = self._options
+        try:
+            own = self._registry.find(options.name, options.owner or self._runner())
+        except RuntimeError:  # No task runs here.
+            return None
+        return None if own is None or own.hold is None else own
+
+    def _after_loss(self, own: Ownership) -> None:
+        """Report the loss of an earlier hold once, to the owner that acquires again (rule 59)."""
+        reported = own.reported
+        self._registry.forget(own)
+        loss = self._registry.report_loss(own, None)
+        if not reported:
+            raise loss
+
+    def _to_release(self) -> tuple[Ownership, int]:
+        return self._latest_of(self._current())
+
+    def _not_held(self) -> NotHeldError:
+        who = name_of(self.owner)
+        return NotHeldError(
+            f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
+        )
+
+
+L = TypeVar("L", bound=BaseLock[Any])
+R = TypeVar("R", bound=BaseRLock[Any])
+
+
+class LockFactory(Factory, Generic[L, R]):
+    """The part of a client that makes locks."""
+
+    _lock_type: type[L]
+    _rlock_type: type[R]
+
+    def lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> L:
+        """Return the lock called ``name``; sends nothing yet.
+
+        Each successful acquire is a separate owner: any thread or task that has the object may
+        release it, and acquiring it again waits, as with ``threading.Lock``.
+
+        Args:
+            name: 1 to 256 bytes of text with a visible character and no control characters.
+            timeout: how long ``with``, and `Lock.acquire` without a timeout, wait (s): 0 to a week,
+                or -1 for no limit. None for the default: no limit, but on `bakery` what its config
+                says, usually 5 s.
+            owner: a name for the holder of the lock, up to 256 bytes without control characters.
+                All locks of that name and owner in this client are one lock. Use it for owners that
+                outlive the object.
+            label: a text for people who look at the lock, up to 256 bytes.
+            duration: how long a hold lasts (s), up to a week, and at least 0.1 s on `paxos` or 3 s
+                on `bakery` (``least`` in its config). Then `Lock.on_unlocking` is called. None for
+                the default: on `paxos` as long as the session, on `bakery` what its config says,
+                usually 5 s.
+            grace: the time after the duration until the lock is taken away unless it was renewed
+                (s), with the same limits. None for the default: 5 s, or what the config of `bakery`
+                says. On `paxos` it needs a ``duration``.
+
+        Raises:
+            InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
+                of its limits.
+            UnsupportedError: the cluster's protocol has no deadlines; the text names those that
+                have them.
+            ClosedError: the client is closed, or this process was forked from its own.
+            TypeError: ``name`` is not text, or another argument is of a wrong type.
+            ValueError: ``timeout`` is out of its range.
+
+        """
+        connection = self._begin()
+        options = connection.options(name, timeout, owner, label, duration, grace)
+        return self._lock_type(connection.line, connection.hold_registry, options)
+
+    def rlock(
+        self,
+        name: str,
+        limit: int | None = None,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> R:
+        """Return the lock called ``name``, for an owner that may enter it again.
+
+        The owner is the thread or the task, or ``owner``. It releases as often as it acquired, as
+        with ``threading.RLock``. Arguments and errors are those of `lock`.
+
+        Args:
+            name: see `lock`.
+            limit: how often an owner may hold it at once, at least 1; None for without limit.
+            timeout: see `lock`.
+            owner: see `lock`.
+            label: see `lock`.
+            duration: see `lock`.
+            grace: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``limit``, or what `lock` names, is out of its limits.
+            UnsupportedError: the cluster's protocol has no reentrant locks; the text says which
+                one does.
+
+        """
+        connection = self._begin()
+        options = connection.options(
+            name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
+        )
+        return self._rlock_type(connection.line, connection.hold_registry, options)

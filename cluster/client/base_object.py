@@ -1,0 +1,78 @@
+"""The common base class of objects that callers change or wait for, and that nobody holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from typing import Any
+
+from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.name import check_new_lock_name, object_name
+from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.error import RefusedError
+from fencelock.actors.message import copier
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.lock_options import check_name_type
+from fencelock.cluster.client.operation import Operation
+from fencelock.cluster.client.settings import Read
+from fencelock.cluster.guarantee import Guarantee, demand
+
+_numbers = count(1)
+"""Numbers of owners, unique in this process."""
+
+
+class BaseObject:
+    """One object of the cluster. Its methods do not wait: they return operations.
+
+    Args:
+        connection: the connection of the client.
+        name: the name of the object.
+        kind: the kind of the object.
+        guarantee: the guarantee that the protocol must give.
+
+    """
+
+    def __init__(self, connection: Connection, name: str, kind: str, guarantee: Guarantee) -> None:
+        connection.line.check()
+        check_name_type(name, kind)
+        check_new_lock_name(name, kind)
+        demand(connection.protocol, guarantee)
+        self.name = name
+        """The name under which all clients know the object."""
+        self._connection = connection
+        self._channel = connection.line
+        self._full_name = object_name(kind, name)
+        self._owners = connection.owners[kind]
+
+    def _updating(self, request: UpdateRequest) -> Operation[Any]:
+        """Send a request, and end with its reply.
+
+        The table keeps the outcome of each owner's last request. To keep few of them, owners are
+        used again, each only after the reply to its last request.
+        """
+        try:
+            owner = self._owners.pop()
+        except IndexError:
+            owner = f"{request.KIND} {next(_numbers)}"
+        kind: Any = type(request)
+        try:
+            reply = yield from self._channel.ask(_owned(kind)(request, owner))
+        except RefusedError:
+            self._owners.append(owner)
+            raise
+        self._owners.append(owner)
+        return reply
+
+    def _inspecting(self, read: Read, max_age: float) -> Operation[LockStatus]:
+        age_ms = self._connection.age_ms(read, max_age)
+        return self._channel.inspecting(self._full_name, age_ms)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+@cache
+def _owned(kind: type[UpdateRequest]) -> Callable[..., UpdateRequest]:
+    """Return a function that copies a request with an owner."""
+    return copier(kind, "owner")

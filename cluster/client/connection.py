@@ -1,0 +1,421 @@
+"""A client's connection to a cluster: its own small node and the operations of both clients."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pykka
+
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+)
+from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
+from fencelock.actors.api.name import (
+    LABEL_BYTES_MAX,
+    NAME_END,
+    SECRET_DIGITS,
+    check_new_lock_name,
+    check_owner,
+)
+from fencelock.actors.api.session_message import (
+    CloseSession,
+    Evict,
+    Evicted,
+    ListedLock,
+    ListedObject,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+    Records,
+    SessionClosed,
+)
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Spawn
+from fencelock.actors.error import (
+    FencelockError,
+    InvalidRequestError,
+    UnavailableError,
+    WrongClusterError,
+)
+from fencelock.actors.message import Event, address_of
+from fencelock.actors.session.holds import Hold
+from fencelock.actors.session.message import (
+    Close,
+    ClusterState,
+    EndpointChanged,
+    Survey,
+    Surveyed,
+    WatchCluster,
+)
+from fencelock.actors.session.requests import CancelKey, Claim, PendingCancel
+from fencelock.actors.session.session import CLOSE_MS, ClientSession
+from fencelock.cluster.client.accounts import operator_named
+from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
+from fencelock.cluster.client.hold_registry import HoldRegistry
+from fencelock.cluster.client.lock_options import (
+    LockOptions,
+    check_name_type,
+    check_text_type,
+    term_ms_of,
+    wait_ms_of,
+)
+from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.owner import process_label
+from fencelock.cluster.client.reachability import LOOK_S, looking
+from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.client.settings import Read, Settings, age_ms_of, check_text
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.gateway import Links
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.host.role_set import Closing, RoleSet
+from fencelock.cluster.host.scheduler import READ_CLOCK
+from fencelock.cluster.log import inform
+from fencelock.transport.codec import pack
+from fencelock.transport.hub import SocketHub
+
+if TYPE_CHECKING:
+    from fencelock.cluster.keys import KeyFile
+
+STOP_S = 5.0
+"""Timeout for stopping the client's own threads (s); they need milliseconds."""
+
+NUMBER_END = 1 << 63
+"""End of the range of fences and limits: they cross the wire as signed 64 bits."""
+
+PAGE = 1_000
+"""Locks requested at a time when they are listed."""
+
+
+def _key_in(path: Path) -> KeyFile:
+    from fencelock.cluster.keys import client_key  # noqa: PLC0415 (pydantic)
+
+    return client_key(path)
+
+
+def alias_of(number: int) -> str:
+    """Return the name of the link to an endpoint. Its node is not known before it replies."""
+    return f"endpoint.{number}"
+
+
+class Connection:
+    """One client's node: a thread with a session role; see `Client` for its operations.
+
+    The methods that end in -ing are operations, for a client to drive.
+    """
+
+    def __init__(self, settings: Settings, executor: CallbackExecutor) -> None:
+        key = settings.target.key
+        own = None if key is None else _key_in(key)
+        random = secrets.token_hex(8)
+        self.session = f"client-{random}" if own is None else f"{own.name}{NAME_END}{random}"
+        self.protocol = ""
+        self.endpoints = settings.target.endpoints
+        self._source = settings.target.source
+        self._timeout = settings.timeout
+        self.executor = executor
+        self.owners = defaultdict[str, list[str]](list)
+        """Owners without a request in flight, by kind; see `BaseObject`."""
+        self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
+        self._guard = threading.Lock()
+        links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
+        counters: Counter[str] = Counter()
+        hub = SocketHub(
+            node=self.session,
+            boot=secrets.randbits(63),
+            cluster=settings.target.cluster,
+            listen=None,
+            peers=links,
+            client=True,
+            key=None if own is None else own.link,
+            count=lambda name, times: counters.update({name: times}),
+        )
+        self.links: Links = hub
+        try:
+            self._dispatcher = Dispatcher(self.session, hub, counters=counters)
+            holds: dict[Claim, Hold] = {}
+            cancels: dict[CancelKey, PendingCancel] = {}
+            self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._tell)
+            cast = self._cast(settings, tuple(links), holds, cancels)
+            self._dispatcher.start(cast)
+        except BaseException:
+            hub.close()
+            raise
+        try:
+            self.line = SessionChannel(self._dispatcher.ref(address_of(self.session, "session")))
+        except BaseException:
+            self._dispatcher.stop(STOP_S, at_once=True)
+            raise
+
+    def _cast(
+        self,
+        settings: Settings,
+        links: tuple[str, ...],
+        holds: dict[Claim, Hold],
+        cancels: dict[CancelKey, PendingCancel],
+    ) -> RoleSet:
+        label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
+        arguments = {
+            "session": self.session,
+            "endpoints": tuple(address_of(link, "proxy") for link in links),
+            "random": Random(secrets.randbits(64)),
+            "labels": self.endpoints,
+            "watcher": self._dispatcher.listen("watcher", self._hear),
+            "ttl_ms": math.ceil(settings.ttl * 1000),
+            "label": label,
+            "secret": secrets.token_hex(SECRET_DIGITS // 2),
+            "holds": holds,
+            "cancels": cancels,
+        }
+        session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
+        clock = Spawn(address_of(self.session, "clock"), Clock)
+        # Pykka's `stop_all` closes the client in order; `closing` sends the same message itself.
+        return RoleSet(
+            (session, clock), closings=(Closing(session.address, Close(), 2 * CLOSE_MS),)
+        )
+
+    def _tell(self, message: Event) -> None:
+        self.line.tell(message)  # It is made after the registry.
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, ClusterState):
+            self.cluster_watch.hear(event)
+        elif isinstance(event, EndpointChanged):
+            self.executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
+        else:
+            self.hold_registry.hear(event)
+
+    def watching(self) -> ClusterWatch:
+        """Return the cluster watch, where nodes report their state; see `BaseClient.on_cluster`."""
+        self.line.check()
+        demand(self.protocol, Guarantee.CLUSTER_EVENTS)
+        return self.cluster_watch
+
+    def greeting(self) -> Operation[None]:
+        """Wait for the first answer of any node.
+
+        Raises:
+            WrongClusterError: what answers belongs to another cluster or version.
+            ForbiddenError: no node accepts the client's key, or a client without one.
+            UnavailableError: no node replied in time.
+
+        """
+        limit = self._timeout
+        end = time.monotonic() + limit
+        while (left := end - time.monotonic()) > 0:
+            self.line.check()
+            reply = AskReply()
+            self.line.submit(Describe(), reply)
+            try:
+                status = yield AwaitReply(reply, left)
+            except WrongClusterError:
+                raise
+            except UnavailableError:
+                continue
+            except TimeoutError:
+                break
+            assert isinstance(status, NodeStatus)
+            self.protocol = status.protocol
+            return
+        tried = yield from self._tried()
+        source = self._source or "as given"
+        raise UnavailableError(
+            f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
+            "running, are these their hosts and ports, and is no firewall in between?"
+        ) from None
+
+    def _tried(self) -> Operation[str]:
+        """End with the addresses that were tried, and why each failed, as far as that is known."""
+        survey = AskReply()
+        self.line.submit(Survey(), survey)
+        reached = looking(self.endpoints)
+        refused: tuple[str, ...] = ()
+        with suppress(TimeoutError, FencelockError, pykka.ActorDeadError):
+            surveyed = yield AwaitReply(survey, LOOK_S)
+            refused = tuple(one for one in surveyed.silent if " " in one)  # With a reason.
+        try:
+            tried = yield AwaitReply(reached, 2 * LOOK_S)
+        except TimeoutError:  # The machine is busy.
+            tried = ", ".join(self.endpoints)
+        return f"{tried}; refused: {'; '.join(refused)}" if refused else tried
+
+    def options(
+        self,
+        name: str,
+        timeout: float | None,
+        owner: str | None,
+        label: str,
+        duration: float | None,
+        grace: float | None,
+        *,
+        kind: str = "lock",
+        reentrant: bool = False,
+        limit: int | None = None,
+    ) -> LockOptions:
+        """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
+        self.line.check()
+        check_name_type(name, kind)
+        check_new_lock_name(name, kind)
+        wait_ms_of(timeout)
+        if owner is not None:
+            check_text_type("owner", owner)
+            if not owner:
+                raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
+            check_owner(owner)
+        check_text_type("label", label)
+        check_text("label", label, InvalidRequestError)
+        if limit is not None and not 1 <= limit < NUMBER_END:
+            raise InvalidRequestError(
+                f"limit is {limit}, and must be at least 1, or None for no limit"
+            )
+        most = limit if limit is not None else (0 if reentrant else 1)
+        if most != 1:
+            demand(self.protocol, Guarantee.REENTRANT)
+        hold_ms, grace_ms = term_ms_of("duration", duration), term_ms_of("grace", grace)
+        if hold_ms or grace_ms:
+            demand(self.protocol, Guarantee.DEADLINES)
+        # Check the types once for all later acquires: roles trust those of local messages.
+        pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
+        return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
+
+    def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
+        """End with the status of each node, with its roles if ``roles`` is set."""
+        surveyed = yield from self.line.ask(Survey(roles=roles))
+        assert isinstance(surveyed, Surveyed)
+        if not surveyed.statuses:
+            raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
+        return surveyed
+
+    def age_ms(self, read: Read, max_age: float) -> int | None:
+        """Return the greatest age of an answer (ms), None for a linearizable read.
+
+        Raises:
+            ValueError: see `age_ms_of`.
+            UnsupportedError: the protocol cannot prove how old an answer is.
+
+        """
+        age_ms = age_ms_of(read, max_age)
+        if age_ms is not None:
+            demand(self.protocol, Guarantee.BOUNDED_READS)
+        return age_ms
+
+    def listing(self, prefix: str, read: Read, max_age: float) -> Operation[tuple[ListedLock, ...]]:
+        """End with the held locks whose names begin with ``prefix``."""
+        pages = yield from self._listing(prefix, read, max_age)
+        return tuple(line for page in pages for line in page.lines)
+
+    def listing_objects(
+        self, prefix: str, read: Read, max_age: float
+    ) -> Operation[tuple[ListedObject, ...]]:
+        """End with the objects that nobody can hold whose names begin with ``prefix``."""
+        pages = yield from self._listing(prefix, read, max_age, unheld=True)
+        return tuple(line for page in pages for line in page.objects)
+
+    def _listing(
+        self, prefix: str, read: Read, max_age: float, *, unheld: bool = False
+    ) -> Operation[list[LockList]]:
+        age_ms = self.age_ms(read, max_age)
+        check_text_type("prefix", prefix)
+        pages: list[LockList] = []
+        after, more = "", True
+        while more:
+            asked = ListLocks(prefix=prefix, after=after, most=PAGE, age_ms=age_ms, unheld=unheld)
+            page = yield from self.line.ask(asked)
+            assert isinstance(page, LockList)
+            pages.append(page)
+            lines = page.objects if unheld else page.lines
+            more = page.more and bool(lines)
+            after = lines[-1].lock if lines else ""
+        return pages
+
+    def listing_records(self, kind: Records) -> Operation[tuple[RecordList, ...]]:
+        """End with all pages of sessions or evictions."""
+        pages: list[RecordList] = []
+        skip, more = 0, True
+        while more:
+            answer = yield from self.line.ask(ListRecords(kind=kind, skip=skip, most=PAGE))
+            assert isinstance(answer, RecordList)
+            pages.append(answer)
+            count = len(answer.sessions) + len(answer.evictions)
+            skip, more = skip + count, answer.more and bool(count)
+        return tuple(pages)
+
+    def reading_backup(self, node: str, slot: int, chunk: int) -> Operation[BackupPart]:
+        """End with a part of a backup; see `ReadBackup`."""
+        answer = yield from self.line.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
+        assert isinstance(answer, BackupPart)
+        return answer
+
+    def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
+        """End with the evicted holder of the lock ``name``."""
+        if not 1 <= fence < NUMBER_END:
+            raise InvalidRequestError(f"fence is {fence}, and no hold has such a one")
+        who = operator_named(operator)
+        answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
+        assert isinstance(answer, Evicted)
+        return answer.holder
+
+    def closing_session(self, handle: str, operator: str | None) -> Operation[SessionClosed]:
+        """End with the session that was closed."""
+        who = operator_named(operator)
+        answer = yield from self.line.ask(CloseSession(handle=handle, operator=who))
+        assert isinstance(answer, SessionClosed)
+        return answer
+
+    def reading_members(self) -> Operation[MembersRead]:
+        """End with the nodes of the cluster."""
+        answer = yield from self.line.ask(ReadMembers())
+        assert isinstance(answer, MembersRead)
+        return answer
+
+    def changing_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
+        """End with how far ``change`` is."""
+        answer = yield from self.line.ask(change)
+        assert isinstance(answer, MembersChanged)
+        return answer
+
+    def __str__(self) -> str:
+        state = "closed" if self.line.closed else f"of a {self.protocol} cluster"
+        return f"{self.session} {state}"
+
+    def closing(self, then: Callable[[], None]) -> Operation[None]:
+        """Release all holds, cancel all waits, stop all threads, and call ``then``."""
+        if self.line.forked:
+            return
+        with self._guard:
+            first, self.line.closed = not self.line.closed, True
+        if not first:
+            with suppress(TimeoutError):
+                yield AwaitReply(self._dispatcher.ended, STOP_S)
+            return
+        try:
+            reply = AskReply()
+            self.line.submit(Close(), reply)
+            with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
+                yield AwaitReply(reply, self.line.left_s(2 * CLOSE_MS / 1000))
+            self._dispatcher.stop(0, at_once=True)
+            with suppress(TimeoutError):
+                yield AwaitReply(self._dispatcher.ended, STOP_S)
+        finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
+            self.stop()
+            then()
+
+    def stop(self) -> None:
+        """Stop at once; the nodes notice later that holds and waits are abandoned."""
+        self._dispatcher.stop(STOP_S, at_once=True)
+        self.executor.stop(STOP_S)
+        self.hold_registry.clear()

@@ -1,0 +1,264 @@
+"""Leader elections: what both clients share, then the classes of each client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
+from fencelock.actors.api.election import ELECTION, Lead
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.message import copier
+from fencelock.cluster.client.base_lock import BaseLock, H
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.lock import AsyncHold, AsyncLock, Hold, Lock
+from fencelock.cluster.client.lock_options import LockOptions, check_text_type
+from fencelock.cluster.client.loop import drive_async
+from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.settings import Read
+from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
+from fencelock.cluster.guarantee import Guarantee, demand
+
+C = TypeVar("C", bound=BaseLock[Any])
+
+
+class Leader(NamedTuple):
+    """The leader of an election."""
+
+    value: str
+    """The public value of the leader, such as its address."""
+    fence: int
+    """The fence of its term, above the fence of every earlier leader."""
+
+
+class BaseCandidate(BaseLock[H]):
+    """A candidate of an election: a lock whose holder leads. Each acquire is a separate owner."""
+
+    _copy = staticmethod(copier(Lead, "owner", "request", "wait_ms"))
+
+    def __init__(self, connection: Connection, options: LockOptions, value: str) -> None:
+        named = replace(options, name=object_name(ELECTION, options.name))
+        super().__init__(connection.line, connection.hold_registry, named)
+        check_text_type("value", value)
+        self._value = value
+        self._acquire = Lead(
+            election=options.name, value=value, owner="", request=1, label=options.label
+        )
+        self._acquire.check()
+
+    @property
+    def value(self) -> str:
+        """The value that other clients see while this candidate leads."""
+        return self._value
+
+
+class BaseElection(Generic[C]):
+    """One election of the cluster."""
+
+    _candidate_type: Callable[..., C]
+
+    def __init__(
+        self, connection: Connection, name: str, timeout: float | None, label: str
+    ) -> None:
+        connection.line.check()
+        demand(connection.protocol, Guarantee.ELECTIONS)
+        self._connection = connection
+        self._options = connection.options(name, timeout, None, label, None, None, kind=ELECTION)
+        self._lock = object_name(ELECTION, name)
+
+    @property
+    def name(self) -> str:
+        """The name under which all clients know the election."""
+        return plain_name(self._lock)
+
+    def lead(self, value: str = "") -> C:
+        """Return a candidate, which leads while it is held like a lock; sends nothing yet.
+
+        ``with election.lead("10.0.0.7:80") as term:`` waits until all earlier candidates have led
+        or stopped waiting, and leads until the end of the block.
+
+        Args:
+            value: the public value of the leader, such as its address: up to 1,024 bytes without
+                control characters.
+
+        Raises:
+            InvalidRequestError: ``value`` is out of its limits.
+            ClosedError: the client is closed, or this process was forked from its own.
+            TypeError: ``value`` is not text.
+
+        """
+        return self._candidate_type(self._connection, self._options, value)
+
+    def _leader(self, read: Read, max_age: float) -> Operation[Leader | None]:
+        """End with the present leader, or with None if nobody leads."""
+        age_ms = self._connection.age_ms(read, max_age)
+        answer = yield from self._connection.line.ask(
+            ReadChanges(watched=self._lock, age_ms=age_ms)
+        )
+        assert isinstance(answer, ChangesRead)
+        return leader_of(answer)
+
+    def _status(self, read: Read, max_age: float) -> Operation[LockStatus]:
+        age_ms = self._connection.age_ms(read, max_age)
+        return self._connection.line.inspecting(self._lock, age_ms)
+
+    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
+        return self._connection.evicting(self._lock, fence, operator)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class BaseElectionWatch(BaseWatch["Leader | None"]):
+    """The leaders of an election, one after the other, beginning with the present one."""
+
+    _last: Leader | None = None
+
+    def _items_of(self, read: ChangesRead) -> Operation[list[Leader | None]]:
+        yield from ()
+        if not read.resync:
+            leaders = list(map(_leader_in, read.changes))
+        else:
+            leaders = [leader_of(read)]
+            if self._version is not None and leaders == [self._last]:
+                return []
+        self._last = leaders[-1] if leaders else self._last
+        return leaders
+
+
+def leader_of(read: ChangesRead) -> Leader | None:
+    """Return the leader after all changes of a reply, or None if nobody leads then."""
+    return _leader_in(read.changes[-1]) if read.changes else None
+
+
+def _leader_in(change: Change) -> Leader | None:
+    return None if change.value is None else Leader(change.value.decode(), change.fence)
+
+
+E = TypeVar("E", bound=BaseElection[Any])
+
+
+class ElectionFactory(Factory, Generic[E]):
+    """The part of a client that makes elections."""
+
+    _election_type: type[E]
+
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
+        """Return the election called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: the default timeout of candidates (s); see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no elections; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._election_type(self._begin(), name, timeout, label)
+
+
+class Candidate(BaseCandidate[Hold], Lock):
+    """A candidate of an `Election`: a lock like `fencelock.Lock`, whose holder leads.
+
+    ``with candidate as term:`` leads until the end of the block. The term is a `Hold`; its fence is
+    above that of every earlier leader. A term can also be lost: see `Hold.lost` and `Hold.on_lost`.
+    """
+
+
+class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
+    """An iterator over the leaders of an election, from `Election.watch`.
+
+    It waits for each change, and yields a `Leader`, or None when a term ends. It goes on while
+    nodes crash and while no node answers. Only one thread at a time may wait for its
+    items. Any thread may `close` it, which ends a loop over it.
+    """
+
+
+class Election(BaseElection[Candidate]):
+    """One election of the cluster, from `Client.election`. Any thread may use it.
+
+    Candidates lead one after the other, in the order of their requests. A candidate leads from its
+    grant until it releases, an operator evicts it, or its client's session ends.
+    """
+
+    _candidate_type = Candidate
+
+    def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Leader | None:
+        """Return the present leader, or None if nobody leads.
+
+        Args:
+            read: see `Client.status`.
+            max_age: see `Client.status`.
+
+        Raises:
+            StaleError: the state of the node is older than ``max_age``.
+            UnavailableError: no node answered for 10 s.
+            ClosedError: the client is closed.
+            TypeError: ``max_age`` is no number.
+            ValueError: ``read`` or ``max_age`` is out of its range.
+
+        """
+        return drive(self._leader(read, max_age))
+
+    def watch(self) -> ElectionWatch:
+        """Return an iterator over the leaders; sends nothing yet.
+
+        ``for leader in election.watch():`` yields the present leader, or None if nobody leads. Then
+        it yields each change: None when a term ends, and the next leader. No change is missing or
+        comes twice, even if the client has to use other nodes. The cluster keeps the last 1,000
+        changes. A watch that is further behind goes on with the present leader, and counts that in
+        ``resyncs``.
+        """
+        return ElectionWatch(self._connection.line, self._lock)
+
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the leader as a holder, and the waiting candidates; see `Client.status`."""
+        return drive(self._status(read, max_age))
+
+    def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """End the term under ``fence``; see `Client.evict`."""
+        return drive(self._evicting(fence, operator))
+
+
+class AsyncCandidate(BaseCandidate[AsyncHold], AsyncLock):
+    """A candidate of an `Election`: a lock like `fencelock.aio.Lock`, whose holder leads."""
+
+
+class AsyncElectionWatch(BaseElectionWatch, AsyncWaiting["Leader | None"]):
+    """An iterator over the leaders, from `Election.watch`; see `fencelock.ElectionWatch`."""
+
+
+class AsyncElection(BaseElection[AsyncCandidate]):
+    """One election of the cluster, from `fencelock.aio.Client.election`.
+
+    ``async with election.lead(value) as term:`` leads until the end of the block. Rules, arguments
+    and errors are those of `fencelock.Election`.
+    """
+
+    _candidate_type = AsyncCandidate
+
+    async def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Leader | None:
+        """Return the present leader, or None if nobody leads."""
+        return await drive_async(self._leader(read, max_age))
+
+    def watch(self) -> AsyncElectionWatch:
+        """Return an iterator for ``async for`` over the leaders, beginning with the present one."""
+        return AsyncElectionWatch(self._connection.line, self._lock)
+
+    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the leader as a holder, and the candidates that wait."""
+        return await drive_async(self._status(read, max_age))
+
+    async def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """End the term under ``fence``."""
+        return await drive_async(self._evicting(fence, operator))

@@ -1,0 +1,327 @@
+"""A hold of a lock, as an acquire returns it: the part that does not depend on how its user waits.
+
+Release and renewal are operations on one acquire; lock objects also use them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import pykka
+
+from fencelock.actors.api.message import Cancel
+from fencelock.actors.api.name import plain_name, titled
+from fencelock.actors.api.session_message import Renew
+from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.holds import HOLDING, HoldState
+from fencelock.actors.session.holds import Hold as LocalHold
+from fencelock.cluster.client.hold_registry import (
+    Callback,
+    HoldRegistry,
+    Listeners,
+    Ownership,
+    ReleaseCall,
+)
+from fencelock.cluster.client.lock_options import release_of, term_ms_of
+from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.host.fork import ForkCounter
+
+
+class BaseHold:
+    """One successful acquire, until it is released. It is always true.
+
+    Its properties follow from this client's clock and the last confirmation of the cluster when
+    they are read: none uses the network.
+    """
+
+    def __init__(
+        self, channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+    ) -> None:
+        self._channel = channel
+        self._registry = registry
+        self.own = own
+        self.token = token
+        assert own.hold is not None
+        self._hold = own.hold
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return plain_name(self.own.lock)
+
+    @property
+    def object_name(self) -> str:
+        """The name in the table, which begins with the kind unless the object is a lock."""
+        return self.own.lock
+
+    @property
+    def owner(self) -> str:
+        """The owner that holds it, as `status` shows it."""
+        return self.own.owner
+
+    @property
+    def fence(self) -> int:
+        """The fence: greater than the fence of every earlier hold of the lock.
+
+        Resources that check fences refuse requests under the fence of a lost hold.
+        """
+        return self._hold.fence
+
+    @property
+    def state(self) -> HoldState:
+        """The state of this hold; see `HoldState`.
+
+        FREE once the client is closed. LOST in a forked process: the lock is its parent's.
+        """
+        own = self.own
+        if self._channel.forked:
+            return HoldState.LOST
+        if own.hold is not self._hold:
+            return HoldState.LOST  # Its owner was granted the lock anew since.
+        state = self._registry.state_of(own)
+        if state in (HoldState.LOST, HoldState.FREE) or own.is_unreleased(self.token):
+            return state
+        return HoldState.RELEASED
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can hold the lock now.
+
+        It stays true until a release is confirmed. It turns false at the latest when the
+        cluster may end the session, or may take the lock because its deadline has passed.
+        """
+        return self.state in HOLDING
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may hold the lock, although this hold was not released."""
+        return self.state is HoldState.LOST
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the cluster has been silent for half of the session's TTL.
+
+        The lock is still held for certain: it is time to finish, or to stop at a safe point.
+        """
+        return self.state is HoldState.SUSPECT
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the lock is certainly held if nothing more is received.
+
+        0 if it is not held; infinite where the cluster keeps no sessions.
+        """
+        return remaining_of(self._registry, self._hold) if self.held else 0.0
+
+    @property
+    def deadline(self) -> float | None:
+        """The end of the duration and the grace of the hold, as a time of `time.monotonic` (s).
+
+        The lock may be taken away at that time unless the hold is renewed or released. None if the
+        hold has no deadline, or the lock is not held.
+        """
+        return deadline_of(self._registry, self._hold) if self.held else None
+
+    def raise_if_lost(self) -> None:
+        """Return only while the lock is held.
+
+        Raises:
+            LockOwnershipLostError: it was lost, or belongs to the process that forked this one.
+            NotHeldError: it was released, or its client is closed.
+
+        """
+        own = self.own
+        if self._channel.forked:
+            raise LockOwnershipLostError(f"{titled(own.lock)}: {self._channel.why_forked()}")
+        if own.hold is not self._hold:
+            raise LockOwnershipLostError(
+                f"{titled(own.lock)}: owner {own.owner!r} lost its hold under fence {self.fence}, "
+                "and was granted the lock anew"
+            )
+        check_held(self._registry, own, self.token)
+        if self._channel.closed:
+            raise NotHeldError(f"{titled(own.lock)}: the client of this hold is closed")
+
+    def on_lost(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when this hold is lost, or at once if it is.
+
+        `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
+        """
+        self._listen(HoldState.LOST, callback)
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when this hold becomes suspect."""
+        self._listen(HoldState.SUSPECT, callback)
+
+    def on_unlocking(self, callback: Callback) -> None:
+        """Call ``callback`` with a `Notice` when the duration of this hold ends.
+
+        The lock stays held until the grace has ended as well. Until then the holder chooses
+        ``release`` or ``renew``.
+        """
+        self._listen(HoldState.UNLOCKING, callback)
+
+    def __repr__(self) -> str:
+        return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
+
+    def _listen(self, state: HoldState, callback: Callback) -> None:
+        listeners = Listeners()
+        listeners.add(state, callback)
+        self._registry.listen(self.own, listeners)
+
+    def _releasing(self) -> Operation[None]:
+        return releasing(self._channel, self._registry, self.own, self.token)
+
+    def _renewing(self, duration: float | None) -> Operation[None]:
+        return renewing(self._channel, self._registry, self.own, self.token, duration)
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        return exiting(self._releasing, self.own.lock, error)
+
+
+def remaining_of(registry: HoldRegistry, hold: LocalHold) -> float:
+    """Return the time for which ``hold``, which exists now, is certain (s)."""
+    until = hold.until()
+    return math.inf if until is None else _seconds_until(registry, until)
+
+
+def deadline_of(registry: HoldRegistry, hold: LocalHold) -> float | None:
+    """Return when ``hold``, which exists now, may be taken away (`time.monotonic`), or None."""
+    lease = hold.lease
+    return None if lease is None else time.monotonic() + _seconds_until(registry, lease.until)
+
+
+def _seconds_until(registry: HoldRegistry, until: Instant) -> float:
+    return max(0.0, (until - registry.now()) / (1_000 * NS_PER_MS))
+
+
+def releasing(
+    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+) -> Operation[None]:
+    """Release the acquire ``token`` of ``own``, and wait until that is confirmed."""
+    if channel.closed or channel.forks != ForkCounter.forks:
+        channel.check()
+    hold = own.hold
+    assert hold is not None
+    mine = True
+    while True:
+        try:
+            leaving = registry.leave(own, token)
+            mine = leaving.token == token
+            if mine and not leaving.sent and not leaving.done:
+                channel.submit(release_of(own.lock, hold.fence, own.owner, token), leaving)
+                leaving.sent = True
+                yield leaving
+            else:
+                yield from confirming(channel, registry, leaving)
+            if mine or token not in own.levels:
+                return
+            channel.check()
+        except pykka.ActorDeadError:
+            raise closed_meanwhile() from None
+        except BaseException as error:
+            # An interrupted release still happens, and so does one that waits for another. One of
+            # its own that was refused does not: it may be tried again.
+            if not (mine and isinstance(error, FencelockError)):
+                give_back(channel, registry, own, token)
+            raise
+
+
+def give_back(channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int) -> None:
+    """Leave the release of the acquire ``token`` to the session, unless it was sent."""
+    if registry.give_back(own, token):
+        undo(channel, registry, own, token)
+
+
+def undo(channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int) -> None:
+    """Let the session undo the acquire ``token``, whether it waits or holds."""
+    cancel = Cancel(lock=own.lock, session="", owner=own.owner, request=token)
+    channel.hand_over(cancel, registry.undo_call(own, token))
+
+
+def renewing(
+    channel: SessionChannel,
+    registry: HoldRegistry,
+    own: Ownership,
+    token: int,
+    duration: float | None,
+) -> Operation[None]:
+    """Start the duration of the hold anew, as a hold's `renew` does."""
+    hold_ms = term_ms_of("duration", duration)
+    channel.check()
+    check_held(registry, own, token)
+    assert own.hold is not None
+    renew = Renew(lock=own.lock, fence=own.hold.fence, hold_ms=hold_ms, owner=own.owner)
+    try:
+        yield from channel.ask(renew)
+    except NotHeldError:
+        check_held(registry, own, token)
+        raise
+
+
+def check_held(registry: HoldRegistry, own: Ownership, token: int) -> None:
+    """Return if the acquire ``token`` is held.
+
+    Raises:
+        LockOwnershipLostError: it was lost.
+        NotHeldError: it was released.
+
+    """
+    if registry.state_of(own) is HoldState.LOST:
+        raise registry.loss_of(own)
+    if not own.is_unreleased(token):
+        raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
+
+
+def confirming(
+    channel: SessionChannel,
+    registry: HoldRegistry,
+    leaving: ReleaseCall,
+    limit_s: float | None = None,
+) -> Operation[None]:
+    """Wait until a release that began before is confirmed; send it again if necessary.
+
+    Raises:
+        TimeoutError: ``limit_s`` (s) are over; the release continues.
+        FencelockError: the release failed.
+
+    """
+    if not leaving.sent or leaving.done:
+        again = registry.repeat(leaving)
+        if again is None:
+            return
+        leaving = again
+        if not leaving.sent:
+            own = leaving.own
+            assert own.hold is not None
+            release = release_of(own.lock, own.hold.fence, own.owner, leaving.token)
+            channel.submit(release, leaving)
+            leaving.sent = True
+    try:
+        yield leaving if limit_s is None else AwaitReply(leaving, limit_s)
+    except pykka.ActorDeadError:
+        raise closed_meanwhile() from None
+    except NotHeldError:
+        return  # Released in the background meanwhile.
+
+
+def exiting(
+    release: Callable[[], Operation[None]], name: str, error: BaseException | None
+) -> Operation[None]:
+    """Release at the end of ``with``. A failure is added to the body's ``error`` as a note."""
+    try:
+        yield from release()
+    except FencelockError as failure:
+        if error is None:
+            raise
+        if isinstance(error, LockOwnershipLostError):
+            return
+        if isinstance(failure, LockOwnershipLostError):
+            error.add_note(f"and the lock was lost before: {failure}")
+        else:
+            kind = type(failure).__name__
+            error.add_note(f"{titled(name)} could not be released either: {kind}: {failure}")

@@ -1,0 +1,588 @@
+"""The owners of one client's locks: who acquires, holds or releases what, and whom to notify.
+
+Each acquire has a token, and goes through these states. Users' threads and tasks move it, but for
+GRANTED and RELEASED, which the dispatcher's thread does. Every move but these two may be cut short
+by a cancellation, or by an exception that a signal's handler raises between any two steps.
+
+| state     | where                                      | followed by                         |
+| --------- | ------------------------------------------ | ----------------------------------- |
+| ACQUIRING | its token is `Ownership.acquiring`         | GRANTED; refused; given up: UNDOING |
+| GRANTED   | in `Ownership.levels`; perhaps its caller  | LEAVING; lost; given up: UNDOING    |
+|           | has not resumed yet                        |                                     |
+| LEAVING   | its release is `Ownership.leaving`         | RELEASED; refused: GRANTED;         |
+|           |                                            | interrupted before sent: UNDOING    |
+| UNDOING   | in `HoldRegistry._undoing` until the       | RELEASED, by the session alone      |
+|           | session has its `Cancel`; then in `holds`  |                                     |
+|           | or `cancels` of the session until the      |                                     |
+|           | cluster confirms that nothing is left      |                                     |
+| RELEASED  | nowhere                                    |                                     |
+
+What is UNDOING belongs to the session: an acquire that was interrupted at any point ends there by
+one `Cancel`, which names its token and may be repeated. The owner may acquire again meanwhile: the
+session sends the requests of one claim in order. An acquire that is an owner of its own takes the
+name of another owner instead, so that it waits for nothing (`_is_taken`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fencelock.actors.api.message import Granted, Release, Released
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.session_message import Unlocking
+from fencelock.actors.error import LockOwnershipLostError, NotHeldError
+from fencelock.actors.message import Event, Instant
+from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.message import HoldsLost, Suspected
+from fencelock.actors.session.requests import (
+    ANY_ENDPOINT,
+    CancelKey,
+    Claim,
+    PendingCancel,
+    claim_named,
+)
+from fencelock.cluster.client.callback_executor import CallbackExecutor, Notice, check_callback
+from fencelock.cluster.client.owner import owner_of_acquire
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.log import warn
+
+LOST_MAX = 10_000
+"""Limit of remembered losses that no error reported yet. Release of an older one raises "not
+held"."""
+
+NAMED_MAX = 3
+"""Limit of holds that one line of the log names."""
+
+Callback = Callable[[Notice], object]
+
+tokens = itertools.count(1)
+"""Numbers each acquire of this process for the session, so that exactly that one is cancelled."""
+
+
+@dataclass(slots=True, eq=False)
+class Listeners:
+    """The callbacks of one hold, of one lock object, or of a client for all its locks."""
+
+    lost: list[Callback] = field(default_factory=list[Callback])
+    unlocking: list[Callback] = field(default_factory=list[Callback])
+    suspect: list[Callback] = field(default_factory=list[Callback])
+
+    def add(self, state: HoldState, callback: Callback) -> None:
+        """Also call ``callback`` for ``state``.
+
+        Raises:
+            TypeError: ``callback`` is not callable, or is a coroutine function.
+
+        """
+        check_callback(callback)
+        self.of(state).append(callback)
+
+    def of(self, state: HoldState) -> list[Callback]:
+        """Return the callbacks for LOST, UNLOCKING or SUSPECT."""
+        if state is HoldState.LOST:
+            return self.lost
+        return self.unlocking if state is HoldState.UNLOCKING else self.suspect
+
+
+@dataclass(eq=False)
+class Ownership:
+    """The period in which one owner holds or waits for one lock: first acquire to last release.
+
+    Whether the lock is held is not recorded here: the session decides that, in `hold`.
+    """
+
+    # One is made for each acquire. Rarely set fields default on the class, which is cheaper.
+    lock: str
+    owner: str
+    number: int
+    """The number of a further owner that is one acquire; 0 for the first, or one with a name."""
+    listeners: list[Listeners]
+    """The listeners of the lock objects and holds through which it was acquired."""
+    levels: list[int] = field(init=False)
+    """The tokens of its acquires whose release has not begun, oldest first."""
+    hold: Hold | None = field(init=False, default=None)
+    """The session's hold, once the lock was granted."""
+    acquiring: int = field(init=False, default=0)
+    """The token of the acquire that has begun and has no answer, one at a time, or 0 for none. Not
+    the call: it would keep the task that waits alive when its loop is closed and gone."""
+    leaving: ReleaseCall | None = field(init=False, default=None)
+    """The release that has begun and is not confirmed; one at a time."""
+    changed: AskReply | None = field(init=False, default=None)
+    """Answered when the owner may acquire again, if anybody waits for that."""
+    write_fence: int = field(init=False, default=0)
+    """Of a read/write lock: the fence under which it writes, 0 while it only reads."""
+    noticed: bool = field(init=False, default=False)
+    """Whether the callbacks were notified of its loss."""
+    reported: bool = field(init=False, default=False)
+    """Whether an error has reported its loss."""
+
+    def is_unreleased(self, token: int) -> bool:
+        """Return whether the acquire ``token`` was not released, or that is not confirmed."""
+        leaving = self.leaving
+        return token in self.levels or (leaving is not None and leaving.token == token)
+
+
+class AcquireCall(AskReply):
+    """One acquire in progress.
+
+    Its reply is joined with the session's hold on the thread that moves holds, so no loss can slip
+    in between.
+    """
+
+    token: int
+    undone = 0
+    """The token of the acquire to undo, once this one was given up; 0 before."""
+    own: Ownership | None = None
+    """The owner that acquires, once it need not wait in this client."""
+    lost_before: Ownership | None = None
+    """An earlier hold of the same owner whose loss was not reported when the grant arrived."""
+
+
+class ReleaseCall(AskReply):
+    """One release in progress. Its reply ends the hold."""
+
+    own: Ownership
+    token: int
+    sent = False
+    """Whether its request surely reached the session."""
+
+
+class UndoCall(AskReply):
+    """The cancel of one acquire, on its way to the session."""
+
+    own: Ownership
+    token: int
+
+
+@dataclass(slots=True, eq=False)
+class Numbers:
+    """The numbers of further owners of one lock, which are one acquire each.
+
+    They are used again, because the cluster remembers the last request of each owner.
+    """
+
+    highest: int = 1
+    free: deque[int] = field(default_factory=deque[int])
+    """Those that no acquire uses, the last used last. The session may still undo one of them."""
+
+
+class HoldRegistry:
+    """All owners of a client that acquire, hold or release a lock. For any thread.
+
+    Invariants:
+        G1  A hold that was lost is never held again: a later grant makes another.
+        G2  Each loss is reported to callbacks once, however it became known.
+
+    Args:
+        now: reads the clock that the session uses.
+        holds: the session's holds, which this class only reads.
+        cancels: the session's unconfirmed cancels, which this class only reads.
+        executor: calls callbacks.
+        tell: sends the session a message that needs no answer.
+
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], Instant],
+        holds: dict[Claim, Hold],
+        cancels: dict[CancelKey, PendingCancel],
+        executor: CallbackExecutor,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.listeners = Listeners()
+        """The callbacks for all locks of the client."""
+        self.now = now
+        self._holds = holds
+        self._cancels = cancels
+        self._executor = executor
+        self._tell = tell
+        self._guard = threading.Lock()
+        self._owners: dict[tuple[str, str], Ownership] = {}
+        self._first = owner_of_acquire(1)
+        self._numbers: dict[str, Numbers] = {}
+        self._undoing: dict[tuple[str, str], int] = {}
+        """Acquires whose cancel is on its way to the session: the last token, by lock and owner."""
+        self._lost: deque[Ownership] = deque()
+        self._closed = False
+
+    def find(self, lock: str, owner: str) -> Ownership | None:
+        """Return the present ownership of ``lock`` by ``owner``, None without one."""
+        return self._owners.get((lock, owner))
+
+    def holders(self, lock: str) -> list[str]:
+        """Return the owners of this client that hold ``lock``."""
+        with self._guard:
+            owners = [own for (name, _), own in self._owners.items() if name == lock]
+        return [own.owner for own in owners if own.hold is not None]
+
+    def state_of(self, own: Ownership) -> HoldState:
+        """Return the state of the lock for that owner now, by the clock."""
+        hold = own.hold
+        if hold is None or self._closed:
+            return HoldState.FREE
+        now = self.now()
+        state = hold.state_at(now)
+        if state is HoldState.LOST and not own.noticed:
+            self._find_lost(own, hold, now)
+        return state
+
+    def enter_as_new(self, lock: str, call: AcquireCall, listeners: Listeners) -> Ownership:
+        """Begin an acquire of ``lock`` by a new owner, whom nothing keeps waiting here."""
+        with self._guard:
+            owner, number = self._first, 0
+            if self._is_taken(lock, owner):
+                owner, number = self._another(lock)
+            own = Ownership(lock, owner, number, [listeners])
+            own.levels, own.acquiring = [], call.token
+            call.own = self._owners[lock, owner] = own
+        return own
+
+    def enter(
+        self, lock: str, owner: str, call: AcquireCall, listeners: Listeners, *, once: bool
+    ) -> AskReply | None:
+        """Begin an acquire of ``lock`` by ``owner``; return the event that it must wait for first.
+
+        With ``once`` the owner may hold the lock only once. It may have lost it: see `forget`.
+        """
+        with self._guard:
+            own = self._owners.get((lock, owner))
+            if own is None:
+                own = Ownership(lock, owner, 0, [listeners])
+                own.levels = []
+                self._owners[lock, owner] = own
+            elif own.leaving is not None:
+                return own.leaving
+            elif own.acquiring or (once and own.levels):
+                if own.changed is None:
+                    own.changed = AskReply()
+                return own.changed
+            elif listeners not in own.listeners:
+                own.listeners.append(listeners)
+            own.acquiring, call.own = call.token, own
+        return None
+
+    def forget(self, own: Ownership) -> None:
+        """Let the owner of a lost hold begin anew; its users are still notified of the loss."""
+        with self._guard:
+            self._remove(own)
+
+    def granted(self, call: AcquireCall, answer: Any, error: BaseException | None) -> None:
+        """Join the hold that ``call`` was granted with its owner; on the dispatcher's thread."""
+        own = call.own
+        assert own is not None
+        with self._guard:
+            if own.acquiring == call.token:
+                own.acquiring = 0
+            if call.undone or error is not None:
+                self._drop_if_done(own)
+                return
+            assert isinstance(answer, Granted)
+            hold, earlier = self._holds[claim_named(own.lock, own.owner)], own.hold
+            if earlier is not None and earlier is not hold:
+                if not own.reported:
+                    call.lost_before = own
+                    self._drop_if_done(own)
+                    return
+                own.levels.clear()
+                own.noticed = own.reported = False
+            own.hold = hold
+            own.levels.append(call.token)
+            if own.changed is not None:
+                self._wake(own)
+
+    def give_up(self, call: AcquireCall) -> int:
+        """Drop the present or future grant of ``call``, which was interrupted.
+
+        Return the token of the acquire to undo. It is another acquire's if a concurrent release
+        by the same owner has already released the hold of this one. After an interrupt this may be
+        called again.
+        """
+        with self._guard:
+            own, token = call.own, call.token
+            assert own is not None
+            if not call.undone:
+                mine = own.acquiring == token or token in own.levels or not own.levels
+                call.undone = token if mine else own.levels[-1]
+            if own.acquiring == token:
+                own.acquiring = 0
+            self._undo(own, call.undone)
+            return call.undone
+
+    def leave(self, own: Ownership, token: int) -> ReleaseCall:
+        """Begin the release of the acquire ``token``; return the call that receives its answer.
+
+        If an earlier release is not confirmed, return its call and begin nothing.
+
+        Raises:
+            NotHeldError: that acquire was released, or its loss was reported.
+            LockOwnershipLostError: the hold was lost; this error reports it for that acquire.
+
+        """
+        assert own.hold is not None
+        if own.hold.state_at(self.now()) is HoldState.LOST and token in own.levels:
+            self.state_of(own)
+            raise self.report_loss(own, token)
+        with self._guard:
+            if own.leaving is not None:
+                return own.leaving
+            if token not in own.levels:
+                raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
+            leaving = ReleaseCall(self.released)
+            leaving.own, leaving.token = own, token
+            own.leaving = leaving
+            own.levels.remove(token)
+            return leaving
+
+    def repeat(self, leaving: ReleaseCall) -> ReleaseCall | None:
+        """Return a call for a repetition of a release that failed, or None if it was confirmed."""
+        own = leaving.own
+        with self._guard:
+            if own.leaving is not leaving:
+                return own.leaving
+            assert own.hold is not None
+            if own.hold.state is not HoldState.RELEASING and leaving.sent:
+                own.leaving = None  # Confirmed in the background.
+                self._drop_if_done(own)
+                return None
+            again = ReleaseCall(self.released)
+            again.own, again.token = own, leaving.token
+            own.leaving = again
+            return again
+
+    def give_back(self, own: Ownership, token: int) -> bool:
+        """Leave the release of the acquire ``token`` to the session; return whether it is due.
+
+        A release that has surely been sent goes on. One that was interrupted before is due, and so
+        is one that waits for another to be confirmed.
+        """
+        with self._guard:
+            leaving = own.leaving
+            unsent = leaving is not None and leaving.token == token and not leaving.sent
+            if not unsent and token not in own.levels:
+                return False
+            self._undo(own, token)
+            if unsent:
+                own.leaving = None
+                self._drop_if_done(own)
+            return True
+
+    def undo_call(self, own: Ownership, token: int) -> UndoCall:
+        """Return the call for the cancel of an acquire that was given up or given back."""
+        call = UndoCall(self._undone)
+        call.own, call.token = own, token
+        return call
+
+    def _undone(self, call: UndoCall, answer: Any, error: BaseException | None) -> None:
+        """Note that the session undoes an acquire from now on; on the dispatcher's thread."""
+        del answer, error
+        key = call.own.lock, call.own.owner
+        with self._guard:
+            if self._undoing.get(key) == call.token:
+                del self._undoing[key]
+
+    def _undo(self, own: Ownership, token: int) -> None:
+        """Leave an acquire to the session. After an interrupt this may be called again."""
+        self._undoing[own.lock, own.owner] = token
+        if token in own.levels:
+            own.levels.remove(token)
+        self._drop_if_done(own)
+
+    def released(self, leaving: ReleaseCall, answer: Any, error: BaseException | None) -> None:
+        """Handle the outcome of a release; on the dispatcher's thread."""
+        own = leaving.own
+        with self._guard:
+            match error:
+                case None:
+                    assert isinstance(answer, Released)
+                    # A repetition may have released the next hold: the cluster's count is right.
+                    del own.levels[answer.count :]
+                case NotHeldError():
+                    own.levels.clear()
+                case LockOwnershipLostError():
+                    own.reported = True
+                case _:
+                    assert own.hold is not None
+                    if own.hold.state is HoldState.RELEASING:
+                        return  # The session keeps repeating it in the background.
+                    own.levels.append(leaving.token)  # It was never sent, or it was refused.
+            if own.leaving is leaving:
+                own.leaving = None
+            if own.levels or own.number or own.changed is not None or own.acquiring:
+                self._drop_if_done(own)
+            elif self._owners.get(key := (own.lock, own.owner)) is own:
+                del self._owners[key]  # As nearly always.
+
+    def report_loss(self, own: Ownership, token: int | None) -> LockOwnershipLostError:
+        """Return the error for the loss of acquire ``token``; if it is None, of all acquires."""
+        with self._guard:
+            if token is None:
+                own.levels.clear()
+            elif token in own.levels:
+                own.levels.remove(token)
+            self._drop_if_done(own)
+        return self.loss_of(own)
+
+    def loss_of(self, own: Ownership) -> LockOwnershipLostError:
+        """Return the error that reports the loss of ``own``, and remember that it was reported."""
+        own.reported = True
+        hold, lock = own.hold, f"{titled(own.lock)}: "
+        assert hold is not None
+        reason = hold.why(self.now()).removeprefix(lock)
+        return LockOwnershipLostError(
+            f"{lock}owner {own.owner!r} lost its hold under fence {hold.fence}: {reason}"
+        )
+
+    def hear(self, event: Event) -> None:
+        """Pass the session's reports on to callbacks; on the dispatcher's thread."""
+        with self._guard:
+            match event:
+                case Suspected(silent_ms=silent_ms, left_ms=left_ms):
+                    reason = (
+                        f"the cluster has not confirmed the session for {silent_ms} ms; "
+                        f"its locks count as lost in {left_ms} ms"
+                    )
+                    held = [own for own in self._owners.values() if own.hold and not own.noticed]
+                    for own in held:
+                        self._notify(own, HoldState.SUSPECT, reason)
+                    self._warn("suspect", held, reason)
+                case Unlocking(lock=lock, owner=owner, fence=fence, grace_ms=grace_ms):
+                    reason = (
+                        f"its duration is over: release or renew it, or it is lost in {grace_ms} ms"
+                    )
+                    if (unlocking := self._holder(lock, owner, fence)) is not None:
+                        self._notify(unlocking, HoldState.UNLOCKING, reason)
+                case HoldsLost(losses=losses, detail=detail):
+                    found = [self._holder(*loss) for loss in losses]
+                    lost = [own for own in found if own is not None]
+                    for own in lost:
+                        self._notice_loss(own, detail)
+                    self._warn("lost", lost, detail)
+                case _:
+                    raise AssertionError(f"no watcher is told {event}")
+
+    def listen(self, own: Ownership, mine: Listeners) -> None:
+        """Also call the callbacks of ``mine`` for that ownership; at once if it is lost."""
+        self.state_of(own)
+        with self._guard:
+            own.listeners.append(mine)
+            hold = own.hold
+            if own.noticed and mine.lost and hold is not None:
+                reason = hold.why(self.now())
+                notice = Notice(own.lock, own.owner, hold.fence, HoldState.LOST, reason)
+                for callback in mine.lost:
+                    self._executor.call(callback, notice)
+
+    def clear(self) -> None:
+        """Forget everything: the client is closed."""
+        with self._guard:
+            self._closed = True
+            owners = list(self._owners.values())
+            self._owners.clear()
+            self._numbers.clear()
+            self._undoing.clear()
+            self._lost.clear()
+            for own in owners:
+                self._wake(own)
+
+    def _holder(self, lock: str, owner: str, fence: int) -> Ownership | None:
+        """Return the holder of ``lock`` under ``fence``, or None if its loss was noticed."""
+        own = self._owners.get((lock, owner))
+        if own is None or own.noticed or own.hold is None or own.hold.fence != fence:
+            return None
+        return own
+
+    def _find_lost(self, own: Ownership, hold: Hold, now: Instant) -> None:
+        """Note that a thread found ``hold`` lost, probably before the session did."""
+        with self._guard:
+            if own.noticed:
+                return  # G2
+            if hold.state is not HoldState.LOST:
+                hold.disowned = True  # G1
+                for _ in own.levels:  # The session may yet believe that it is held.
+                    self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
+            reason = hold.why(now)
+            self._notice_loss(own, reason)
+            self._warn("lost", [own], reason)
+
+    def _warn(self, state: str, owns: list[Ownership], reason: str) -> None:
+        """Log that holds are suspect or lost, in one line of bounded length."""
+        if not owns:
+            return
+        named = ", ".join(
+            f"{titled(own.lock)} (fence {own.hold.fence})" for own in owns[:NAMED_MAX] if own.hold
+        )
+        more = f" and {len(owns) - NAMED_MAX} more" if len(owns) > NAMED_MAX else ""
+        self._executor.call(warn, f"{state}: {named}{more}: {reason}")
+
+    def _notice_loss(self, own: Ownership, reason: str) -> None:
+        if own.noticed:
+            return  # G2
+        own.noticed = True
+        self._wake(own)
+        self._lost.append(own)
+        if len(self._lost) > LOST_MAX:
+            self._remove(self._lost.popleft())
+        self._notify(own, HoldState.LOST, reason)
+
+    def _notify(self, own: Ownership, state: HoldState, reason: str) -> None:
+        """Call all callbacks registered for that kind of notice of ``own``."""
+        assert own.hold is not None
+        notice = Notice(own.lock, own.owner, own.hold.fence, state, reason)
+        for listeners in (*own.listeners, self.listeners):
+            for callback in listeners.of(state):
+                self._executor.call(callback, notice)
+
+    def _drop_if_done(self, own: Ownership) -> None:
+        if own.changed is not None:
+            self._wake(own)
+        if not own.levels and own.leaving is None and not own.acquiring:
+            self._remove(own)
+
+    def _remove(self, own: Ownership) -> None:
+        key = own.lock, own.owner
+        if self._owners.get(key) is not own:
+            return
+        del self._owners[key]
+        if own.number:
+            numbers = self._numbers[own.lock]
+            numbers.free.append(own.number)
+            if len(numbers.free) == numbers.highest - 1:
+                del self._numbers[own.lock]
+
+    def _another(self, lock: str) -> tuple[str, int]:
+        """Return an owner of ``lock`` besides the first, and its number."""
+        numbers = self._numbers.setdefault(lock, Numbers())
+        free = numbers.free
+        # The last one has the owner that the table saw last, the first was undone longest ago.
+        for place in (-1, 0) if free else ():
+            number = free[place]
+            if not self._is_taken(lock, owner_of_acquire(number)):
+                del free[place]
+                return owner_of_acquire(number), number
+        while True:
+            numbers.highest = number = numbers.highest + 1
+            if not self._is_taken(lock, owner_of_acquire(number)):
+                return owner_of_acquire(number), number
+            free.append(number)  # It is undone still, since all numbers were last forgotten.
+
+    def _is_taken(self, lock: str, owner: str) -> bool:
+        """Return whether ``owner`` acquires or holds ``lock``, or an acquire of it is UNDOING."""
+        key = lock, owner
+        return (
+            key in self._owners
+            or key in self._holds
+            or key in self._undoing
+            or (bool(self._cancels) and (ANY_ENDPOINT, key) in self._cancels)
+        )
+
+    def _wake(self, own: Ownership) -> None:
+        """Wake the threads and tasks that wait for ``own``, so that they look again."""
+        changed, own.changed = own.changed, None
+        if changed is not None:
+            changed.set(None)

@@ -1,0 +1,270 @@
+"""Locks like ``threading.Lock`` and ``asyncio.Lock``, but fenced, and held across machines."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Never
+
+from fencelock.actors.api.message import LockStatus
+from fencelock.cluster.client.base_lock import BaseLock, BaseRLock
+from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.loop import drive_async
+from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.owner import owner_of_task, owner_of_thread, task_here
+from fencelock.cluster.client.settings import Read, age_ms_of
+
+
+class Exiting:
+    """The end of a ``with`` statement, for threads."""
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        raise NotImplementedError
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release. An error of the body passes unchanged; a failed release is noted on it.
+
+        Raises:
+            LockOwnershipLostError: the body ended well, but the lock was lost before.
+            FencelockError: the body ended well, but the release failed.
+
+        """
+        del kind, trace
+        drive(self._exiting(error))
+
+
+class Hold(BaseHold, Exiting):
+    """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
+
+    def release(self) -> None:
+        """Give up this hold; see `Lock.release`. Takes effect once, however often it is repeated.
+
+        Raises:
+            NotHeldError: it was released already.
+            LockOwnershipLostError: it was lost before, and no release had reported that.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background; calling `release` again waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing())
+
+    def renew(self, duration: float | None = None) -> None:
+        """Start the duration of this hold anew; see `Lock.renew`."""
+        drive(self._renewing(duration))
+
+    def __enter__(self) -> Hold:
+        return self
+
+
+class Lock(BaseLock[Hold], Exiting):
+    """One named lock of the cluster, from `Client.lock`. Any thread may use it.
+
+    As with ``threading.Lock``, any thread that has the object may release the lock, and acquiring
+    it again waits until it is released. It stays held when the thread that acquired it ends, until
+    the client is closed.
+
+    With ``with``, the body runs only while the lock is held, as far as this client knows; a
+    resource that checks the `fence` refuses a late holder. Callbacks run one after the other on
+    a thread of their own, so they may block or use the client.
+    """
+
+    _hold_type = Hold
+    _runner = staticmethod(owner_of_thread)
+
+    def acquire(
+        self, *wrong: Never, blocking: bool = True, timeout: float | None = None
+    ) -> Hold | None:
+        """Wait for the lock and hold it.
+
+        An interrupt (``KeyboardInterrupt``) ends the wait and leaves nothing held.
+
+        Args:
+            wrong: nothing; an argument without a keyword is refused.
+            blocking: whether to wait while somebody else holds it.
+            timeout: how long to wait (s), 0 to a week, or -1 for no limit; None for the ``timeout``
+                given to `Client.lock`. If that is also None, the cluster's own limit applies: none,
+                but on `bakery` 5 s, or what its config says.
+
+        Returns:
+            The hold, which is true, or None if the time ran out, or if without ``blocking``
+            somebody holds the lock, this object included.
+
+        Raises:
+            LimitReachedError: this owner holds an `RLock` as often as it may, and ``blocking``.
+            LockOwnershipLostError: the owner of an `RLock` held it and lost it, and no error had
+                reported that, or it was lost just when it was granted. It may acquire it again.
+            UnavailableError: no node, or not every node that is needed, could be reached.
+                The lock is not held. If a request was sent, its outcome may be
+                unknown, as the text says: the client cancels it as soon as it is connected
+                again. Until then the cluster may grant the lock to this client, and nobody
+                else gets it. Comes up to 4.5 s after ``timeout`` was over.
+            AcquireCancelledError: the client was closed meanwhile.
+            OverloadedError: a queue on the way is at its limit.
+            ClosedError: the client is closed.
+            TypeError: an argument has no keyword.
+            ValueError: ``timeout`` is out of its range, or given without ``blocking``.
+
+        """
+        return drive(self._acquiring(wrong, blocking, timeout))
+
+    def release(self) -> None:
+        """Give up the lock: the hold of this thread if it has one, else the oldest.
+
+        Raises:
+            NotHeldError: it is not held through this object, or its node restarted and forgot it.
+            LockOwnershipLostError: it was lost before. It may be acquired again.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background, and `held` stays true meanwhile. Calling `release` again
+                when nothing else is held waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing())
+
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
+        return drive(self._is_locked())
+
+    def renew(self, duration: float | None = None) -> None:
+        """Start the duration of the current hold anew; only where holds have deadlines.
+
+        Args:
+            duration: how long it lasts from now on (s); None for as before. The deadline never
+                becomes earlier.
+
+        Raises:
+            NotHeldError: it is not held through this object.
+            LockOwnershipLostError: it was lost before; raised until `release` or so.
+            InvalidRequestError: ``duration`` is out of the cluster's limits.
+            UnsupportedError: this hold has no deadline; the text says which protocol has such.
+            UnavailableError: no answer came for 10 s. It may have been renewed; calling `renew`
+                again does no harm.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._renewing(duration))
+
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holder and the queue; see `Client.status`."""
+        return drive(self._inspecting(age_ms_of(read, max_age)))
+
+    def __enter__(self) -> Hold:
+        """Hold the lock and return the hold, or raise; see `acquire`.
+
+        Raises:
+            LockTimeoutError: the ``timeout`` given to `Client.lock` ran out; the text names the
+                holder, where it is known.
+
+        """
+        return drive(self._held_now())
+
+
+class RLock(BaseRLock[Hold], Lock):
+    """One named lock of the cluster that its owner may enter again, from `Client.rlock`.
+
+    Each thread is an owner, unless `Client.rlock` was given an ``owner``: as with
+    ``threading.RLock``, one thread cannot release the hold of another, and an owner must release as
+    often as it acquired. Objects of one name and owner in a client are one lock.
+    """
+
+
+class AsyncExiting:
+    """The end of an ``async with`` statement."""
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        raise NotImplementedError
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release. An error of the body passes unchanged; see `fencelock.Lock`."""
+        del kind, trace
+        await drive_async(self._exiting(error))
+
+
+class AsyncHold(BaseHold, AsyncExiting):
+    """One successful acquire, from `Lock.acquire` or ``async with``. Always true."""
+
+    async def release(self) -> None:
+        """Give up this hold; errors of `fencelock.Hold.release`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled; the release still happens.
+
+        """
+        await drive_async(self._releasing())
+
+    async def renew(self, duration: float | None = None) -> None:
+        """Start the duration of this hold anew; see `fencelock.Lock.renew`."""
+        await drive_async(self._renewing(duration))
+
+    async def __aenter__(self) -> AsyncHold:
+        return self
+
+
+class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
+    """One named lock of the cluster, from `fencelock.aio.Client.lock`.
+
+    Any task that has the object may release it, and acquiring it again waits until it
+    was released. It stays held when the task that acquired it ends, until the client is closed.
+
+    Callbacks run on the loop, where they must not block. A cancellation is safe at any
+    moment: a cancelled acquire leaves nothing held, a cancelled release still happens.
+    """
+
+    _hold_type = AsyncHold
+    _runner = staticmethod(owner_of_task)
+    _here = staticmethod(task_here)
+
+    async def acquire(
+        self, *wrong: Never, blocking: bool = True, timeout: float | None = None
+    ) -> AsyncHold | None:
+        """Wait for the lock and hold it; arguments, value and errors of `fencelock.Lock.acquire`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled; nothing is held.
+
+        """
+        return await drive_async(self._acquiring(wrong, blocking, timeout))
+
+    async def release(self) -> None:
+        """Give up the lock; errors of `fencelock.Lock.release`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled; the release still happens.
+
+        """
+        await drive_async(self._releasing())
+
+    async def locked(self) -> bool:
+        """Ask the cluster whether any client holds the lock; see `fencelock.Lock.locked`."""
+        return await drive_async(self._is_locked())
+
+    async def renew(self, duration: float | None = None) -> None:
+        """Start the duration of the current hold anew; see `fencelock.Lock.renew`."""
+        await drive_async(self._renewing(duration))
+
+    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holder and the queue; see `fencelock.Client.status`."""
+        return await drive_async(self._inspecting(age_ms_of(read, max_age)))
+
+    async def __aenter__(self) -> AsyncHold:
+        """Hold the lock and return the hold, or raise; see `fencelock.Lock`."""
+        return await drive_async(self._held_now())
+
+
+class AsyncRLock(BaseRLock[AsyncHold], AsyncLock):
+    """A lock that its owner may enter again, from `fencelock.aio.Client.rlock`.
+
+    Each task is an owner, unless `Client.rlock` was given an ``owner``: one task cannot release the
+    hold of another. Before Python 3.12 `asyncio.wait_for` runs its argument in a new task: use
+    ``timeout``, or `asyncio.timeout`, instead.
+    """

@@ -1,0 +1,171 @@
+"""Several locks at once: what both clients share, then the classes of each client."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import copier
+from fencelock.cluster.client.base_lock import BaseLock
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.lock import AsyncExiting, AsyncHold, Exiting, Hold
+from fencelock.cluster.client.lock_options import LockOptions, check_name_type
+from fencelock.cluster.client.loop import drive_async
+from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.owner import task_here
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.transport.codec import pack
+
+
+class BaseHoldAll(BaseHold):
+    """One successful acquire of several locks, until it is released. It is always true.
+
+    The locks are held and lost together.
+    """
+
+    locks: tuple[str, ...] = ()
+    """The names of the locks."""
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fence of each lock, by its name."""
+        return {name: fence for fence, name in enumerate(self.locks, self.fence)}
+
+
+A = TypeVar("A", bound=BaseHoldAll)
+
+
+class BaseLockAll(BaseLock[A]):
+    """Several locks of the cluster that are acquired together. Each acquire is a separate owner."""
+
+    _copy = staticmethod(copier(AcquireAll, "owner", "request", "wait_ms"))
+
+    def __init__(
+        self, connection: Connection, names: tuple[str, ...], timeout: float | None, label: str
+    ) -> None:
+        connection.line.check()
+        for name in names:
+            check_name_type(name)
+        if not names:
+            raise InvalidRequestError("no lock was named; lock_all takes their names")
+        demand(connection.protocol, Guarantee.LOCK_ALL)
+        connection.options(names[0], timeout, None, label, None, None)  # It checks them.
+        asked = AcquireAll(locks=names, request=1, label=label)
+        pack(asked)
+        asked.check_new()
+        super().__init__(
+            connection.line, connection.hold_registry, LockOptions(asked.lock, timeout, label=label)
+        )
+        self._acquire = asked
+        self.names = names
+        """The names of the locks, in the order of their fences."""
+
+    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A | None]:
+        hold = yield from super()._entering(wait_ms, **how)
+        if hold is not None:
+            hold.locks = self.names
+        return hold
+
+
+S = TypeVar("S", bound=BaseLockAll[Any])
+
+
+class LockAllFactory(Factory, Generic[S]):
+    """The part of a client that makes `LockAll` objects."""
+
+    _lock_all_type: type[S]
+
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> S:
+        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
+
+        They are the locks that `lock` returns by these names, in their order of fences.
+
+        Args:
+            names: 1 to 64 different names; see `lock`.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
+                one grants several.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._lock_all_type(self._begin(), names, timeout, label)
+
+
+class HoldAll(BaseHoldAll, Hold):
+    """One successful acquire of several locks, from `LockAll`. Always true. For any thread."""
+
+
+class LockAll(BaseLockAll[HoldAll], Exiting):
+    """Several locks of the cluster, from `Client.lock_all`: all of them are held, or none.
+
+    An acquire waits in the queue of each lock, as others do, and holds nothing until it is granted
+    all of them in one step. So two of them cannot wait for each other, in whatever order the locks
+    are named. See `fencelock.Lock` for owners, callbacks and ``with``.
+    """
+
+    _hold_type = HoldAll
+
+    def acquire(self, *, blocking: bool = True, timeout: float | None = None) -> HoldAll | None:
+        """Wait for all the locks and hold them.
+
+        Args:
+            blocking: whether to wait.
+            timeout: see `fencelock.Lock.acquire`.
+
+        Returns:
+            The hold, which is true; its `fences` has the fence of each lock. Its ``release``
+            releases all of them. None if the time ran out, or if without ``blocking`` one of the
+            locks is held, or others wait for it.
+
+        Raises:
+            ValueError: ``timeout`` is out of its range, or given without ``blocking``.
+            FencelockError: as `fencelock.Lock.acquire`.
+
+        """
+        return drive(self._acquiring((), blocking, timeout))
+
+    def release(self) -> None:
+        """Give up all the locks; errors of `fencelock.Lock.release`."""
+        drive(self._releasing())
+
+    def __enter__(self) -> HoldAll:
+        """Hold the locks and return the hold, or raise; see `fencelock.Lock`."""
+        return drive(self._held_now())
+
+
+class AsyncHoldAll(BaseHoldAll, AsyncHold):
+    """One successful acquire of several locks, from `LockAll`. Always true."""
+
+
+class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncExiting):
+    """Several locks of the cluster, from `fencelock.aio.Client.lock_all`: all are held, or none.
+
+    Arguments, values and errors are those of `fencelock.LockAll`. A cancelled acquire leaves
+    nothing held, a cancelled release still happens.
+    """
+
+    _hold_type = AsyncHoldAll
+    _here = staticmethod(task_here)
+
+    async def acquire(
+        self, *, blocking: bool = True, timeout: float | None = None
+    ) -> AsyncHoldAll | None:
+        """Wait for all the locks and hold them."""
+        return await drive_async(self._acquiring((), blocking, timeout))
+
+    async def release(self) -> None:
+        """Give up all the locks."""
+        await drive_async(self._releasing())
+
+    async def __aenter__(self) -> AsyncHoldAll:
+        """Hold the locks and return the hold, or raise."""
+        return await drive_async(self._held_now())

@@ -1,0 +1,292 @@
+"""Read/write locks: what both clients share, then the classes of each client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.name import object_name, titled
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.error import (
+    AlreadyHeldError,
+    FencelockError,
+    LockTimeoutError,
+    NotHeldError,
+    UnsupportedError,
+)
+from fencelock.actors.message import copier
+from fencelock.cluster.client.base_lock import BaseRLock, H
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.hold import check_held
+from fencelock.cluster.client.hold_registry import Ownership
+from fencelock.cluster.client.lock import AsyncHold, AsyncRLock, Hold, RLock
+from fencelock.cluster.client.lock_options import LockOptions
+from fencelock.cluster.client.loop import drive_async
+from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.owner import name_of
+from fencelock.cluster.client.settings import Read
+from fencelock.cluster.guarantee import Guarantee, demand, promises
+
+S = TypeVar("S", bound=BaseRLock[Any])
+
+
+class BaseSide(BaseRLock[H]):
+    """One side of a read/write lock: it acquires the lock to read, or to write.
+
+    Both sides have the same owners: the thread or the task, or the name given to the client. The
+    properties of the write side, such as `held` and `fence`, describe a hold that writes; those of
+    the read side also describe it, since a writer may read.
+    """
+
+    _copy = staticmethod(copier(AcquireReadWrite, "owner", "request", "wait_ms"))
+
+    def __init__(self, connection: Connection, options: LockOptions, *, write: bool) -> None:
+        named = replace(options, name=object_name(RWLOCK, options.name))
+        super().__init__(connection.line, connection.hold_registry, named)
+        self._write = write
+        self._acquire = AcquireReadWrite(
+            rwlock=options.name,
+            write=write,
+            label=options.label,
+            hold_ms=options.hold_ms,
+            grace_ms=options.grace_ms,
+        )
+
+    def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
+        entering = super()._entering(*arguments, **named)
+        return self._noting(entering) if self._write else entering
+
+    def _noting(self, entering: Operation[H | None]) -> Operation[H | None]:
+        """Acquire as a lock does, and note that the owner writes."""
+        hold = yield from entering
+        if hold is not None:
+            own = hold.own
+            assert own.hold is not None
+            own.write_fence = own.hold.fence
+        return hold
+
+    def _current(self) -> Ownership | None:
+        own = super()._current()
+        if self._write and own is not None and own.hold is not None:
+            return own if own.write_fence == own.hold.fence else None
+        return own
+
+    def _to_release(self) -> tuple[Ownership, int]:
+        """Return the latest acquire of the owner, through whichever side."""
+        return self._latest_of(super()._current())
+
+    def _held_already(self, own: Ownership) -> FencelockError:
+        """Return the error for an owner that holds it, with a protocol that allows that once."""
+        assert own.hold is not None
+        return AlreadyHeldError(
+            f"{titled(own.lock)}: {name_of(own.owner)} holds it already, under fence "
+            f"{own.hold.fence}; with this protocol an owner reads or writes once at a time: "
+            "release it first"
+        )
+
+    def _not_held(self) -> NotHeldError:
+        own = super()._current()
+        if own is None:
+            return super()._not_held()
+        return NotHeldError(
+            f"{titled(own.lock)}: {name_of(own.owner)} holds it to read, not to write"
+        )
+
+    @staticmethod
+    def _is_not_now(error: FencelockError, blocking: bool) -> bool:
+        """Return whether it is held by others; a reader that tries to write gets the refusal."""
+        del blocking
+        return isinstance(error, LockTimeoutError)
+
+    def _downgrading(self) -> Operation[None]:
+        """Turn the hold of the caller into one of a reader, in one step."""
+        own, token = self._to_release()
+        self._channel.check()
+        check_held(self._registry, own, token)
+        assert own.hold is not None
+        fence = own.hold.fence
+        wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.
+        try:
+            yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
+        except UnsupportedError:
+            own.write_fence = wrote
+            raise
+
+
+class BaseRWLock(Generic[S]):
+    """One read/write lock of the cluster, with its two sides."""
+
+    _side_type: Callable[..., S]
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        timeout: float | None,
+        owner: str | None,
+        label: str,
+        duration: float | None,
+        grace: float | None,
+    ) -> None:
+        connection.line.check()
+        demand(connection.protocol, Guarantee.RWLOCKS)
+        limit = None if promises(connection.protocol, Guarantee.REENTRANT) else 1
+        options = connection.options(
+            name,
+            timeout,
+            owner,
+            label,
+            duration,
+            grace,
+            kind=RWLOCK,
+            reentrant=True,
+            limit=limit,
+        )
+        self._connection = connection
+        self._name = name
+        self._reader = self._side_type(connection, options, write=False)
+        self._writer = self._side_type(connection, options, write=True)
+
+    @property
+    def name(self) -> str:
+        """The name under which all clients know it."""
+        return self._name
+
+    def read(self) -> S:
+        """Return the side that acquires it to read, together with other readers."""
+        return self._reader
+
+    def write(self) -> S:
+        """Return the side that acquires it to write, alone."""
+        return self._writer
+
+    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
+        return self._connection.evicting(object_name(RWLOCK, self._name), fence, operator)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
+
+W = TypeVar("W", bound=BaseRWLock[Any])
+
+
+class RWLockFactory(Factory, Generic[W]):
+    """The part of a client that makes read/write locks."""
+
+    _rwlock_type: type[W]
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> W:
+        """Return the read/write lock called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: see `lock`.
+            owner: the owner; by default the thread or the task, as for `rlock`.
+            label: see `lock`.
+            duration: see `lock`; for reading and for writing (`bakery` only).
+            grace: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no read/write locks, or no deadlines; the
+                text names those that have them.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._rwlock_type(self._begin(), name, timeout, owner, label, duration, grace)
+
+
+class ReadWriteSide(BaseSide[Hold], RLock):
+    """One side of an `RWLock`: a lock like `fencelock.RLock` that acquires to read, or to write."""
+
+    def downgrade(self) -> None:
+        """Turn the hold of this thread from writing into reading, in one step.
+
+        No other owner can write in between. Readers that wait at the head of the queue are granted
+        the lock too. The fence stays the same.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no downgrade (`bakery`).
+            InvalidRequestError: this thread holds the lock to read.
+            NotHeldError: this thread does not hold the lock.
+            LockOwnershipLostError: the hold was lost before. The error is raised until the hold is
+                released.
+            UnavailableError: no node confirmed the downgrade within 10 s. The client repeats the
+                request in the background.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._downgrading())
+
+
+class RWLock(BaseRWLock[ReadWriteSide]):
+    """One read/write lock of the cluster, from `Client.rwlock`: many readers, or one writer.
+
+    ``with rw.read():`` and ``with rw.write():`` hold the lock. `read` and `write` return its two
+    sides, which have the methods of `fencelock.RLock`. The owner is the thread, or the ``owner``
+    given to `Client.rwlock`. It must release as often as it acquired.
+
+    Claims are served in order: a reader that comes after a waiting writer waits for that writer. An
+    owner that reads may read again at once. An owner that writes may also read; it goes on writing
+    until it has released as often as it acquired, or until `ReadWriteSide.downgrade`. An owner that
+    reads and requests to write gets `AlreadyHeldError`: it must release first.
+
+    On `bakery`, an owner that holds the lock cannot acquire it again at all (`AlreadyHeldError`),
+    and there is no downgrade.
+    """
+
+    _side_type = ReadWriteSide
+
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holders and the queue, in order; see `Client.status`.
+
+        Of a writer, `Contender.times` is `LockStatus.permits`; of a reader, the number of times
+        that it holds the lock.
+        """
+        return self.read().status(read, max_age)
+
+    def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the hold under ``fence`` from its owner; see `Client.evict`."""
+        return drive(self._evicting(fence, operator))
+
+
+class AsyncReadWriteSide(BaseSide[AsyncHold], AsyncRLock):
+    """One side of an `RWLock`: a lock like `fencelock.aio.RLock` that acquires to read or write."""
+
+    async def downgrade(self) -> None:
+        """Turn this task's hold, which is one to write, into one to read, in one step."""
+        await drive_async(self._downgrading())
+
+
+class AsyncRWLock(BaseRWLock[AsyncReadWriteSide]):
+    """One read/write lock of the cluster, from `fencelock.aio.Client.rwlock`.
+
+    ``async with rw.read():`` and ``async with rw.write():`` hold it. Rules and errors are those of
+    `fencelock.RWLock`; the owner is the task.
+    """
+
+    _side_type = AsyncReadWriteSide
+
+    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holders and the queue, in order."""
+        return await self.read().status(read, max_age)
+
+    async def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the hold under ``fence`` from its owner."""
+        return await drive_async(self._evicting(fence, operator))

@@ -1,0 +1,336 @@
+"""Semaphores: what both clients share, then the class of each client."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.name import check_new_lock_name, object_name, titled
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.error import FencelockError
+from fencelock.actors.message import copier
+from fencelock.cluster.client.base_lock import BaseLock
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.hold import BaseHold, give_back, releasing
+from fencelock.cluster.client.hold_registry import Ownership
+from fencelock.cluster.client.lock import AsyncExiting, AsyncHold, Exiting, Hold
+from fencelock.cluster.client.lock_options import (
+    LockOptions,
+    check_int,
+    check_name_type,
+    checked,
+    wait_ms_of,
+)
+from fencelock.cluster.client.loop import drive_async
+from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.owner import task_here
+from fencelock.cluster.client.settings import Read, age_ms_of
+from fencelock.cluster.guarantee import Guarantee, demand
+
+H = TypeVar("H", bound=BaseHold)
+
+Part = tuple[Ownership, int, int, bool]
+"""The owner and the token of a hold, the permits of it to release, and whether that is all."""
+
+
+class BaseSemaphore(BaseLock[H]):
+    """One semaphore of the cluster. Each acquire is a separate owner.
+
+    Any thread or task that has the object may release permits that were acquired through it. Its
+    properties (`fence`, `held`, `lost`) describe its current hold, as with a lock.
+    """
+
+    _copy = staticmethod(copier(AcquirePermits, "owner", "request", "wait_ms"))
+
+    def __init__(
+        self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
+    ) -> None:
+        connection.line.check()
+        check_name_type(name, SEMAPHORE)
+        check_new_lock_name(name, SEMAPHORE)
+        wait_ms_of(timeout)
+        demand(connection.protocol, Guarantee.SEMAPHORES)
+        allowed = f"an int from 1 to {PERMITS_MAX}"
+        check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
+        self._template = checked(
+            AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
+        )
+        options = LockOptions(object_name(SEMAPHORE, name), timeout, label=label)
+        super().__init__(connection.line, connection.hold_registry, options)
+        self._acquire = self._template
+        self._evicting = connection.evicting
+        self._guard = threading.Lock()
+        self._given_back: dict[int, int] = {}
+        """The permits of acquires that were given back, perhaps unconfirmed, by their tokens."""
+        self._prune_at = 1
+
+    @property
+    def permits(self) -> int:
+        """The number of permits, which all clients must agree on while any is held."""
+        return self._template.permits
+
+    def _asking(self, amount: int) -> AcquirePermits:
+        """Return the request for ``amount`` permits.
+
+        Raises:
+            TypeError: ``amount`` is no int.
+            ValueError: there are never so many.
+
+        """
+        template, most = self._template, self.permits
+        if type(amount) is int and amount == template.amount:
+            return template
+        check_int("n", amount, f"an int from 1 to {most}", lambda n: 1 <= n <= most, ValueError)
+        return replace(template, amount=amount)
+
+    def _prune(self) -> None:
+        """Forget released holds, once they may be more than half of all remembered ones."""
+        with self._guard:
+            if len(self._acquired) < self._prune_at:
+                return
+            for one in tuple(self._acquired):
+                if not one[1].is_unreleased(one[2]):
+                    self._acquired.remove(one)
+                    self._given_back.pop(one[2], None)
+            self._prune_at = 2 * len(self._acquired) + 1
+
+    def _releasing(self) -> Operation[None]:
+        """Release one permit, as the end of ``with`` does."""
+        return self._releasing_permits(1)
+
+    def _releasing_permits(self, amount: int) -> Operation[None]:
+        """Release permits like a semaphore's `release`."""
+        known = self._acquired[:]
+        if len(known) == 1:  # Nearly always: `_take` would find the same.
+            _, own, token, held = known[0]
+            if held == amount and token in own.levels and token not in self._given_back:
+                return self._releasing_all(own, token, amount)
+        return self._releasing_parts(amount)
+
+    def _releasing_all(self, own: Ownership, token: int, amount: int) -> Operation[None]:
+        """Release all permits of the only hold."""
+        mine = False
+        try:
+            with self._guard:
+                if token not in self._given_back:
+                    mine = True
+                    self._given_back[token] = amount
+            if mine:
+                yield from releasing(self._channel, self._registry, own, token)
+            else:  # Another thread was faster.
+                yield from self._releasing_parts(amount)
+        except FencelockError:
+            raise
+        except BaseException:
+            if mine:
+                give_back(self._channel, self._registry, own, token)
+            raise
+
+    def _releasing_parts(self, amount: int) -> Operation[None]:
+        """Release permits of several holds: all of them, even if one release fails."""
+        self._channel.check()
+        parts = self._take(amount)
+        failure: FencelockError | None = None
+        while parts:
+            own, token, count, whole = parts.pop(0)
+            try:
+                if whole:
+                    yield from releasing(self._channel, self._registry, own, token)
+                else:
+                    yield from self._channel.ask(self._part_of(own, count))
+            except FencelockError as error:
+                failure = failure or error
+            except BaseException:
+                if whole:
+                    give_back(self._channel, self._registry, own, token)
+                self._release_later(parts)
+                raise
+        if failure is not None:
+            raise failure
+
+    def _take(self, amount: int) -> list[Part]:
+        """Choose the holds to release: this thread's or task's own, the latest first, then others.
+
+        Raises:
+            TypeError: ``amount`` is no int.
+            ValueError: fewer permits are held through this object.
+
+        """
+        check_int("n", amount, "an int of at least 1", lambda n: n >= 1, ValueError)
+        here, parts, left = self._here(), list[Part](), amount
+        with self._guard:
+            acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
+            mine = [one for one in reversed(acquired) if one[0] == here]
+            for _, own, token, held in (*mine, *(one for one in acquired if one[0] != here)):
+                count = held - self._given_back.get(token, 0)
+                if count and left:
+                    parts.append((own, token, min(count, left), count <= left))
+                    left -= min(count, left)
+            if left:
+                raise ValueError(
+                    f"{titled(self._options.name)}: {amount} permits were released, "
+                    f"{amount - left} are held through this object"
+                )
+            for _, token, count, _ in parts:
+                self._given_back[token] = self._given_back.get(token, 0) + count
+        return parts
+
+    def _part_of(self, own: Ownership, amount: int) -> ReleasePermits:
+        assert own.hold is not None
+        name, fence = self._template.semaphore, own.hold.fence
+        return ReleasePermits(semaphore=name, fence=fence, amount=amount, owner=own.owner)
+
+    def _release_later(self, parts: list[Part]) -> None:
+        """Leave the rest of an interrupted release to the session."""
+        for own, token, amount, whole in parts:
+            if not whole:
+                self._channel.tell(self._part_of(own, amount))
+            else:
+                give_back(self._channel, self._registry, own, token)
+
+    def __repr__(self) -> str:
+        with self._guard:
+            held = sum(
+                amount - self._given_back.get(token, 0)
+                for _, own, token, amount in self._acquired
+                if own.is_unreleased(token)
+            )
+        return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
+
+
+P = TypeVar("P", bound=BaseSemaphore[Any])
+
+
+class SemaphoreFactory(Factory, Generic[P]):
+    """The part of a client that makes semaphores."""
+
+    _semaphore_type: type[P]
+
+    def semaphore(
+        self, name: str, permits: int, *, timeout: float | None = None, label: str = ""
+    ) -> P:
+        """Return the semaphore called ``name``, which has ``permits``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            permits: how many are held at most at a time, 1 to 2,147,483,647. A semaphore that
+                nobody holds leaves no state; while it is held, an acquire that names another
+                number is refused.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no semaphores; the text says which one
+                does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._semaphore_type(self._begin(), name, permits, timeout, label)
+
+
+class Semaphore(BaseSemaphore[Hold], Exiting):
+    """One semaphore of the cluster, from `Client.semaphore`. Any thread may use it.
+
+    At most ``permits`` are held at a time, by all clients together. Claims are served in their
+    order: a large one at the head of the queue keeps smaller ones waiting, and nobody overtakes.
+
+    As with ``threading.BoundedSemaphore``, any thread that has the object may release, and
+    releasing more permits than were acquired raises. Permits stay held when their thread ends,
+    until the client is closed, or loses its session: see `fencelock.Lock`, also for callbacks and
+    ``with``.
+    """
+
+    _hold_type = Hold
+
+    def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> Hold | None:
+        """Wait for ``n`` permits and hold them, all at once.
+
+        Args:
+            n: number of permits, at most all permits of the semaphore.
+            blocking: whether to wait.
+            timeout: see `fencelock.Lock.acquire`.
+
+        Returns:
+            The hold, which is true and has its own fence. Its ``release`` gives back the rest of
+            the ``n`` permits. None if the time ran out; without ``blocking`` also if the permits
+            are not free, or others wait for some.
+
+        Raises:
+            InvalidRequestError: the semaphore has another number of permits at the cluster.
+            ValueError: ``n`` or ``timeout`` is out of its range, or ``timeout`` is given without
+                ``blocking``.
+            FencelockError: as `fencelock.Lock.acquire`.
+
+        """
+        return drive(self._acquiring((), blocking, timeout, self._asking(n)))
+
+    def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
+
+        Raises:
+            ValueError: fewer are held through this object; none is given back.
+            LockOwnershipLostError: some were lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing_permits(n))
+
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holders and the queue, in order; see `Client.status`.
+
+        `LockStatus.holders` has the first 1,000 holders, and `Contender.times` the permits of each.
+        """
+        return drive(self._inspecting(age_ms_of(read, max_age)))
+
+    def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the permits of the hold under ``fence``; see `Client.evict`."""
+        return drive(self._evicting(self._options.name, fence, operator))
+
+    def __enter__(self) -> Hold:
+        """Hold one permit and return the hold, or raise; see `fencelock.Lock`."""
+        return drive(self._held_now())
+
+
+class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
+    """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
+
+    Arguments, values and errors are those of `fencelock.Semaphore`. A cancelled acquire leaves
+    nothing held, a cancelled release still happens.
+    """
+
+    _hold_type = AsyncHold
+    _here = staticmethod(task_here)
+
+    async def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> AsyncHold | None:
+        """Wait until ``n`` permits are free, then take all of them together."""
+        return await drive_async(self._acquiring((), blocking, timeout, self._asking(n)))
+
+    async def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this task acquired last, then the oldest."""
+        await drive_async(self._releasing_permits(n))
+
+    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holders and the queue, in order."""
+        return await drive_async(self._inspecting(age_ms_of(read, max_age)))
+
+    async def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the permits of the hold under ``fence``."""
+        return await drive_async(self._evicting(self._options.name, fence, operator))
+
+    async def __aenter__(self) -> AsyncHold:
+        """Hold one permit and return the hold, or raise."""
+        return await drive_async(self._held_now())

@@ -1,0 +1,152 @@
+"""The channel from a user's threads or tasks to the session role of their client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Protocol
+
+import pykka
+
+from fencelock.actors.api.message import Inspect, LockStatus
+from fencelock.actors.error import ClosedError, OverloadedError, UnavailableError
+from fencelock.actors.message import Event, Message
+from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.host.fork import ForkCounter
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.transport.codec import pack
+
+
+class SessionRole(Protocol):
+    """The session role, as threads reach it (`fencelock.cluster.host.dispatcher.RoleRef`)."""
+
+    def submit(self, message: Event, reply: AskReply, /) -> None:
+        """Send the well-typed request ``message``; the answer or the error goes to ``reply``."""
+        ...
+
+    def abandon(self, reply: AskReply, /) -> None:
+        """Withdraw the request of ``reply``."""
+        ...
+
+    def tell(self, message: Event) -> None:
+        """Send ``message`` without expecting an answer."""
+        ...
+
+
+class SessionChannel:
+    """Carries requests of any thread to the session, and refuses them when there is none."""
+
+    def __init__(self, session: SessionRole) -> None:
+        self.closed = False
+        self.submit = session.submit
+        """Send a request without waiting; `answer` waits for its reply. Call `check` first.
+
+        The request must be well-typed: check a user's arguments before.
+        """
+        self.ends_at: float | None = None
+        """The time by which `ask` must be answered (s, of ``time.monotonic``), if any."""
+        self._session = session
+        self._pid = os.getpid()
+        self.forks = ForkCounter.forks
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that connected."""
+        return ForkCounter.forks != self.forks
+
+    def check(self) -> None:
+        """Refuse if the session cannot be reached.
+
+        Raises:
+            ClosedError: the client is closed, or this is a forked process.
+
+        """
+        if ForkCounter.forks != self.forks:
+            raise ClosedError(self.why_forked())
+        if self.closed:
+            raise ClosedError("this client is closed: connect anew")
+
+    def why_forked(self) -> str:
+        """Return why a forked process cannot use this client, and what to do."""
+        return (
+            f"this client belongs to process {self._pid}, which forked process {os.getpid()}: "
+            "connect anew after a fork"
+        )
+
+    def ask(self, message: Event) -> Operation[Any]:
+        """Send a request, and end with the session's answer, whenever it comes.
+
+        A caller that stops waiting withdraws the request.
+
+        Raises:
+            ClosedError: the client is closed, was closed meanwhile, or was forked.
+            UnavailableError: no node answered in time.
+            FencelockError: the refusal, as its own error.
+            TypeError: a field of ``message`` is of another type than it was declared.
+
+        """
+        if isinstance(message, Message):
+            pack(message)  # Checks a user's arguments: roles trust the types of local messages.
+        reply = AskReply()
+        try:
+            self.check()
+            self.submit(message, reply)
+            return (yield from self.answer(reply, self.ends_at))
+        except BaseException:
+            if not reply.done:
+                self.abandon(reply)
+            raise
+
+    def answer(self, reply: AskReply, ends_at: float | None = None) -> Operation[Any]:
+        """End with the answer in ``reply``, which comes by ``ends_at`` if that is given.
+
+        Raises:
+            ClosedError: the client was closed before it came.
+            UnavailableError: it did not come in time.
+            FencelockError: the refusal, as its own error.
+
+        """
+        try:
+            if ends_at is None:
+                return (yield reply)
+            return (yield AwaitReply(reply, max(0.0, ends_at - time.monotonic())))
+        except TimeoutError:
+            if ends_at is None or reply.done:
+                raise
+            raise UnavailableError("no node answered in time") from None
+        except pykka.ActorDeadError:
+            raise closed_meanwhile() from None
+
+    def left_s(self, most: float) -> float:
+        """Return the time until ``ends_at`` (s), at most ``most``."""
+        return (
+            most if self.ends_at is None else max(0.0, min(most, self.ends_at - time.monotonic()))
+        )
+
+    def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
+        """End with the status of ``lock``; ``age_ms`` as in `Inspect`."""
+        status = yield from self.ask(Inspect(lock=lock, age_ms=age_ms))
+        assert isinstance(status, LockStatus)
+        return status
+
+    def abandon(self, reply: AskReply) -> None:
+        """Make the session forget a request, and cancel its effect."""
+        if not self.forked:
+            self._session.abandon(reply)
+
+    def hand_over(self, message: Event, reply: AskReply) -> None:
+        """Send ``message`` if this is its process; nobody waits for the ``reply``."""
+        if not self.forked:
+            self.submit(message, reply)
+
+    def tell(self, message: Event) -> None:
+        """Send ``message`` if the session can be reached; if not, open requests fail elsewhere."""
+        if not self.forked:
+            with contextlib.suppress(pykka.ActorDeadError, OverloadedError):
+                self._session.tell(message)
+
+
+def closed_meanwhile() -> ClosedError:
+    """Return the error for a request that was open when the client was closed."""
+    return ClosedError("this client was closed before an answer came")

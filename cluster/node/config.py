@@ -1,0 +1,603 @@
+"""The configuration of a cluster: one TOML file, the same for every node."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from fencelock.actors.api.membership_message import NODE_ID, PORT_MAX, is_endpoint
+from fencelock.actors.api.name import WAIT_MS_MAX
+from fencelock.actors.bakery.config import (
+    GRACE_MS,
+    HOLD_MS,
+    LEADERS_MAX,
+    LEASE_MS,
+    OBTENTION_MS,
+    OFF,
+    PRIORITY,
+    TERM_MS_MIN,
+    BakeryTiming,
+    Terms,
+)
+from fencelock.actors.bakery.ticket import TERM_MS_MAX
+from fencelock.actors.error import ConfigError
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
+from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIME_MS_MAX, TIMING, Timing, derived
+from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.node.environment import NO_OVERRIDES, Overrides, merged, read_overrides
+from fencelock.cluster.node.topology import ProtocolSettings
+
+NODES_MAX = 64
+"""The most nodes of a cluster. Every node talks to every other: 64 means 63 links a node."""
+CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
+LISTEN = re.compile(r"tcp://(\*|[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[0-9]{1,5})")
+"""An address to bind to: ``*``, or an IP address of the machine, and a port."""
+FOLDER = re.compile(r"[^\0]+")
+DURABILITIES = ("fsync", "memory")
+METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
+JOURNAL_BYTES_MIN = 64 << 10
+"""`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
+JOURNAL_BYTES_MAX = 1 << 30
+"""`paxos`: above this (bytes) a node would read its journal for minutes at a start."""
+
+HEARTBEAT_MS_MIN = 10
+"""`paxos`: below this (ms) a node would be busy with heartbeats."""
+
+TARGETS = (0, 3, 5, 7)
+"""`paxos`: the numbers of members that the leader keeps by itself, 0 for none. An even number
+survives no more failures than the odd one below it."""
+REPLACE_S_MIN, REPLACE_S_MAX = 1.0, 86_400.0
+"""`paxos`: the bounds of the time after which a silent member is replaced (s): above a failover."""
+
+QUOTA_MAX = 10_000_000
+"""The largest quota of a client, in its own unit."""
+
+PRIORITY_OFF = "off"
+PRIORITIES = range(1, 15)
+"""The smaller the number, the likelier the node leads (`bakery`), or becomes a member (`paxos`)."""
+MS_PER_S = 1_000
+TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
+"""`bakery`: the bounds of terms in the config (s); the minimum is a few network delays."""
+
+UNLIMITED = "unlimited"
+"""`bakery`: an acquire timeout as long as a wait can be."""
+
+
+def _matching(pattern: re.Pattern[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if pattern.fullmatch(value) is None:
+            raise ValueError(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _one_of(values: tuple[str, ...]) -> AfterValidator:
+    return _matching(re.compile("|".join(values)))
+
+
+def _target(value: int) -> int:
+    if value not in TARGETS:
+        raise ValueError(value)
+    return value
+
+
+def _address(value: str) -> str:
+    if not is_endpoint(value):
+        raise ValueError(value)
+    return value
+
+
+def _listen(value: str) -> str:
+    match = LISTEN.fullmatch(value)
+    if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
+        raise ValueError(value)
+    return value
+
+
+def _priority(value: object) -> int | str:
+    if value == PRIORITY_OFF:
+        return PRIORITY_OFF
+    if isinstance(value, int) and not isinstance(value, bool) and value in PRIORITIES:
+        return value
+    raise ValueError(value)
+
+
+def _obtention(value: object) -> float | str:
+    if value == UNLIMITED:
+        return UNLIMITED
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)  # noqa: TRY004  # Reported as any value that is not allowed.
+    if not TERM_S_MIN <= value <= TERM_S_MAX:
+        raise ValueError(value)
+    return float(value)
+
+
+class Strict(BaseModel):
+    """A table in which every key must be known, and of the right type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+Metrics = Annotated[str, _matching(re.compile(METRICS))]
+Time = Annotated[int, Field(ge=1, le=TIME_MS_MAX)]
+Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
+
+
+class _Node(Strict):
+    address: Annotated[str, AfterValidator(_address)]
+    listen: Annotated[str, AfterValidator(_listen)] | None = None
+    priority: Annotated[int | Literal["off"], PlainValidator(_priority)] = PRIORITY
+    metrics: Metrics | None = None
+
+
+class _Bakery(Strict):
+    round_trip_ms: Annotated[int, Field(ge=1, le=ROUND_TRIP_MS_MAX)] = TIMING.round_trip_ms
+    duration: Term = HOLD_MS / MS_PER_S
+    grace: Term = GRACE_MS / MS_PER_S
+    least: Term = TERM_MS_MIN / MS_PER_S
+    max_hold: Annotated[float, Field(ge=2 * TERM_S_MIN, le=2 * TERM_S_MAX)] = LEASE_MS / MS_PER_S
+    obtention: Annotated[float | Literal["unlimited"], PlainValidator(_obtention)] = (
+        OBTENTION_MS / MS_PER_S
+    )
+
+
+class _Central(Strict):
+    server: str | None = None
+    journal: bool = False
+
+
+class _Paxos(Strict):
+    durability: Annotated[str, _one_of(DURABILITIES)] = "fsync"
+    journal_bytes: Annotated[int, Field(ge=JOURNAL_BYTES_MIN, le=JOURNAL_BYTES_MAX)] = JOURNAL_BYTES
+    round_trip_ms: Annotated[int, Field(ge=1, le=ROUND_TRIP_MS_MAX)] = TIMING.round_trip_ms
+    heartbeat_ms: Annotated[int, Field(ge=HEARTBEAT_MS_MIN, le=TIME_MS_MAX)] = TIMING.heartbeat_ms
+    lease_ms: Time | None = None
+    isolated_ms: Time | None = None
+    election_ms: Time | None = None
+    rank_ms: Time | None = None
+    target_members: Annotated[int, AfterValidator(_target)] = 0
+    replace_after_s: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
+        NO_TARGET.silent_ms / MS_PER_S
+    )
+
+    def target(self) -> MemberTarget:
+        """Return the number of members at which the leader keeps the group."""
+        return MemberTarget(self.target_members, _ms(self.replace_after_s))
+
+    def timing(self) -> Timing:
+        """Return the times of members; see `timing.derived`."""
+        return derived(
+            self.heartbeat_ms,
+            self.lease_ms,
+            self.isolated_ms,
+            self.election_ms,
+            self.rank_ms,
+            self.round_trip_ms,
+        )
+
+
+Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
+
+
+class _Limits(Strict):
+    connections: Quota = DEFAULT_QUOTAS.connections
+    requests_per_s: Quota = DEFAULT_QUOTAS.requests_per_s
+    requests: Quota = DEFAULT_QUOTAS.requests
+    queries: Quota = DEFAULT_QUOTAS.queries
+    sessions: Quota = DEFAULT_QUOTAS.sessions
+    unread_kib: Quota = DEFAULT_QUOTAS.unread_kib
+    watches: Quota = DEFAULT_QUOTAS.watches
+
+
+class _Log(Strict):
+    level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
+
+
+class _Security(Strict):
+    keys: Annotated[str, _matching(FOLDER)] | None = None
+    insecure: bool = False
+
+
+class File(Strict):
+    """The whole file."""
+
+    cluster: Annotated[str, _matching(CLUSTER_ID)]
+    protocol: Annotated[str, _one_of(tuple(PROMISES))]
+    data: Annotated[str, _matching(FOLDER)] | None = None
+    nodes: Annotated[
+        dict[Annotated[str, _matching(NODE_ID)], _Node], Field(min_length=1, max_length=NODES_MAX)
+    ]
+    bakery: _Bakery = _Bakery()
+    central: _Central = _Central()
+    paxos: _Paxos = _Paxos()
+    limits: _Limits = _Limits()
+    log: _Log = _Log()
+    security: _Security = _Security()
+    metrics: Metrics | None = None
+
+
+_TERM = f"{TERM_S_MIN:g} to {TERM_S_MAX:g} s"
+
+ALLOWED = {
+    "": "one of " + ", ".join(File.model_fields),
+    "cluster": 'a name of 1 to 64 of a-z, 0-9 and - like "orders"',
+    "protocol": "one of " + ", ".join(f'"{name}"' for name in PROMISES),
+    "data": 'a folder like "./data"',
+    "nodes": f"1 to {NODES_MAX} tables like [nodes.n1]",
+    "nodes.*": (
+        "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - "
+        'that begins with a letter or digit, like "n1"'
+    ),
+    "nodes.*.address": (
+        'an address the other nodes can reach like "tcp://10.0.0.1:4040" (set listen beside it '
+        'to bind to another, like "tcp://0.0.0.0:4040")'
+    ),
+    "nodes.*.listen": (
+        'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use address)'
+    ),
+    "nodes.*.priority": '1 to 14, the smaller the likelier to lead or to become a member, or "off"',
+    "bakery": "a table with " + " and ".join(_Bakery.model_fields),
+    "bakery.duration": _TERM,
+    "bakery.grace": _TERM,
+    "bakery.least": _TERM,
+    "bakery.max_hold": f"{2 * TERM_S_MIN:g} to {2 * TERM_S_MAX:g} s",
+    "bakery.obtention": f'{_TERM}, or "{UNLIMITED}"',
+    "central": "a table with " + " and ".join(_Central.model_fields),
+    "central.server": 'the id of a node like "n1"',
+    "central.journal": "true or false",
+    "paxos": "a table with " + " and ".join(_Paxos.model_fields),
+    "paxos.durability": "one of " + ", ".join(f'"{kind}"' for kind in DURABILITIES),
+    "paxos.journal_bytes": f"{JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes",
+    "bakery.round_trip_ms": f"1 to {ROUND_TRIP_MS_MAX} ms",
+    "paxos.round_trip_ms": f"1 to {ROUND_TRIP_MS_MAX} ms",
+    "paxos.heartbeat_ms": f"{HEARTBEAT_MS_MIN} to {TIME_MS_MAX} ms",
+    **dict.fromkeys(
+        ("paxos.lease_ms", "paxos.isolated_ms", "paxos.election_ms", "paxos.rank_ms"),
+        f"1 to {TIME_MS_MAX} ms",
+    ),
+    "paxos.target_members": "3, 5 or 7 (an even number survives no more failures), or 0 for none,",
+    "paxos.replace_after_s": f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
+    **dict.fromkeys(
+        ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
+    ),
+    "security": "a table with " + " and ".join(_Security.model_fields),
+    "security.keys": 'a folder like "./keys", which "fencelock keys init" makes',
+    "security.insecure": "true or false",
+    "limits": "a table with " + " and ".join(_Limits.model_fields),
+    **{f"limits.{key}": f"1 to {QUOTA_MAX}" for key in _Limits.model_fields},
+    "log": "a table with " + " and ".join(_Log.model_fields),
+    "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
+}
+"""The allowed values of each key, as the subject of ``... is expected``."""
+
+TABLES: dict[str, type[Strict]] = {
+    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos,
+    "limits": _Limits, "log": _Log, "security": _Security,
+}  # fmt: skip
+
+
+DEFAULT_PORT = 4040
+"""The nodes of one machine get the ports after this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """A configuration that was checked and is usable."""
+
+    cluster: str
+    """The cluster's id. Frames of a cluster with another id are refused."""
+    protocol: str
+    nodes: dict[str, str]
+    """Node id to address, sorted by id."""
+    settings: ProtocolSettings = field(default_factory=ProtocolSettings)
+    priorities: dict[str, int] = field(default_factory=dict[str, int])
+    """The priorities of nodes that set their own: 1 to 14, or 15 for off."""
+    listens: dict[str, str] = field(default_factory=dict[str, str])
+    """The endpoints of nodes whose address is not one of their own machine; see `listen_of`."""
+    data: Path | None = None
+    """The folder for data that must survive a restart; see `folder_of`."""
+    log_level: str = "INFO"
+    keys: Path | None = None
+    """The folder of the cluster's keys; None where none are used."""
+    insecure: bool = False
+    """Whether nodes without keys may be bound to more than loopback."""
+    metrics: dict[str, str] = field(default_factory=dict[str, str])
+    """The metrics address of each node that serves metrics, ``host:port``."""
+    overrides: tuple[str, ...] = ()
+    """The environment variables that set something."""
+
+    def folder_of(self, node: str) -> Path | None:
+        """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
+        return None if self.data is None else self.data / node
+
+    def listen_of(self, node: str) -> str:
+        """Return the endpoint to which ``node`` is bound: its ``listen``, or else its address."""
+        return self.listens.get(node, self.nodes[node])
+
+    def settings_of(self, node: str) -> ProtocolSettings:
+        """Return the settings of ``node``: the common ones, with its own priority."""
+        if node not in self.priorities:
+            return self.settings
+        return replace(self.settings, priority=self.priorities[node])
+
+
+def load(path: Path) -> Config:
+    """Read the configuration at ``path``. Environment variables override it: see `environment`.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or something in it is not usable;
+            the text has a line for each problem.
+
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path} does not exist: write a starting one with "
+            f'"fencelock init --nodes 3 --config {path}"'
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path} cannot be read: {reason}") from error
+    overrides = read_overrides(File)
+    try:
+        return parse(text, path.parent, overrides)
+    except ConfigError as error:
+        names = ", ".join(sorted(overrides.names.values()))
+        whole = f"{path} with {names} of the environment" if names else str(path)
+        raise ConfigError(f"{whole} is not usable:\n{error}") from error
+
+
+def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Config:
+    """Read a configuration from ``text``. Its relative paths begin at ``folder``.
+
+    Raises:
+        ConfigError: as for `load`.
+
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+    try:
+        file = File.model_validate(merged(document, overrides.document))
+    except ValidationError as error:
+        problems = [_problem(dict(detail), overrides) for detail in error.errors()]
+        raise ConfigError("\n".join(problems)) from error
+    if problems := _contradictions(file):
+        raise ConfigError("\n".join(problems))
+    return Config(
+        cluster=file.cluster,
+        protocol=file.protocol,
+        nodes={node: file.nodes[node].address for node in sorted(file.nodes)},
+        settings=ProtocolSettings(
+            bakery_terms=Terms(
+                hold_ms=_ms(file.bakery.duration),
+                grace_ms=_ms(file.bakery.grace),
+                least_ms=_ms(file.bakery.least),
+                wait_ms=_obtention_ms(file),
+                max_ms=_ms(file.bakery.max_hold),
+            ),
+            bakery_timing=BakeryTiming(file.bakery.round_trip_ms),
+            central_server=file.central.server or "",
+            central_journal=file.central.journal,
+            paxos_journal_bytes=file.paxos.journal_bytes,
+            paxos_memory=file.paxos.durability == "memory",
+            paxos_timing=file.paxos.timing(),
+            paxos_target=file.paxos.target(),
+            quotas=Quotas(**file.limits.model_dump()),
+        ),
+        priorities={
+            node: OFF if isinstance(table.priority, str) else table.priority
+            for node, table in sorted(file.nodes.items())
+            if table.priority != PRIORITY
+        },
+        listens={node: table.listen for node, table in file.nodes.items() if table.listen},
+        data=None if file.data is None else folder / file.data,
+        log_level=file.log.level,
+        keys=None if file.security.keys is None else folder / file.security.keys,
+        insecure=file.security.insecure,
+        metrics={
+            node: at
+            for node, table in sorted(file.nodes.items())
+            if (at := table.metrics or file.metrics)
+        },
+        overrides=tuple(sorted(overrides.names.values())),
+    )
+
+
+def starting_config(
+    addresses: Mapping[str, str], *, cluster: str = "fencelock", protocol: str = "paxos"
+) -> str:
+    """Return a configuration with comments, to begin from.
+
+    Args:
+        addresses: node id to address, see `loopback`.
+        cluster: the cluster's id.
+        protocol: one of `guarantee.PROMISES`.
+
+    Raises:
+        ConfigError: the arguments would give an unusable configuration.
+
+    """
+    tables = "\n".join(
+        f"[nodes.{_key(node)}]\naddress = {_toml(address)}\n" for node, address in addresses.items()
+    )
+    text = _STARTING.format(
+        cluster=_toml(cluster),
+        protocol=_toml(protocol),
+        protocols=" | ".join(PROMISES),
+        nodes=tables,
+        first=_toml(min(addresses, default="n1")),
+    )
+    parse(text, Path())  # Refuse now what loading would refuse.
+    return text
+
+
+def loopback(nodes: int, port: int = DEFAULT_PORT) -> dict[str, str]:
+    """Return addresses for ``nodes`` nodes on this machine, at the ports after ``port``."""
+    return {f"n{n}": f"tcp://127.0.0.1:{port + n}" for n in range(1, nodes + 1)}
+
+
+_STARTING = """\
+# A fencelock cluster. Every node is given this same file:
+#   fencelock serve --config cluster.toml --id n1
+# A variable of the environment overrides a key: FENCELOCK_LOG__LEVEL=DEBUG sets level of [log].
+
+cluster = {cluster}  # a name of a-z, 0-9 and -; frames of another cluster are refused
+protocol = {protocol}  # {protocols}
+data = "./data"  # where nodes keep what must survive a restart; relative to this file
+
+# Where each node is reached, by the other nodes and by clients. A node in a container, or behind
+# NAT, also has listen = "tcp://0.0.0.0:4040", where it is bound.
+{nodes}
+[bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
+duration = 5.0  # default duration of a hold (s); then the holder must release or renew
+grace = 5.0  # time after that until the lock is taken away (s)
+least = 3.0  # shorter durations and graces are refused, and so are shorter defaults
+max_hold = 600.0  # longer leases, duration and grace together, are refused (s)
+obtention = 5.0  # acquire timeout if none is given (s), or "unlimited": a week
+# round_trip_ms = 50  # longest round trip between two nodes, 1 to 1000; the same on all of them
+
+[central]  # read by protocol = "central" only
+# server = {first}  # the node that owns every lock; the first by name if left out
+journal = false  # true: a restarted server keeps its table
+
+[paxos]  # read by protocol = "paxos" only
+durability = "fsync"  # memory: no disk; a node that restarts votes only after all restarted
+# journal_bytes = 8388608  # how much a member writes before it trims its journal
+# round_trip_ms = 50  # longest round trip between two nodes, 1 to 1000; the same on all of them
+# The times below follow from it. Set one only if you know why; the same on all members.
+# heartbeat_ms = 50  # interval between two heartbeats of a leader
+# lease_ms = 250  # time after a heartbeat in which no other leader is elected
+# isolated_ms = 350  # a leader without a majority for so long sends clients elsewhere
+# election_ms = 700  # silence of a leader before the first election
+# rank_ms = 150  # delay between the followers' elections
+# target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
+# replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
+
+# [limits]  # of one client at one node; see docs/operations.md
+# connections = 3000  # from one address; more are closed
+# requests_per_s = 50000  # more are refused for the rest of the second
+# requests = 10000  # commands in flight
+# queries = 256  # reads without a reply
+# sessions = 10000  # open sessions of all clients with one key
+# unread_kib = 2048  # replies that it has not read; then its frames are dropped until it reads
+# watches = 1000  # reads that wait for a change of an object
+
+[log]
+level = "INFO"
+
+[security]  # without keys, nodes serve on loopback only
+# keys = "./keys"  # of nodes, clients and operators: fencelock keys init
+# insecure = true  # serve on other addresses without keys: whoever reaches them may do everything
+"""
+
+
+def _problem(detail: dict[str, Any], overrides: Overrides) -> str:
+    """Return the line that describes a problem found by pydantic."""
+    path = [str(step) for step in detail["loc"] if step != "[key]"]
+    key = overrides.name_of(".".join(path)) or ".".join(_key(step) for step in path)
+    pattern = ".".join("*" if path[0] == "nodes" and i == 1 else s for i, s in enumerate(path))
+    if detail["type"] == "extra_forbidden":
+        known = list(TABLES[pattern.rpartition(".")[0]].model_fields)
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        advice = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(known)}"
+        return f"{key}: not a known key; {advice}"
+    allowed = ALLOWED[pattern]
+    if detail["type"] == "missing":
+        return f"{key}: missing; {allowed} is expected"
+    return _unusable(key, detail["input"], allowed)
+
+
+def _unusable(key: str, value: object, allowed: str) -> str:
+    return f"{key}: {_toml(value)} is not usable: {allowed} is expected"
+
+
+def _contradictions(file: File) -> list[str]:
+    """Return the problems of combinations whose values are allowed one by one."""
+    problems: list[str] = []
+    promise = PROMISES[file.protocol]
+    if len(file.nodes) < promise.nodes_min:
+        problems.append(
+            f'nodes: {len(file.nodes)} is not usable: protocol "{file.protocol}" needs at least '
+            f"{promise.nodes_min} ({promise.why_nodes_min})"
+        )
+    owners: dict[str, str] = {}
+    for node, table in file.nodes.items():
+        first = owners.setdefault(table.address, node)
+        if first != node:
+            problems.append(
+                f'nodes.{node}.address: "{table.address}" is not usable: node {first} has it, '
+                "and every node needs an address of its own"
+            )
+    problems += _problems_of_bakery(file)
+    try:
+        file.paxos.timing()
+    except ValueError as error:
+        problems.append(f"paxos: {error}")
+    server = file.central.server
+    if server is not None and server not in file.nodes:
+        known = ", ".join(_toml(node) for node in sorted(file.nodes))
+        problems.append(_unusable("central.server", server, f"one of {known}"))
+    if file.security.keys is not None and file.security.insecure:
+        problems.append("security.insecure: true is not usable: security.keys is set")
+    if file.central.journal and file.data is None:
+        problems.append(f"data: missing; central.journal = true needs {ALLOWED['data']}")
+    return problems
+
+
+def _problems_of_bakery(file: File) -> list[str]:
+    problems: list[str] = []
+    least = file.bakery.least
+    terms = ("duration", file.bakery.duration), ("grace", file.bakery.grace)
+    for key, value in (*terms, ("obtention", file.bakery.obtention)):
+        if not isinstance(value, str) and value < least:
+            allowed = f"at least bakery.least, {least:g} s,"
+            problems.append(_unusable(f"bakery.{key}", value, allowed))
+    lease = file.bakery.duration + file.bakery.grace
+    if file.bakery.max_hold < lease:
+        allowed = f"at least bakery.duration and bakery.grace together, {lease:g} s,"
+        problems.append(_unusable("bakery.max_hold", file.bakery.max_hold, allowed))
+    off = [node for node, table in sorted(file.nodes.items()) if table.priority == PRIORITY_OFF]
+    seats, left = min(LEADERS_MAX, len(file.nodes)), len(file.nodes) - len(off)
+    if file.protocol == "bakery" and left < seats:
+        problems.append(
+            f'nodes: priority "off" of {", ".join(off)} leaves {left} for the {seats} seats of '
+            "the leaders"
+        )
+    return problems
+
+
+def _obtention_ms(file: File) -> int:
+    obtention = file.bakery.obtention
+    return WAIT_MS_MAX if isinstance(obtention, str) else _ms(obtention)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * MS_PER_S)
+
+
+def _key(step: str) -> str:
+    return step if re.fullmatch(r"[A-Za-z0-9_-]+", step) else _toml(step)
+
+
+def _toml(value: object) -> str:
+    """Return ``value`` much as the file has it; for text, exactly a TOML string."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

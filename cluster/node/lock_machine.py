@@ -1,0 +1,280 @@
+"""The table of fenced locks as the log carries it: commands and snapshots as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from fencelock.actors.api.message import AcquireRequest, Granted, Refused, Released
+from fencelock.actors.api.request import Command
+from fencelock.actors.effect import Fault
+from fencelock.actors.message import Local, Message
+from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
+from fencelock.actors.paxos.message import Figure
+from fencelock.actors.table.message import LogCommand, TablePart
+from fencelock.actors.table.operation import keeps_waiting
+from fencelock.actors.table.operations import COMMANDS, QUERIES
+from fencelock.actors.table.poison import PoisonError
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    Looked,
+    LookUp,
+    ReadHistory,
+    ReadRecords,
+    ReadTable,
+    TableRead,
+)
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.table_snapshot import FrozenPart
+from fencelock.transport.cbor import MalformedFrameError, load, load_each
+from fencelock.transport.codec import decode, encode, trimmed_codec
+
+_CODECS = {command: trimmed_codec(command) for command in COMMANDS}
+_READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
+"""Decoders, by the first item of each command."""
+
+KNOWN_MAX = 4096
+"""Limit of decoded commands kept from when this node writes or admits them until it applies
+them: about as many as are in flight."""
+
+KNOWN_BYTES_MAX = 4 << 10
+"""Maximum size of a command that is kept in decoded form (bytes). It bounds the kept commands to
+16 MiB; larger commands are decoded again."""
+
+PATIENT_MS = 100
+"""Acquires with a shorter timeout than this (ms) are never delayed for batching."""
+
+
+class LockMachine:
+    """A `Machine` over a `LockTable`: the state machine of the `paxos` replicas."""
+
+    def __init__(self) -> None:
+        self.table = LockTable()
+        self.told = 0
+        """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
+        self._restored = False
+        self._known: dict[bytes, LogCommand] = {}
+        """Decoded commands by their bytes, so that this node's commands are not decoded again."""
+
+    def write(self, command: LogCommand) -> bytes:
+        """Return ``command`` as the log carries it.
+
+        Raises:
+            TypeError: a field has a value that its declaration does not allow.
+
+        """
+        written, known = _CODECS[type(command)].write(command), self._known
+        if len(written) > KNOWN_BYTES_MAX:
+            return written
+        if len(known) >= KNOWN_MAX:
+            known.clear()  # Most were for a master elsewhere, and come back as new bytes.
+        known[written] = command
+        return written
+
+    def admits(self, command: bytes) -> bool:
+        """Return whether ``command`` is a command of the table, encoded as on the wire."""
+        if command in self._known:
+            return True
+        read = read_command(command)
+        if read is None or len(command) > KNOWN_BYTES_MAX:
+            return read is not None
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[command] = read
+        return True
+
+    def version_of(self, command: bytes) -> int:
+        """Return the log version that added ``command``."""
+        known = self._known.get(command) or read_command(command)
+        return known.SINCE if isinstance(known, Command) else 1
+
+    def is_patient(self, command: bytes) -> bool:
+        """Return whether ``command`` would wait a while for what others hold or wait for."""
+        known = self._known.get(command)
+        if not isinstance(known, AcquireRequest):
+            return False
+        if known.wait_ms is not None and known.wait_ms < PATIENT_MS:
+            return False
+        return keeps_waiting(self.table, known)
+
+    def advance(self, time_ms: int) -> Sequence[Message]:
+        """Do everything due up to log time ``time_ms``."""
+        outcomes = self.table.advance(time_ms)
+        self.told += _weight((outcomes,))
+        return outcomes
+
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Do ``commands`` at log time ``time_ms``. Unreadable ones do nothing, on every replica."""
+        outcomes: list[Sequence[Message]] = []
+        for command in self._take(commands) if self._known else _read_all(commands):
+            outcomes.append(() if command is None else self.table.apply(time_ms, command))
+        self.told += _weight(outcomes)
+        return outcomes
+
+    def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
+        """Perform ``commands``, but refuse those that damage the table; see `poison`.
+
+        Raises:
+            PoisonError: what fell due raised, so no skip helps.
+
+        """
+        copy, before_granted = self.table.snapshot(), self.table.granted
+        poison: set[int] = set()
+        read = _read_all(commands)
+        while True:
+            outcomes: list[Sequence[Message]] = []
+            try:
+                for place, command in enumerate(read):
+                    if command is None:
+                        outcomes.append(())
+                    elif place in poison and isinstance(command, Command):
+                        due = self.table.advance(time_ms)
+                        outcomes.append([*due, *self.table.refuse_skipped(command, slot, place)])
+                    else:
+                        outcomes.append(self.table.apply(time_ms, command))
+            except PoisonError as error:
+                if error.command is None:
+                    raise
+                poison.add(len(outcomes))
+                self.table = LockTable.restore(copy)
+                self.table.granted = before_granted
+            else:
+                self._restored = True
+                self.told += _weight(outcomes)
+                return outcomes
+
+    def take_faults(self) -> Sequence[Fault]:
+        """Return the exceptions that cost one command each, since the last call."""
+        faults, self.table.faults = self.table.faults, []
+        return faults
+
+    def due_ms(self, before: int | None = None) -> int | None:
+        """Return the log time at which `advance` would next do something, if before ``before``."""
+        return self.table.due_ms(before)
+
+    def read(self, question: Local) -> Local:
+        """Answer a query about the table."""
+        match question:
+            case LookUp():
+                return Looked(report=self.table.status(question.lock))
+            case Browse():
+                asked, most = question, max(0, question.most)
+                lines = self.table.listing(asked.prefix, asked.after, most + 1, unheld=asked.unheld)
+                return Browsed(lines=lines[:most], more=len(lines) > most)
+            case ReadRecords(kind=kind, skip=skip, most=most):
+                return self.table.records(kind, skip, max(0, most))
+            case ReadHistory():
+                return self.table.changes(question.lock, question.after, question.prefix)
+            case ReadTable(query=query):
+                return TableRead(reply=QUERIES[type(query)](self.table, query))
+            case _:
+                raise TypeError(f"{question!r} is no question about locks")
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return the objects that have changed since the last call, or None for any object."""
+        if self._restored:
+            self._restored = False
+            return None
+        histories = self.table.histories
+        return histories.take_changed() if histories.changed else ()
+
+    def snapshot(self) -> Iterator[Part | None]:
+        """Freeze the table, and return it in parts."""
+        frozen = self.table.freeze()
+        return (None if part is None else _TableContent(part) for part in frozen)
+
+    def restore(self, chunks: Sequence[bytes]) -> None:
+        """Take another replica's table in place of this one.
+
+        Raises:
+            ValueError: the chunks are not a table; nothing was changed.
+
+        """
+        try:
+            parts = [decode(chunk) for chunk in chunks]
+        except MalformedFrameError as error:
+            raise ValueError(f"a part of the table cannot be read: {error}") from error
+        self.table = LockTable.restore(tuple(part for part in parts if isinstance(part, TablePart)))
+        self._restored = True
+
+    def digest(self) -> bytes:
+        """Return a hash of the table."""
+        return self.table.digest()
+
+    def fingerprint(self) -> Fingerprint:
+        """Return a digest of the table that is kept up to date as the table changes."""
+        table = self.table
+        counters = (
+            Figure("fence", table.fence),
+            Figure("sessions", len(table.sessions.by_id)),
+            Figure("objects held", len(table.locks) + len(table.pools)),
+            Figure("holds and waits", table.claims),
+            Figure("log time", table.time_ms),
+        )
+        return Fingerprint(state_of(table.numbers()), self.told + table.granted, counters)
+
+    def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
+        """Return ``commands`` decoded, and forget them."""
+        read = list(map(self._known.pop, commands, repeat(None)))
+        if not all(read):
+            unknown = [n for n, command in enumerate(read) if command is None]
+            for n, command in zip(unknown, _read_all([commands[n] for n in unknown]), strict=True):
+                read[n] = command
+        return read
+
+
+class _TableContent(NamedTuple):
+    """A part of the table that is encoded when it is needed."""
+
+    part: FrozenPart
+
+    def encoded(self) -> bytes:
+        """Return the part as a message."""
+        return encode(self.part.thaw())
+
+
+def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
+    """Return a checksum of ``outcomes``: of their kinds and their numbers.
+
+    The factors are odd and have few common divisors. `TableState.granted` already covers the owner
+    and the fence of every grant.
+    """
+    weight = 0
+    for of_command in outcomes:
+        for one in of_command:
+            if type(one) is Granted or type(one) is Released:
+                weight += 0x9E3779B1 * one.TAG * one.request + 0x85EBCA77 * one.count
+            elif type(one) is Refused:
+                weight += 0xC2B2AE3D * one.request + 0x27D4EB2F * one.reason
+            else:
+                weight += one.TAG * 0x165667B1
+    return weight
+
+
+def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
+    """Return each of ``commands`` decoded, or None for one that cannot be read."""
+    values = load_each(commands)
+    if values is None:
+        return [read_command(command) for command in commands]
+    return list(map(_command_in, values))
+
+
+def read_command(command: bytes) -> LogCommand | None:
+    """Return ``command`` decoded, None if it cannot be read."""
+    try:
+        return _command_in(load(command))
+    except MalformedFrameError:
+        return None
+
+
+def _command_in(items: Any) -> LogCommand | None:
+    """Return the command in ``items``, or None if there is none."""
+    try:
+        if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
+            command: LogCommand = _READERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]
+            return command
+    except (MalformedFrameError, LookupError):
+        pass  # Not a command, or one with fields of the wrong number or type.
+    return None

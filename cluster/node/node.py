@@ -1,0 +1,441 @@
+"""A running node: its config, sockets, journal and roles, put together and taken apart."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Self
+
+from fencelock import __version__
+from fencelock.actors.bootstrap_message import Founding, GroupConfig
+from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.error import ConfigError
+from fencelock.actors.message import Message, address_of
+from fencelock.actors.paxos.journal import find_impossible, why_unusable
+from fencelock.actors.proxy.access import RightsChanged
+from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
+from fencelock.cluster.keys import NodeKeys, node_keys, read_list
+from fencelock.cluster.log import note
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.event_log import EventLog
+from fencelock.cluster.node.storage.directory import JournalDamagedError
+from fencelock.cluster.node.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
+from fencelock.cluster.node.topology import NodeContext, keeps_journal, recipe_of
+from fencelock.transport.codec import decode
+from fencelock.transport.descriptors import connections_max, raise_limit
+from fencelock.transport.hub import SocketHub
+from fencelock.transport.keys import KeyGuard
+
+if TYPE_CHECKING:
+    from fencelock.cluster.host.scheduler import Scheduler
+    from fencelock.cluster.node.metrics import MetricsServer
+
+KEYS_S = 10.0
+"""Timeout for using keys that were read again (s)."""
+
+VOTING = frozenset({"bakery", "paxos"})
+"""Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
+
+
+class AssertionsOffError(ConfigError):
+    """Python runs with ``-O``: our invariants would not be checked, so no node starts."""
+
+
+def check_assertions() -> None:
+    """Return if invariants are checked.
+
+    Raises:
+        AssertionsOffError: Python runs with ``-O``.
+
+    """
+    if not __debug__:
+        raise AssertionsOffError(
+            "python -O turns off the checks that a node relies on: start without -O, and without "
+            "PYTHONOPTIMIZE"
+        )
+
+
+class Node:
+    """One node of a cluster, inside this process.
+
+    Use `Node.start`; then ``node.proxy.ask(Acquire(lock="orders/42"))`` from any thread. It leaves
+    nothing running after `stop`, which ``with`` and the end of the process call. After a fork only
+    the parent may use it.
+
+    Attributes:
+        id: its name in the config.
+        address: where others reach it (``tcp://host:port``).
+        proxy: the reference of the role that serves callers inside this process: the node's own
+            client session. ``ref("proxy")`` is the `Proxy` itself, which serves the clients.
+
+    """
+
+    def __init__(
+        self, node_id: str, address: str, dispatcher: Dispatcher, *, closing_s: float = 0.0
+    ) -> None:
+        self.id = node_id
+        self.address = address
+        self._closing_s = closing_s
+        self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
+        self._dispatcher = dispatcher
+        self._metrics: MetricsServer | None = None
+        self._keys: tuple[Path, KeyGuard] | None = None
+        """The folder of the keys, and what checks them, where keys are used."""
+        atexit.register(self.stop)
+
+    @classmethod
+    def start(
+        cls,
+        config: Config,
+        node_id: str,
+        *,
+        spins: bool = False,
+        found: bool = False,
+        found_again: bool = False,
+        new: bool = False,
+    ) -> Self:
+        """Bind the sockets of ``node_id``, read its journal, and begin to serve.
+
+        The process's limit of open files is raised as far as the system allows.
+
+        ``spins`` is for a process with no other work; see `fencelock.transport.polling.Poller`.
+
+        ``found`` begins a new cluster with the other configured nodes, if this node has an empty
+        journal and none of them knows the cluster (`paxos`, `bakery`). Give it at the first start
+        of a cluster, and at no later one. The nodes first listen for a second or two whether a
+        member of the cluster is left. With ``new`` they do not: the caller has just made the empty
+        folders of all nodes. ``found_again`` also gives up a cluster that others know.
+
+        Raises:
+            ConfigError: the config has no such node, or lacks something that the node needs, or
+                the node's address cannot be bound (then from a ``zmq.ZMQError``).
+            AssertionsOffError: Python runs with ``-O``.
+            fencelock.cluster.node.storage.directory.JournalDamagedError: the journal is not
+                readable.
+            fencelock.cluster.node.storage.directory.JournalForeignError: the journal belongs to
+                another node, cluster or set of members.
+
+        """
+        check_assertions()
+        if node_id not in config.nodes:
+            known = ", ".join(config.nodes)
+            raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
+        if config.keys is None:
+            check_bound_privately(config, node_id)
+        journal = _open_journal(config, node_id)
+        try:
+            founding = Founding.ONCE if found else Founding.NO
+            if new:
+                founding = Founding.NEW
+            if found_again:
+                founding = Founding.AGAIN
+            return cls._start(config, node_id, journal, founding, spins=spins)
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
+
+    @classmethod
+    def _start(
+        cls,
+        config: Config,
+        node_id: str,
+        journal: Journal | None,
+        founding: Founding,
+        *,
+        spins: bool,
+    ) -> Self:
+        keys = None if config.keys is None else node_keys(config.keys, node_id)
+        boot = secrets.randbits(63)
+        records, journal_id = _records_of(journal, config, node_id)
+        seat = NodeContext(
+            node=node_id,
+            nodes=tuple(sorted(config.nodes)),
+            endpoints=config.nodes,
+            version=__version__,
+            boot=boot,
+            random=Random(boot),
+            first_stamp=_first_stamp(),
+            settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
+            journal=records,
+            rights=None if keys is None else keys.rights,
+            journal_id=journal_id,
+            founding=founding,
+        )
+        cast = recipe_of(config.protocol)(seat)
+        counters: Counter[str] = Counter()
+        hub = _hub(config, node_id, boot, keys, counters, spins=spins)
+        _log_start(config, node_id, journal, records, journal_id)
+        unheard = hub.unheard if config.protocol in VOTING else list[str]
+        try:
+            dispatcher = Dispatcher(
+                node_id,
+                hub,
+                members=frozenset(config.nodes) - {node_id},
+                journal=journal,
+                counters=counters,
+                watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
+                unheard=unheard,
+            )
+            dispatcher.start(cast)
+        except BaseException:
+            hub.close()
+            raise
+        address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
+        node = cls(node_id, address, dispatcher, closing_s=cast.closing_s)
+        if config.keys is not None and keys is not None:
+            node._keys = config.keys, keys.guard
+        if node_id in config.metrics:
+            node.serve_metrics(config.metrics[node_id], config.cluster)
+        return node
+
+    def reload_keys(self) -> None:
+        """Read the list of keys again: those that are added are known, those that are gone closed.
+
+        This node's own keys change when it starts.
+
+        Raises:
+            ConfigError: no keys are used, or the list is not usable; the former one stays in force.
+
+        """
+        if self._keys is None:
+            raise ConfigError("security.keys: missing in the configuration; no key can be read")
+        folder, guard = self._keys
+        known = read_list(folder)
+
+        def use(scheduler: Scheduler) -> None:
+            proxy = scheduler.roles[address_of(self.id, "proxy")]
+            scheduler.post(proxy, scheduler.here, RightsChanged(rights=known.rights))
+            guard.replace(known.bound)  # Only now: the proxy must know a key before its requests.
+
+        self._dispatcher.read(use, KEYS_S)
+        text = f"{self.id} read its keys: {', '.join(known.keys)}"
+        note(self.id, "INFO", text, event="keys_read", keys=len(known.keys))
+
+    def serve_metrics(self, at: str, cluster: str) -> str:
+        """Serve metrics at ``at`` (``host:port``) until the node stops; return where that is.
+
+        Raises:
+            ConfigError: it cannot listen there; the node has been stopped.
+
+        """
+        from fencelock.cluster.node.metrics import MetricsServer  # noqa: PLC0415 (only if wanted)
+
+        try:
+            self._metrics = MetricsServer(at, self._dispatcher, cluster)
+        except ConfigError:
+            self.stop()
+            raise
+        return self._metrics.address
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The exception that stopped the node, if it did not stop in order."""
+        return self._dispatcher.failure
+
+    def ref(self, role: str) -> RoleRef:
+        """Return the reference of the role named ``role``, such as ``"clock"``."""
+        return self._dispatcher.ref(address_of(self.id, role))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the node has stopped (s; None: without limit); return whether it has."""
+        return self._dispatcher.stopped.wait(timeout)
+
+    def stop(self, timeout: float | None = 10.0) -> bool:
+        """Stop in order; return whether everything has stopped within ``timeout`` (s).
+
+        The node first gives back what callers inside this process hold; on `paxos` a master then
+        lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
+        ``cluster/node/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
+        """
+        atexit.unregister(self.stop)
+        stopped = self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.close()
+        return stopped
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+def _hub(
+    config: Config,
+    node_id: str,
+    boot: int,
+    keys: NodeKeys | None,
+    counters: Counter[str],
+    *,
+    spins: bool,
+) -> SocketHub:
+    return SocketHub(
+        node=node_id,
+        boot=boot,
+        cluster=config.cluster,
+        listen=config.listen_of(node_id),
+        peers={node: at for node, at in config.nodes.items() if node != node_id},
+        spins=spins,
+        connections_max=connections_max(raise_limit()),
+        key=None if keys is None else keys.link,
+        guard=None if keys is None else keys.guard,
+        quotas=config.settings.quotas,
+        count=lambda name, times: counters.update({name: times}),
+    )
+
+
+def check_bound_privately(config: Config, node_id: str) -> None:
+    """Refuse to serve without keys on an address that is not loopback, and warn if that is wanted.
+
+    Raises:
+        ConfigError: the configuration does not say that it may be.
+
+    """
+    at = config.listen_of(node_id)
+    host = at.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return
+    if host == "localhost":
+        return
+    if not config.insecure:
+        raise ConfigError(
+            f"nodes.{node_id}: without keys a node serves on loopback only, and {at} is not: "
+            'whoever reaches it could take every lock. Run "fencelock keys init" and set keys in '
+            "[security], or insecure = true there if only you reach that network"
+        )
+    text = (
+        f"{node_id} serves {at} without keys, as insecure = true asks: whoever reaches it can "
+        'read, take and release every lock. "fencelock keys init" makes keys'
+    )
+    note(node_id, "WARNING", text, event="insecure")
+
+
+def _log_start(
+    config: Config,
+    node_id: str,
+    journal: Journal | None,
+    records: Mapping[str, Sequence[Message]],
+    journal_id: int,
+) -> None:
+    """Log the version, the configuration and what the journal held."""
+    if journal is None:
+        state = "it keeps nothing on disk"
+    elif not any(records.values()):
+        state = f"its journal is empty ({config.folder_of(node_id)})"
+    else:
+        count = sum(map(len, records.values()))
+        state = (
+            f"recovered {count} records from {journal.disk_bytes:,} bytes of journal "
+            f"({config.folder_of(node_id)})"
+        )
+    text = (
+        f"{node_id} starts, fencelock {__version__}, at {config.nodes[node_id]}, cluster "
+        f'"{config.cluster}", protocol {config.protocol}, nodes {", ".join(config.nodes)}; {state}'
+    )
+    if config.overrides:
+        text += f"; set by the environment: {', '.join(config.overrides)}"
+    fields: dict[str, object] = {
+        "event": "starts",
+        "version": __version__,
+        "cluster": config.cluster,
+        "protocol": config.protocol,
+        "pid": os.getpid(),
+    }
+    if journal_id:
+        fields["journal"] = f"{journal_id:x}"
+    note(node_id, "INFO", text, **fields)
+
+
+def _first_stamp() -> int:
+    """Return the first stamp of the logical clock: the date, in microseconds.
+
+    It is only a floor: dates are never compared. It keeps fences rising when every node of
+    a cluster that keeps nothing on disk is restarted at once.
+    """
+    return min(time.time_ns() // 1_000, STAMP_MAX // 2)
+
+
+def _open_journal(config: Config, node_id: str) -> Journal | None:
+    if not keeps_journal(config.protocol, config.settings, node_id, tuple(config.nodes)):
+        return None
+    folder = config.folder_of(node_id)
+    if folder is None:
+        raise ConfigError("data: missing; a folder is needed where the journal is kept")
+    if config.protocol != "paxos":
+        return Journal.open(folder)
+    segment = min(SEGMENT_BYTES_MAX, config.settings.paxos_journal_bytes)
+    return Journal.open(folder, segment_bytes_max=segment)
+
+
+def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
+    """Return the identity of the journal of ``node_id``, in words.
+
+    The members of a group that is ``founded`` are in its log, or in its seatings.
+    """
+    identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
+    if config.protocol in VOTING and not founded:
+        identity["members"] = ", ".join(sorted(config.nodes))
+    return identity
+
+
+def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
+    """Return whether the journal belongs to a group that decides its own members."""
+    records = map(decode, found.get("bootstrap", ()))
+    return config.protocol in VOTING and any(isinstance(one, GroupConfig) for one in records)
+
+
+def _records_of(
+    journal: Journal | None, config: Config, node_id: str
+) -> tuple[dict[str, tuple[Message, ...]], int]:
+    """Return the records of ``journal`` by role, and its id, if it belongs to this node."""
+    if journal is None:
+        return {}, 0
+    found = journal.take_records()
+    identity = identity_of(config, node_id, founded=_is_founded(config, found))
+    journal_id = claim(journal, found, identity)
+    records = {role: tuple(_decoded(records)) for role, records in found.items() if role != STREAM}
+    if config.protocol == "paxos":
+        everything = [record for of in records.values() for record in of]
+        check_usable(journal.folder, node_id, everything)
+        wrong = find_impossible(everything)
+        if wrong:
+            raise JournalDamagedError(
+                f"the journal in {journal.folder} has {len(wrong)} votes that no honest member can "
+                f"have, such as {wrong[0].why}. Run fencelock repair --id {node_id}, which "
+                "explains and removes them"
+            )
+    return records, journal_id
+
+
+def check_usable(folder: Path, node_id: str, records: Sequence[Message]) -> None:
+    """Check that the journal of ``node_id`` has only what a member can have, or can be mended.
+
+    Raises:
+        JournalDamagedError: it must be replaced.
+
+    """
+    if why := why_unusable(records):
+        raise JournalDamagedError(
+            f"the journal in {folder} has {why}, which no honest member can have. A broken or "
+            "forged member sent it, or the disk was altered. It cannot be mended: move the folder "
+            f"away, start {node_id} with an empty one, then run: fencelock replace {node_id}"
+        )
+
+
+def _decoded(records: list[bytes]) -> Iterator[Message]:
+    """Decode ``records``, and drop each at once: they may be as large as all values of maps."""
+    records.reverse()
+    while records:
+        yield decode(records.pop())

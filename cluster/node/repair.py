@@ -1,0 +1,143 @@
+"""Repairs of the journal of a stopped node: impossible votes go, poison commands are skipped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from fencelock.actors.api.request import Command
+from fencelock.actors.error import ConfigError
+from fencelock.actors.message import role_of
+from fencelock.actors.paxos.config import acceptor_of
+from fencelock.actors.paxos.journal import ImpossibleVote, find_impossible, recover, without_votes
+from fencelock.actors.paxos.message import Skip
+from fencelock.actors.table.poison import named
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.lock_machine import read_command
+from fencelock.cluster.node.node import check_usable, identity_of
+from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.node.storage.record import EntryItems, Mark
+from fencelock.transport.codec import decode, encode
+
+SKIPS = "repair"
+"""The stream of the journal for what operators write; no role has that name."""
+
+ENTRIES = 32
+"""Records in one write."""
+
+
+class RemovedVotes(NamedTuple):
+    """The number of votes that were removed, and a copy of the folder as it was."""
+
+    votes: int
+    copy: Path
+
+
+def remove_votes(
+    config: Config, node: str, confirm: Callable[[Sequence[ImpossibleVote]], None]
+) -> RemovedVotes | None:
+    """Remove from the journal of ``node`` the votes that no honest member can have.
+
+    Args:
+        config: the configuration of its cluster.
+        node: the node, which must be stopped.
+        confirm: is called with the votes before anything changes; raises to leave them.
+
+    Returns:
+        None if there are no such votes.
+
+    Raises:
+        ConfigError: there is no such journal.
+        FolderBusyError: the node runs.
+        JournalDamagedError: the journal cannot be read.
+
+    """
+    folder = _folder_of(config, node)
+    with closing(Journal.open(folder)) as journal:
+        found = journal.take_records()
+        claim(journal, found, identity_of(config, node, founded=True))
+        stream = role_of(acceptor_of(node))
+        votes = [decode(one) for one in found.get(stream, ())]
+        others = [
+            decode(one) for name in found if name not in (STREAM, stream) for one in found[name]
+        ]
+        check_usable(folder, node, [*others, *votes])
+        wrong = find_impossible([*others, *votes])
+        if not wrong:
+            return None
+        confirm(wrong)
+        copy = _copied(folder)
+        _rewrite(journal, stream, [*map(encode, without_votes(votes, wrong))])
+    return RemovedVotes(len(wrong), copy)
+
+
+def _folder_of(config: Config, node: str) -> Path:
+    folder = config.folder_of(node)
+    if config.protocol != "paxos" or folder is None or not folder.exists():
+        raise ConfigError(f"{node} has no journal of paxos here that could be repaired")
+    return folder
+
+
+def skip_slot(config: Config, node: str, slot: int, operator: str) -> str:
+    """Write into the journal of ``node`` that it skips commands of ``slot`` that damage the table.
+
+    Returns:
+        A line about it.
+
+    Raises:
+        ConfigError: there is no such journal, or the node has passed the slot.
+        FolderBusyError: the node runs.
+        JournalDamagedError: the journal cannot be read.
+
+    """
+    with closing(Journal.open(_folder_of(config, node))) as journal:
+        found = journal.take_records()
+        claim(journal, found, identity_of(config, node, founded=True))
+        known = recover([decode(one) for name in found if name != STREAM for one in found[name]])
+        first = known.next - len(known.decided)
+        if slot < first:
+            raise ConfigError(
+                f"--skip: slot {slot} is part of the snapshot of {node}, which has all slots "
+                f"before {first}: this member has passed it. Start it"
+            )
+        if slot in known.skips:
+            return f"{node}: slot {slot} is skipped already; nothing was changed"
+        journal.append([(SKIPS, encode(Skip(slot=slot, operator=operator)))])
+        journal.sync()
+    commands = _named_in(known.decided[slot - first].commands) if slot < known.next else ()
+    return (
+        f"{node}: slot {slot} is skipped, by {operator}. Its commands: "
+        f"{', '.join(commands) or 'not known here yet'}. Run this for every member before "
+        "you start any"
+    )
+
+
+def _named_in(commands: Sequence[bytes]) -> list[str]:
+    """Return a text about each of ``commands``."""
+    read = [read_command(command) for command in commands]
+    return [named(one) if isinstance(one, Command) else "no request of a client" for one in read]
+
+
+def _copied(folder: Path) -> Path:
+    """Copy ``folder`` to a new one beside it, and return that."""
+    copy = next(
+        path
+        for number in count(1)
+        if not (path := folder.with_name(f"{folder.name}.before-repair-{number}")).exists()
+    )
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def _rewrite(journal: Journal, stream: str, payloads: Sequence[bytes]) -> None:
+    """Replace the records of ``stream``, in one step as far as a crash is concerned."""
+    entries: list[EntryItems] = [(stream, Mark.BEGIN)]
+    entries += [(stream, payload) for payload in payloads]
+    entries.append((stream, Mark.END))
+    for first in range(0, len(entries), ENTRIES):
+        journal.append(entries[first : first + ENTRIES])
+        journal.sync()

@@ -1,0 +1,250 @@
+"""Restoring a backup: the data folders of a new cluster that begins with the backup's table.
+
+The new cluster is founded here, and not when its nodes meet: each folder has a new journal, and the
+record that these journals vote. So folders of two restorations never form one cluster. Frames name
+the id of their cluster, which must be another than the backup's, so a node or a client of the old
+cluster cannot take part in the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from fencelock.actors.bootstrap import bootstrap_of
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
+from fencelock.actors.error import ConfigError
+from fencelock.actors.message import Address, Message, role_of
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.membership import split
+from fencelock.actors.paxos.snapshots import records_of
+from fencelock.actors.table.message import FENCE_FLOOR_MAX, TablePart
+from fencelock.actors.table.table import LockTable
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.node import identity_of
+from fencelock.cluster.node.storage.backup import BackupDamagedError, BackupHeader
+from fencelock.cluster.node.storage.directory import (
+    LOCK_NAME,
+    DirectoryLock,
+    JournalDamagedError,
+    sync_directory,
+)
+from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.node.storage.record import Entry
+from fencelock.cluster.node.storage.recovery import recover
+from fencelock.transport.cbor import INT_MAX, MalformedFrameError
+from fencelock.transport.codec import decode, encode
+
+FENCE_MARGIN = 1 << 40
+"""The first fence of the new cluster is above the backup's highest by more than this.
+
+The old cluster may have continued after the backup, and storage refuses fences below those it has
+seen. At 10,000 grants per second the old cluster needs three and a half years to issue as many.
+There is room for four million restorations of one table.
+"""
+
+ENTRIES = 32
+"""Records in one write: parts of the table of some 200 KiB each."""
+
+RESTORING_SUFFIX = ".restoring"
+REPLACED_SUFFIX = ".replaced"
+
+
+def check_target(header: BackupHeader, config: Config) -> None:
+    """Refuse a configuration that cannot belong to the new cluster.
+
+    Raises:
+        ConfigError: the text says why, and what to change.
+
+    """
+    if config.protocol != header.protocol:
+        raise ConfigError(
+            f'protocol: "{config.protocol}" cannot start from a backup of {header.protocol}'
+        )
+    if config.settings.paxos_memory:
+        raise ConfigError(
+            'paxos.durability: "memory" keeps nothing on disk that could be restored; say "fsync"'
+        )
+    if config.data is None:
+        raise ConfigError("data: missing; a folder is needed where the journals are kept")
+    if config.cluster == header.cluster:
+        raise ConfigError(
+            f'cluster: "{config.cluster}" is the cluster of the backup. Give the new cluster '
+            f'another id, such as "{header.cluster[:60]}-2": its nodes then refuse nodes and '
+            "clients of the old one, which know locks that were granted after the backup"
+        )
+
+
+def folders_of(config: Config) -> dict[str, Path]:
+    """Return the data folder of each node."""
+    folders = {node: config.folder_of(node) for node in config.nodes}
+    return {node: folder for node, folder in folders.items() if folder is not None}
+
+
+def occupied(config: Config) -> dict[Path, str]:
+    """Return the folders that are not empty, each with its content in words.
+
+    Raises:
+        ConfigError: a folder is of a cluster of the same id as the new one: other nodes of that
+            may be left.
+
+    """
+    folders = folders_of(config)
+    return {
+        folder: _content(folder, config.cluster)
+        for folder in folders.values()
+        if folder.exists() and any(path.name != LOCK_NAME for path in folder.iterdir())
+    }
+
+
+def _content(folder: Path, cluster: str) -> str:
+    try:
+        found = recover(folder).records.get(STREAM, ())
+    except (JournalDamagedError, OSError):
+        return "a journal that cannot be read"
+    if not found:
+        return "files that are no journal"
+    known: dict[str, str] = json.loads(found[0])
+    if known.get("cluster") == cluster:
+        raise ConfigError(
+            f'cluster: {folder} is the journal of a cluster "{cluster}" already. Give the new '
+            "cluster another id; or remove the folders, if no node ever ran on them"
+        )
+    return f'the journal of node {known.get("node")} of cluster "{known.get("cluster")}"'
+
+
+def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the ``parts`` of the table with the fences of the new cluster.
+
+    Raises:
+        BackupDamagedError: they are not a table, or not the table that the header names.
+
+    """
+    try:
+        chunks = split(parts).chunks  # The new cluster has its own members.
+        table = [decode(chunk) for chunk in chunks]
+        read = tuple(part for part in table if isinstance(part, TablePart))
+        known = LockTable.restore(read)
+    except (MalformedFrameError, ValueError) as error:
+        raise BackupDamagedError(
+            f"the backup's table cannot be read by this release: {error}. It was written by "
+            f"fencelock {header.release}; restore it with that. Nothing was restored"
+        ) from error
+    if known.fence != header.fence:
+        raise BackupDamagedError(
+            f"the backup's table has fences up to {known.fence}, and its header says "
+            f"{header.fence}. Nothing was restored"
+        )
+    fence = known.fence + FENCE_MARGIN
+    if fence > FENCE_FLOOR_MAX:
+        raise BackupDamagedError(f"fences above {known.fence} would soon be used up")
+    return tuple(encode(_raised(part, fence)) for part in read)
+
+
+def _raised(part: TablePart, fence: int) -> TablePart:
+    """Return a part of the table with a higher fence, and with higher versions of changes."""
+    head = part.head._replace(fence=fence)
+    if head.version:  # Without a change so far, versions begin above the fences.
+        version = head.version + FENCE_MARGIN
+        head = head._replace(version=version, origin=version)
+    return replace(part, head=head)
+
+
+def restore(header: BackupHeader, parts: Sequence[bytes], config: Config) -> dict[Path, Path]:
+    """Make the data folder of each node of ``config``.
+
+    A folder that is not empty is moved aside. All folders are complete before any gets its name.
+
+    Args:
+        header: of the backup.
+        parts: of the table, as `check_parts` returned them.
+        config: of the new cluster, checked by `check_target`.
+
+    Returns:
+        The folders that were moved aside, with their new names.
+
+    Raises:
+        FolderBusyError: a node runs on one of the folders.
+        StorageError: the disk refuses.
+
+    """
+    folders = folders_of(config)
+    taken = occupied(config)
+    with ExitStack() as stack:
+        for folder in folders.values():
+            if folder.exists():
+                stack.callback(DirectoryLock(folder).close)
+        made = _make(header, parts, config, folders)
+        return _put_in_place(folders, made, taken)
+
+
+def _make(
+    header: BackupHeader, parts: Sequence[bytes], config: Config, folders: Mapping[str, Path]
+) -> dict[str, Path]:
+    """Make all folders under other names, and return these."""
+    table = records_of(header.slot, header.time_ms, tuple(parts))
+    made = {
+        node: folder.with_name(folder.name + RESTORING_SUFFIX) for node, folder in folders.items()
+    }
+    journals: dict[str, Journal] = {}
+    try:
+        for node, folder in made.items():
+            shutil.rmtree(folder, ignore_errors=True)
+            journals[node] = Journal.open(folder)
+        voters = tuple(
+            Voter(node, claim(journal, {}, identity_of(config, node)))
+            for node, journal in sorted(journals.items())
+        )
+        founded_ms = time.time_ns() // 1_000_000
+        group = GroupConfig(
+            to=0, group=1 + secrets.randbelow(INT_MAX), founded_ms=founded_ms, voters=voters
+        )
+        for node, journal in journals.items():
+            _write(journal, bootstrap_of(node), (group,))
+            _write(journal, replica_of(node), table)
+    finally:
+        for journal in journals.values():
+            journal.close()
+    return made
+
+
+def _put_in_place(
+    folders: Mapping[str, Path], made: Mapping[str, Path], taken: Collection[Path]
+) -> dict[Path, Path]:
+    """Give the folders their names; return those that were moved aside, with their new names."""
+    aside: dict[Path, Path] = {}
+    for node, folder in folders.items():
+        if folder in taken:
+            aside[folder] = _free_name(folder)
+            folder.rename(aside[folder])
+        elif folder.exists():
+            shutil.rmtree(folder)  # It is empty, but for the file of the lock.
+        made[node].rename(folder)
+        sync_directory(folder.parent)
+    return aside
+
+
+def _write(journal: Journal, role: Address, records: Sequence[Message]) -> None:
+    """Append ``records`` to the stream of ``role``."""
+    for entries in _groups([Entry(role_of(role), encode(record)) for record in records]):
+        journal.append(entries)
+        journal.sync()
+
+
+def _groups(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    for first in range(0, len(entries), ENTRIES):
+        yield entries[first : first + ENTRIES]
+
+
+def _free_name(folder: Path) -> Path:
+    """Return a name beside ``folder`` that nothing has."""
+    number = 1
+    while (name := folder.with_name(f"{folder.name}{REPLACED_SUFFIX}-{number}")).exists():
+        number += 1
+    return name

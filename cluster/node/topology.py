@@ -1,0 +1,431 @@
+"""The roles of a node, for each protocol: the one place that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    PRIORITY,
+    BakeryTiming,
+    Terms,
+    election_of,
+    proxy_of,
+    status_of,
+)
+from fencelock.actors.bakery.config import members_of as bakery_members_of
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import NodeInfo
+from fencelock.actors.bakery.reconfigurer import Reconfigurer as BakeryReconfigurer
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, greet_time_ms
+from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, vote_id
+from fencelock.actors.central.broker import Broker
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Send, Spawn
+from fencelock.actors.error import UnsupportedError
+from fencelock.actors.lamport.message import Neighbors
+from fencelock.actors.lamport.process import LockProcess
+from fencelock.actors.lamport.reliable_channel import ReliableChannel
+from fencelock.actors.membership import Member
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.config import leader_of
+from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
+from fencelock.actors.proxy.access import Rights
+from fencelock.actors.proxy.lock_manager import LockManager
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
+from fencelock.actors.session.message import Close
+from fencelock.actors.session.session import ClientSession
+from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
+from fencelock.actors.timing import TIMING, Timing
+from fencelock.cluster.host.role_set import Closing, RoleSet
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.transport.codec import encode
+
+US_PER_MS = 1_000
+
+CLOSE_MS = 1_000
+"""Time limit for releasing what callers inside the process hold when a node stops (ms)."""
+
+RESIGN_MS = 2_000
+"""Time limit for handing over the leadership when a node stops (ms)."""
+
+
+DEFAULT_TERMS = Terms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolSettings:
+    """The options of the protocols; see ``cluster/node/config.py`` for the file."""
+
+    bakery_terms: Terms = DEFAULT_TERMS
+    """`bakery`: default durations of holds and waits, the same on every node."""
+    bakery_timing: BakeryTiming = BAKERY_TIMING
+    """`bakery`: the times for which members wait for each other, the same on every node."""
+    priority: int = PRIORITY
+    """The priority of this node, 1 to 14, lower is likelier; 15 is off. `bakery`: as a leader.
+    `paxos`: as a new member, if it is none."""
+    bakery_pid: int = 0
+    """`bakery`: the id of this process, which distinguishes candidates."""
+    central_server: str = ""
+    """`central`: the node that runs the lock server; empty for the first by name."""
+    central_journal: bool = False
+    """`central`: keep the server's table on disk, so that a restarted server continues."""
+    paxos_journal_bytes: int = JOURNAL_BYTES
+    """`paxos`: bytes of commands after which a member compacts its journal, 1 or more."""
+    paxos_timing: Timing = TIMING
+    """`paxos`: the times of leases, heartbeats and elections, the same on every member."""
+    paxos_target: MemberTarget = NO_TARGET
+    """`paxos`: the number of members at which the leader keeps the group."""
+    quotas: Quotas = DEFAULT_QUOTAS
+    """The quotas of each client."""
+    paxos_memory: bool = False
+    """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
+    until all are restarted together, and then all holds are forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """The facts from which a node's roles are made."""
+
+    node: str
+    nodes: tuple[str, ...]
+    """All nodes of the configuration, this one too, sorted."""
+    endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The endpoint of each node, as far as the configuration says."""
+    version: str = ""
+    """The version of this software, for operators."""
+    boot: int
+    """Random number of 63 bits, drawn at each start; distinguishes this life from earlier ones."""
+    random: Random
+    first_stamp: int = 0
+    """The first stamp of the logical clock."""
+    settings: ProtocolSettings = ProtocolSettings()
+    journal: Mapping[str, tuple[Message, ...]] = field(
+        default_factory=dict[str, tuple[Message, ...]]
+    )
+    """The records in this node's journal, by the name of the role that wrote them."""
+    rights: tuple[Rights, ...] | None = None
+    """The rights of each key; None where no keys are used."""
+    journal_id: int = 0
+    """The random id of that journal, or 0 if there is none."""
+    founding: Founding = Founding.NO
+    """Whether an operator wants a new group (`paxos`, `bakery`)."""
+
+    @property
+    def records(self) -> tuple[Message, ...]:
+        """Everything in the journal, role by role."""
+        return tuple(record for records in self.journal.values() for record in records)
+
+    def records_of(self, role: str) -> tuple[Message, ...]:
+        """Return the records that ``role`` (``"server"``) still needs, oldest first."""
+        return self.journal.get(role, ())
+
+
+Recipe = Callable[[NodeContext], RoleSet]
+"""A protocol's function that sets up the roles of one node."""
+
+
+def recipe_of(protocol: str) -> Recipe:
+    """Return the function that sets up the roles of ``protocol``.
+
+    Raises:
+        UnsupportedError: there is no such protocol; the text names those there are.
+
+    """
+    if protocol not in RECIPES:
+        known = ", ".join(sorted(RECIPES))
+        raise UnsupportedError(f"protocol {protocol!r} does not exist; there are {known}")
+    return RECIPES[protocol]
+
+
+def keeps_journal(
+    protocol: str, settings: ProtocolSettings, node: str, nodes: tuple[str, ...]
+) -> bool:
+    """Return whether ``node`` writes anything that must survive its restart."""
+    return (
+        protocol == "bakery"
+        or (protocol == "paxos" and not settings.paxos_memory)
+        or (
+            protocol == "central"
+            and settings.central_journal
+            and node == server_of(settings, tuple(sorted(nodes)))
+        )
+    )
+
+
+def server_of(settings: ProtocolSettings, nodes: tuple[str, ...]) -> str:
+    """Return the node that runs the lock server: the chosen one, or the first by name."""
+    return settings.central_server or nodes[0]
+
+
+def bakery(seat: NodeContext) -> RoleSet:
+    """Set up leader and proxy on every node; three nodes lead.
+
+    Cluster status and coordinator begin once the group of the node is known.
+    """
+    settings = seat.settings
+    node, terms, date_ms = seat.node, settings.bakery_terms, seat.first_stamp // US_PER_MS
+    kept, founded = seat.journal.get("election", ()), seat.journal.get("bootstrap", ())
+    recovered = DurablePromises.recover(kept).electorate
+    known: dict[str, Any] = {"node": node, "members": seat.nodes}
+    status = {
+        **known,
+        "life": seat.boot,
+        "priority": settings.priority,
+        "pid": settings.bakery_pid,
+    }
+    timing = {"timing": settings.bakery_timing}
+    election = {**known, "bound_ms": terms.lease_ms, "random": seat.random, "records": kept}
+
+    def join(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
+        limit = _epoch_limit(group, date_ms, kept, terms.max_ms)
+        registry = _voter_registry(seat, group, voters, limit, votes=votes)
+        voting, electorate = {"voting": registry}, registry.electorate(recovered)
+        own = _node_info(seat, votes=votes)
+        members = {"nodes": seat.nodes, "electorate": electorate, "own": own}
+        return (
+            Spawn(bakery_members_of(node), BakeryReconfigurer, members),
+            Spawn(status_of(node), ClusterStatus, status | voting | timing),
+            Spawn(election_of(node), ElectionCoordinator, election | voting | timing),
+        )
+
+    registered = tuple(Voter(one.name, one.journal) for one in recovered.everyone.values())
+    bootstrap = {
+        "members": seat.nodes,
+        "journal": seat.journal_id,
+        "boot": seat.boot,
+        "date_ms": date_ms,
+        "records": founded,
+        "durable": True,
+        "seat": join,
+        "voter": election_of,
+        "voting": (election_of(node), status_of(node), bakery_members_of(node)),
+        "listener": proxy_of(node),
+        "greet_ms": greet_time_ms(settings.bakery_timing.round_trip_ms),
+        "grows": True,
+        "founding": seat.founding,
+        "journals": registered or None,
+    }
+    backend = BakeryBackend(
+        node, seat.nodes, terms, seat.random, seat.boot, seat.endpoints, settings.bakery_timing
+    )
+    limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept, terms.max_ms)}
+    roles = (
+        Spawn(
+            leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit, **timing}
+        ),
+        Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(seat)}),
+        Spawn(bootstrap_of(node), Bootstrap, bootstrap),
+    )
+    clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
+    return RoleSet(roles=(clock, *roles, _session(seat)), closings=(_closing(seat),))
+
+
+def _node_info(seat: NodeContext, *, votes: bool) -> NodeInfo:
+    """Return what a node of `bakery` says of itself at first."""
+    endpoint = seat.endpoints.get(seat.node, "")
+    return NodeInfo(
+        epoch=0,
+        number=0,
+        journal=seat.journal_id,
+        ready=votes,
+        endpoint=endpoint,
+        version=seat.version,
+    )
+
+
+def _voter_registry(
+    seat: NodeContext, group: GroupConfig, voters: Voters, limit: EpochLimit, *, votes: bool
+) -> VoterRegistry:
+    """Return the journals that vote in ``group``, of which the founders are registered."""
+    endpoints = seat.endpoints
+    founders = tuple(
+        Member(name, endpoints.get(name, ""), journal) for name, journal in group.voters
+    )
+    return VoterRegistry(
+        cast("dict[Address, int]", voters),
+        vote_id(group, seat.node, seat.journal_id),
+        votes,
+        limit,
+        lambda member: vote_id(group, member.name, member.journal),
+        Electorate(0, founders),
+    )
+
+
+def _group_in(records: Sequence[Message]) -> GroupConfig | None:
+    """Return the group in the journal of `Bootstrap`, None for a new node."""
+    return next((record for record in records if isinstance(record, GroupConfig)), None)
+
+
+def _epoch_limit(
+    group: GroupConfig | None, date_ms: int, kept: Sequence[Message], max_hold_ms: int
+) -> EpochLimit:
+    """Return the limits of a node that starts at ``date_ms`` with the records ``kept``."""
+    age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
+    promises = DurablePromises.recover(kept)
+    return EpochLimit(age_ms // 1_000, promises.promised, max(max_hold_ms, promises.lease_ms))
+
+
+def lamport(seat: NodeContext) -> RoleSet:
+    """Set up clock, reliable channel, lock process and proxy on every node; there is no leader."""
+    clock, channel, process = (
+        address_of(seat.node, role) for role in ("clock", "channel", "process")
+    )
+    neighbors = Neighbors(nodes=seat.nodes)
+    return RoleSet(
+        roles=(
+            Spawn(clock, Clock, {"start": seat.first_stamp, "channel": channel}),
+            Spawn(
+                channel, ReliableChannel, {"node": seat.node, "boot": seat.boot, "process": process}
+            ),
+            Spawn(
+                process,
+                LockProcess,
+                {
+                    "node": seat.node,
+                    "boot": seat.boot,
+                    "clock": clock,
+                    "proxy": address_of(seat.node, "proxy"),
+                },
+            ),
+            _proxy(seat, "lamport", process),
+            _session(seat),
+        ),
+        openings=(Send(channel, neighbors), Send(process, neighbors)),
+        closings=(_closing(seat),),
+    )
+
+
+def central(seat: NodeContext) -> RoleSet:
+    """Set up the lock server on one node, and a proxy with lock clients on every node."""
+    owner = server_of(seat.settings, seat.nodes)
+    server, clients = address_of(owner, "server"), address_of(seat.node, "clients")
+    roles = [
+        Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
+        Spawn(
+            clients,
+            Broker,
+            {
+                "proxy": address_of(seat.node, "proxy"),
+                "server": server,
+                "boot": seat.boot,
+                "random": seat.random,
+            },
+        ),
+        _proxy(seat, "central", clients),
+        _session(seat),
+    ]
+    if seat.node == owner:
+        # The date is the floor of the fences. A restarted server without a journal has forgotten
+        # the holders, but its fences still rise, so that storage can refuse the old ones.
+        arguments = {
+            "granted": seat.first_stamp,
+            "journal": seat.settings.central_journal,
+            "records": seat.records_of("server"),
+        }
+        roles.append(Spawn(server, LockServer, arguments))
+    return RoleSet(roles=tuple(roles), closings=(_closing(seat),))
+
+
+def paxos(seat: NodeContext) -> RoleSet:
+    """Set up the replicated log and its table of locks on every node; the proxy listens to it.
+
+    Fences of a group that follows another one begin at the date, so that they rise.
+    """
+    proxy = address_of(seat.node, "proxy")
+    machine = LockMachine()
+    memory = seat.settings.paxos_memory
+
+    def opening(group: GroupConfig) -> tuple[bytes, ...]:
+        floor = min(group.fence_floor, FENCE_FLOOR_MAX)
+        return (encode(ExtendSessions(master=seat.node, fence_floor=floor)),)
+
+    log = log_roles(
+        seat.node,
+        seat.nodes,
+        seat.random,
+        machine,
+        records=None if memory else seat.records,
+        journal=seat.journal_id,
+        boot=seat.boot,
+        date_ms=seat.first_stamp // US_PER_MS,
+        founding=seat.founding,
+        options=LogOptions(
+            listener=proxy,
+            opening=opening,
+            journal_bytes=seat.settings.paxos_journal_bytes,
+            endpoints=seat.endpoints,
+            version=seat.version,
+            timing=seat.settings.paxos_timing,
+            target=seat.settings.paxos_target,
+            priority=seat.settings.priority,
+        ),
+    )
+    closings = [_closing(seat)]
+    if len(seat.nodes) > 1:
+        closings.append(Closing(leader_of(seat.node), Resign(), RESIGN_MS))
+    timing = seat.settings.paxos_timing
+    backend = PaxosBackend(seat.node, seat.nodes, machine.write, seat.endpoints, timing)
+    return RoleSet(
+        roles=(
+            Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
+            *log,
+            Spawn(proxy, Proxy, {"backend": backend, **_admitting(seat)}),
+            _session(seat),
+        ),
+        closings=tuple(closings),
+    )
+
+
+def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
+    backend = LockManager(
+        seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
+    )
+    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend, **_admitting(seat)})
+
+
+def _admitting(seat: NodeContext) -> dict[str, object]:
+    """Return what decides which requests a proxy serves."""
+    return {"rights": seat.rights, "quotas": seat.settings.quotas}
+
+
+def _session(seat: NodeContext) -> Spawn:
+    """Set up the session of callers inside the node's process; its endpoint is the node's proxy.
+
+    Its name has the id of this life of the node, and a ``/``, which no client's name has.
+    """
+    arguments = {
+        "session": f"{seat.node}/{seat.boot:x}",
+        "endpoints": (address_of(seat.node, "proxy"),),
+        "random": Random(seat.boot),
+        "label": seat.node,
+    }
+    return Spawn(address_of(seat.node, "session"), ClientSession, arguments)
+
+
+def _closing(seat: NodeContext) -> Closing:
+    """Give back what callers inside the process hold when the node stops."""
+    return Closing(address_of(seat.node, "session"), Close(), CLOSE_MS)
+
+
+RECIPES: dict[str, Recipe] = {
+    "bakery": bakery,
+    "central": central,
+    "lamport": lamport,
+    "paxos": paxos,
+}
+"""The functions that set up each protocol, by the name the configuration uses."""

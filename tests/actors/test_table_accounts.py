@@ -1,0 +1,208 @@
+"""Accounts of the table: charges, quotas, and purges in small steps."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from fencelock.actors.api.account import (
+    EVERY_KEY,
+    NO_KEY,
+    ListMaps,
+    Purge,
+    Purged,
+    Quota,
+    ReadUsage,
+    SetQuota,
+)
+from fencelock.actors.api.latch import AwaitLatch, CountDown
+from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
+from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.session_message import CloseReason, End, Open
+from fencelock.actors.table import account_operation
+from fencelock.actors.table.account import SHARE, WHOLE
+from fencelock.actors.table.account_operation import list_maps, read_usage
+from fencelock.actors.table.message import Result
+from fencelock.actors.table.table import LockTable
+
+SHOP, TILL, PLAIN = "shop@1.1", "till@1.2", "client-1.3"
+
+
+class Log:
+    """A table with a session of each of two keys, and one without a key."""
+
+    def __init__(self) -> None:
+        self.table = LockTable()
+        self.numbers = count(1)
+        for session in (SHOP, TILL, PLAIN):
+            self.table.apply(0, Open(session=session.partition(".")[0], ttl_ms=10_000))
+
+    def put(self, session: str, key: str, value: bytes = b"", name: str = "m") -> list[Result]:
+        number = next(self.numbers)
+        return self.table.apply(
+            0, PutEntry(map=name, entry_key=key, value=value, session=session, request=number)
+        )
+
+    def limit(self, account: str, quota: Quota) -> None:
+        self.table.apply(
+            0,
+            SetQuota(account=account, quota=quota, operator="a", request=next(self.numbers)),
+        )
+
+    def purge(self, kind: str = MAP, **fields: object) -> Purged:
+        step: dict[str, object] = {"prefix": "", "operator": "a", **fields}
+        made = Purge(kind=kind, request=next(self.numbers), **step)  # type: ignore[arg-type]
+        found = [o for o in self.table.apply(0, made) if isinstance(o, Purged)]
+        return found[0]
+
+    def used(self, account: str) -> tuple[int, ...]:
+        known = {one.account: one.used for one in read_usage(self.table, ReadUsage()).accounts}
+        return tuple(known[account]) if account in known else (0,) * 5
+
+
+def why(out: list[Result]) -> str:
+    """Return the text of a refusal for want of room; empty if nothing was refused."""
+    no = out[-1]
+    if not isinstance(no, Refused):
+        return ""
+    assert no.reason is Reason.OVERLOADED
+    return no.detail
+
+
+def test_a_refusal_names_the_quota_the_value_the_limit_and_the_next_step() -> None:
+    log = Log()
+    log.limit("shop", Quota(entries=1))
+    assert not why(log.put(SHOP, "a"))
+    assert why(log.put(SHOP, "b")) == (
+        "map 'm': key 'shop' has 1 entries of maps, and the quota entries is 1: delete some "
+        '("fencelock map delete"), or let an operator raise the quota '
+        '("fencelock keys quota shop --entries N")'
+    )
+    assert not why(log.put(TILL, "b"))
+
+
+def test_an_entry_is_charged_to_the_key_that_put_it_last() -> None:
+    log = Log()
+    log.put(SHOP, "a", b"12345")
+    assert log.used("shop")[:2] == (1, 7)
+    log.put(TILL, "a", b"1")
+    assert (log.used("shop")[:2], log.used("till")[:2]) == ((0, 0), (1, 3))
+    log.table.apply(0, DeleteEntry(map="m", entry_key="a", session=SHOP, request=99))
+    assert log.used("till")[:2] == (0, 0)
+
+
+def test_entries_stay_charged_when_the_session_has_ended() -> None:
+    log = Log()
+    log.limit(EVERY_KEY, Quota(entries=1))
+    log.put(SHOP, "a")
+    log.table.apply(0, End(session=SHOP, reason=CloseReason.GRACEFUL))
+    assert log.used("shop") == (1, 2, 0, 0, 0)
+    log.table.apply(0, Open(session="shop@2", ttl_ms=10_000))
+    assert "quota entries is 1" in why(log.put("shop@2.4", "b"))
+
+
+def test_a_key_below_a_lowered_quota_may_make_its_own_entries_smaller() -> None:
+    log = Log()
+    log.put(SHOP, "a", bytes(100))
+    log.limit("shop", Quota(entries=0, bytes=10))
+    assert not why(log.put(SHOP, "a", bytes(50)))
+    assert "asks for 51 more" not in why(log.put(SHOP, "a", bytes(51)))
+    assert "quota bytes is 10" in why(log.put(SHOP, "a", bytes(52)))
+
+
+def test_a_key_has_a_quarter_by_default_and_clients_without_a_key_have_the_whole() -> None:
+    accounts = LockTable().accounts
+    assert accounts.limits("shop") == SHARE
+    assert accounts.limits(NO_KEY) == WHOLE
+    assert SHARE.entries == 25_000
+    accounts.set(EVERY_KEY, Quota(entries=5))
+    accounts.set("till", Quota(objects=7))
+    assert accounts.limits("shop")[0] == 5
+    assert (accounts.limits("till").entries, accounts.limits("till").objects) == (5, 7)
+    assert accounts.limits(NO_KEY) == WHOLE
+
+
+def test_a_snapshot_keeps_who_is_charged_and_the_quotas() -> None:
+    log = Log()
+    log.limit("shop", Quota(entries=3, sessions=9))
+    log.put(SHOP, "a")
+    log.put(PLAIN, "b")
+    log.table.apply(0, CountDown(latch="L", count=2, session=TILL, request=50))
+    copy = LockTable.restore(log.table.snapshot())
+    assert read_usage(copy, ReadUsage()) == read_usage(log.table, ReadUsage())
+    assert copy.accounts.quotas == {"shop": Quota(entries=3, sessions=9)}
+
+
+def test_a_purge_looks_at_a_bounded_number_and_says_where_the_next_step_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(account_operation, "PURGE_MAX", 2)
+    log = Log()
+    for name in ("m1", "m2"):
+        for key in "abc":
+            log.put(SHOP if key == "b" else TILL, key, name=name)
+    first = log.purge(prefix="m", account="shop")
+    assert (first.removed, first.more, first.after, first.after_key) == (1, True, "m1", "b")
+    steps, last = 1, first
+    while last.more:
+        last = log.purge(prefix="m", account="shop", after=last.after, after_key=last.after_key)
+        steps += 1
+    assert steps == 3
+    assert (log.used("shop")[0], log.used("till")[0]) == (0, 4)
+
+
+def test_waits_count_as_work_of_a_purge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_operation, "PURGE_MAX", 4)
+    log = Log()
+    for name in ("a", "b"):
+        for owner in "xyz":
+            request = AwaitLatch(
+                latch=name, count=1, session=SHOP, owner=owner, request=next(log.numbers)
+            )
+            log.table.apply(0, request)
+    first = log.purge("latch")
+    assert (first.removed, first.more, first.after) == (1, True, "a")
+    second = log.purge("latch", after="a")
+    assert (second.removed, second.more) == (1, False)
+    assert log.used("shop") == (0, 0, 0, 0, 1)
+
+
+def test_only_what_others_may_miss_is_audited_one_line_a_purge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(account_operation, "PURGE_MAX", 1)
+    log = Log()
+    for key in "ab":
+        log.put(SHOP, key)
+    assert log.purge(prefix="m", session=SHOP).removed == 1
+    assert not log.table.audit
+    for key in "cd":
+        log.put(SHOP, key)
+    for _ in range(3):
+        log.purge(prefix="m", session=TILL)
+    (line,) = log.table.audit.values()
+    assert (line.lock, line.holder.times) == ("map\x1fm", 3)
+
+
+def test_maps_are_listed_by_name_in_pages() -> None:
+    log = Log()
+    for name in ("b", "a", "ab"):
+        log.put(SHOP, "k", b"12", name=name)
+    first = list_maps(log.table, ListMaps(most=2))
+    assert ([tuple(one) for one in first.maps], first.more) == ([("a", 1, 4), ("ab", 1, 5)], True)
+    assert [one.name for one in list_maps(log.table, ListMaps(after="ab")).maps] == ["b"]
+    assert [one.name for one in list_maps(log.table, ListMaps(prefix="a")).maps] == ["a", "ab"]
+
+
+def test_objects_are_listed_by_name_in_pages_with_or_without_a_kind() -> None:
+    log = Log()
+    for name in ("b", "a", "ab"):
+        log.table.apply(0, CountDown(latch=name, count=2, session=SHOP, request=next(log.numbers)))
+    whole = [one.lock for one in log.table.listing(unheld=True)]
+    assert whole == [f"latch\x1f{name}" for name in ("a", "ab", "b")]
+    assert [one.lock for one in log.table.listing("latch\x1fa", unheld=True)] == whole[:2]
+    assert [one.lock for one in log.table.listing("a", unheld=True, most=1)] == whole[:1]
+    for prefix in ("", "latch\x1f"):
+        assert [one.lock for one in log.table.listing(prefix, whole[0], unheld=True)] == whole[1:]
+    assert not log.table.listing("barrier\x1f", unheld=True)

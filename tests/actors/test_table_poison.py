@@ -1,0 +1,186 @@
+"""An exception at any line of a rule leaves the table whole, or stops the member."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.latch import AwaitLatch, CountDown
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import DeleteEntry, PutEntry
+from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
+from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.poison import PoisonError
+from fencelock.actors.table.table import LockTable
+
+BUG = "planted bug"
+FOLDER = str(Path(sys.modules[LockTable.__module__].__file__ or "").parent)
+S, T = "s.1", "t.2"
+
+
+def request(kind: Any, number: int, session: str = S, owner: str = "o", **more: Any) -> Any:
+    return kind(session=session, owner=owner, request=number, **more)
+
+
+STATE: tuple[Command, ...] = (
+    Open(session="s", ttl_ms=60_000),
+    Open(session="t", ttl_ms=60_000),
+    request(Acquire, 1, lock="held"),
+    request(Acquire, 1, T, lock="held", wait_ms=None),
+    request(Acquire, 1, lock="leased", hold_ms=1_000, grace_ms=100),
+    request(AcquirePermits, 1, semaphore="sem", permits=3, amount=2),
+    request(AcquireReadWrite, 1, rwlock="rw", write=True),
+    request(CountDown, 1, latch="l", count=2),
+    request(AwaitLatch, 1, T, latch="l", count=2, wait_ms=None),
+    request(AwaitBarrier, 1, T, barrier="b", parties=2, wait_ms=None),
+    request(PutEntry, 1, map="m", entry_key="k", value=b"v"),
+    request(Lead, 1, election="e", value="v"),
+)
+
+COMMANDS: tuple[Command, ...] = (
+    Open(session="u", ttl_ms=60_000),
+    KeepAlive(session=S),
+    End(session=S),
+    request(Acquire, 2, lock="free"),
+    request(Acquire, 2, lock="held", limit=2),
+    request(Acquire, 2, lock="held", limit=1),
+    request(Acquire, 2, T, lock="held", wait_ms=0),
+    request(Acquire, 1, lock="held"),
+    request(Release, 2, lock="held", fence=1),
+    request(Release, 2, lock="held", fence=9),
+    request(Renew, 2, lock="leased", fence=2, hold_ms=500),
+    request(Cancel, 1, T, lock="held"),
+    request(Cancel, 5, lock="free"),
+    request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=2, wait_ms=None),
+    request(ReleasePermits, 2, semaphore="sem", fence=3, amount=1),
+    request(AcquireReadWrite, 1, T, rwlock="rw", write=False, wait_ms=None),
+    request(AcquireAll, 2, locks=("p", "q")),
+    request(AcquireAll, 2, locks=("p", "held"), wait_ms=None),
+    request(CountDown, 2, latch="l", count=2),
+    request(CountDown, 2, latch="new", count=2),
+    request(AwaitLatch, 2, latch="l", count=2, wait_ms=0),
+    request(AwaitBarrier, 1, barrier="b", parties=2),
+    request(AwaitBarrier, 1, barrier="c", parties=2, wait_ms=None),
+    request(PutEntry, 2, map="m", entry_key="k", value=b"w", ttl_ms=1_000),
+    request(DeleteEntry, 2, map="m", entry_key="k"),
+    request(Lead, 1, T, election="e", value="w", wait_ms=None),
+    Evict(lock="held", fence=1, operator="alice", session="x", request=1),
+    CloseSession(handle="s.1", operator="alice", session="x", request=1),
+)
+
+
+def filled() -> LockTable:
+    table = LockTable()
+    for command in STATE:
+        table.apply(1, command)
+    return table
+
+
+class Strike:
+    """Raises at one line of the table's modules, counted from the beginning."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.struck = False
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        del argument
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        if event == "line" and "apply" not in frame.f_code.co_name[:5]:
+            self.left -= 1
+            if self.left == 0:
+                self.struck = True
+                sys.settrace(None)
+                raise OverflowError(BUG)
+        return self
+
+
+def strikes(command: Command) -> Iterator[tuple[LockTable, list[Any] | None]]:
+    """Yield the table and the outcomes, None if it is damaged, for an exception at each line."""
+    at = 1
+    while True:
+        table, strike = filled(), Strike(at)
+        outcomes: list[Any] | None = None
+        former = sys.gettrace()
+        sys.settrace(strike)
+        try:
+            outcomes = table.apply(1, command)
+        except PoisonError:
+            pass
+        finally:
+            sys.settrace(former)
+        if not strike.struck:
+            return
+        yield table, outcomes
+        at += 1
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: type(one).__name__)
+def test_an_exception_at_any_line_refuses_the_command_or_stops_the_member(
+    command: Command,
+) -> None:
+    refusals = 0
+    for table, outcomes in strikes(command):
+        if outcomes is None:
+            continue
+        refusals += 1
+        last = outcomes[-1]
+        assert isinstance(last, Refused)
+        assert last.reason is Reason.INTERNAL
+        assert len(table.faults) == 1
+        restored = LockTable.restore(table.snapshot())
+        assert restored.numbers() == table.numbers()
+        assert restored.digest() == table.digest()
+        again = table.apply(2, command)  # A repetition is answered, and stops nothing.
+        assert again
+    assert refusals
+
+
+def test_rules_cover_every_command() -> None:
+    covered = {type(command) for command in COMMANDS}
+    names = {kind.__name__ for kind in set(OPERATIONS) - covered}
+    assert names <= {"Downgrade", "SetQuota", "Purge"}
+
+
+def test_a_skipped_command_is_refused_when_its_client_sends_it_again() -> None:
+    table, command = filled(), request(CountDown, 2, latch="l", count=2)
+    table.refuse_skipped(command, 7, 0)
+    for one in (table, LockTable.restore(table.snapshot())):
+        before = one.numbers()
+        (refusal,) = one.apply(1, command)
+        assert isinstance(refusal, Refused)
+        assert refusal.reason is Reason.INTERNAL
+        assert one.numbers() == before
+    later = request(CountDown, 3, latch="l", count=2)
+    assert not isinstance(table.apply(1, later)[0], Refused)
+
+
+def test_an_error_of_the_process_or_of_an_invariant_is_not_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def raising(error: Exception) -> Any:
+        def broken(*args: Any) -> None:
+            raise error
+
+        return broken
+
+    for error, raised in (
+        (MemoryError(), MemoryError),
+        (RecursionError(), RecursionError),
+        (AssertionError(), PoisonError),
+    ):
+        monkeypatch.setitem(OPERATIONS, KeepAlive, raising(error))
+        with pytest.raises(raised):
+            filled().apply(1, KeepAlive(session=S))

@@ -1,0 +1,160 @@
+"""Forked processes, and the end of a process: what they may use, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fencelock import (
+    Acquire,
+    ClosedError,
+    Granted,
+    Inspect,
+    LockOwnershipLostError,
+    LockStatus,
+    Node,
+    NotHeldError,
+    Release,
+)
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.node.config import Config, parse
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.testing import LocalCluster, local
+
+PATIENCE_S = 30
+SESSION_S = 15
+"""How long the cluster keeps the holds of a node that did not stop."""
+
+
+def in_child(work: Callable[[], bool]) -> None:
+    """Check that ``work`` returns True in a forked process."""
+    child = os.fork()
+    if child == 0:  # No assertion and no cleanup of pytest's may run here.
+        status = 1
+        try:
+            status = 0 if work() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with local() as cluster:
+        yield cluster
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_hold_is_lost_to_a_forked_process_and_stays_its_parents(cluster: LocalCluster) -> None:
+    hold = cluster.connect().lock("x").acquire()
+    assert hold is not None
+
+    def seen() -> bool:
+        facts = (hold.state, hold.lost, hold.held, hold.suspect, hold.remaining, hold.deadline)
+        try:
+            hold.raise_if_lost()
+        except LockOwnershipLostError as error:
+            return "connect anew after a fork" in str(error) and facts == (
+                HoldState.LOST,
+                True,
+                False,
+                False,
+                0.0,
+                None,
+            )
+        return False
+
+    in_child(seen)
+    assert (hold.lost, hold.held) == (False, True)
+    hold.raise_if_lost()
+
+
+def test_a_hold_of_a_closed_client_is_not_held(cluster: LocalCluster) -> None:
+    client = cluster.connect()
+    hold = client.lock("x").acquire()
+    assert hold is not None
+    client.close()
+    assert (hold.held, hold.lost, hold.remaining) == (False, False, 0.0)
+    with pytest.raises(NotHeldError, match="closed"):
+        hold.raise_if_lost()
+
+
+def config(folder: Path) -> Config:
+    """Return the configuration of a cluster of three nodes."""
+    nodes = "".join(
+        f'[nodes.n{n}]\naddress = "tcp://127.0.0.1:{port}"\n'
+        for n, port in enumerate(free_ports(3), start=1)
+    )
+    text = f'cluster = "forks"\nprotocol = "paxos"\ndata = "journals"\n{nodes}'
+    (folder / "cluster.toml").write_text(text)
+    return parse(text, folder)
+
+
+HOLD_AND_LEAVE = """
+import sys
+from pathlib import Path
+from fencelock import Acquire, Node
+from fencelock.cluster.node.config import load
+
+node = Node.start(load(Path(sys.argv[1])), "n3")
+print(node.proxy.ask(Acquire(lock="x"), timeout=60).fence)
+sys.exit(0)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_an_embedded_node_refuses_its_forks_and_is_stopped_at_the_end(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    with (
+        Node.start(settings, "n1", found=True) as node,
+        Node.start(settings, "n2", found=True),
+    ):
+        with Node.start(settings, "n3", found=True):  # All three meet once.
+            first: Granted = node.proxy.ask(Acquire(lock="y"), timeout=PATIENCE_S)
+
+        def refused() -> bool:
+            node.stop()  # It is the parent's.
+            try:
+                node.proxy.ask(Acquire(lock="z"))
+            except ClosedError as error:
+                return "after the fork" in str(error)
+            return False
+
+        in_child(refused)
+        node.proxy.ask(Release(lock="y", fence=first.fence), timeout=PATIENCE_S)
+        program = [sys.executable, "-c", HOLD_AND_LEAVE, str(tmp_path / "cluster.toml")]
+        ended = subprocess.run(program, timeout=2 * PATIENCE_S, capture_output=True, check=True)
+        assert int(ended.stdout) > first.fence
+        status: LockStatus = node.proxy.ask(Inspect(lock="x"), timeout=SESSION_S / 3)
+        assert status.holder is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("dev",),
+        ("serve", "--id", "n1"),
+        ("simulate", "--seeds", "0..1"),
+    ],
+)
+def test_without_assertions_no_node_starts_and_one_line_says_so(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    config(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "fencelock", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONOPTIMIZE": "1"},
+        timeout=PATIENCE_S,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "start without -O, and without PYTHONOPTIMIZE" in line

@@ -1,0 +1,191 @@
+"""Acquires and releases that are cancelled at every point, with the steps after it in every order.
+
+The lock objects, the registry of owners, the session, the proxy and the table are the real ones;
+`support.stepped_client` takes their steps.
+"""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from support.stepped_client import KINDS, Caller, assert_all_free, random_steps, two_clients
+
+from fencelock.actors.api.message import Cancel
+from fencelock.actors.error import AlreadyHeldError, FencelockError
+from fencelock.actors.session import refusals
+from fencelock.cluster.client.hold_registry import HoldRegistry
+from fencelock.cluster.client.semaphore import Semaphore
+from fencelock.cluster.client.session_channel import SessionChannel
+
+STEPS = 300
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancelled_acquire_may_be_tried_again_after_any_step(kind: str) -> None:
+    """Not sent, sent, granted, granted and not resumed; cancel not sent, in flight, and so on."""
+    log, client, _ = two_clients()
+    fence = 0
+    for cancel_after in range(7):
+        for retry_after in range(7):
+            caller = Caller(kind, partial(KINDS[kind], client, "ann"))
+            caller.acquire()
+            for _ in range(cancel_after):
+                for step in log.due()[:1]:
+                    step()
+            caller.cancel()
+            for _ in range(retry_after):
+                for step in log.due()[:1]:
+                    step()
+            caller.acquire()
+            log.settle()
+            assert caller.answered, (cancel_after, retry_after)
+            caller.go_on()
+            (hold,) = caller.holds
+            assert hold.held
+            assert hold.fence > fence
+            fence = hold.fence
+            caller.release()
+            log.settle()
+            caller.go_on()
+            assert_all_free(log)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_cancelled_release_the_next_acquire_is_granted(kind: str) -> None:
+    log, client, _ = two_clients()
+    for cancel_after in range(5):
+        caller = Caller(kind, partial(KINDS[kind], client, "ann"))
+        caller.acquire()
+        log.settle()
+        caller.go_on()
+        caller.release()
+        for _ in range(cancel_after):
+            for step in log.due()[:1]:
+                step()
+        caller.cancel()
+        caller.acquire()
+        log.settle()
+        while not caller.holds:
+            assert caller.answered, cancel_after
+            caller.go_on()
+            log.settle()
+        caller.release()
+        log.settle()
+        caller.go_on()
+        assert_all_free(log)
+
+
+def test_an_acquire_after_a_cancelled_one_waits_for_nothing() -> None:
+    """It is an owner of its own: it is sent at once, though the cancel is not confirmed."""
+    log, client, _ = two_clients()
+    owners: set[str] = set()
+    for _ in range(6):
+        caller = Caller("lock", partial(client.lock, "lock"))
+        caller.acquire()
+        while client.arrivals:
+            client.take_arrival()
+        (acquire,) = (one for one in log.commands if getattr(one, "owner", "") not in owners)
+        owners.add(acquire.owner)
+        caller.cancel()
+        while client.arrivals:
+            client.take_arrival()
+    log.settle()
+    assert_all_free(log)
+    caller = Caller("lock", partial(client.lock, "lock"))
+    caller.acquire()
+    log.settle()
+    caller.go_on()
+    assert caller.holds[0].owner in owners, "names of owners are used again"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_callers_that_are_cancelled_at_random_meet_no_error_and_leave_nothing(seed: int) -> None:
+    random_steps(seed, STEPS)
+
+
+def _refuse_while_releasing(state: Any, acquire: Any, claim: Any) -> Any:
+    if claim in state.holds and acquire.limit == 1:
+        raise AlreadyHeldError("it is not released yet")
+    return _why_not_acquire(state, acquire, claim)
+
+
+_why_not_acquire = refusals._why_not_acquire  # pyright: ignore[reportPrivateUsage]
+
+
+def _lose_cancels(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionChannel, "hand_over", lambda *_: None)
+    patch.setattr(SessionChannel, "abandon", lambda *_: None)
+
+
+def _grant_to_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Keep a grant that its cancelled caller did not resume for."""
+
+    def give_up(self: HoldRegistry, call: Any) -> int:
+        call.undone = call.token
+        if call.own.acquiring == call.token:
+            call.own.acquiring = 0
+        return int(call.token)
+
+    patch.setattr(HoldRegistry, "give_up", give_up)
+
+
+def _cancel_nothing_granted(patch: pytest.MonkeyPatch) -> None:
+    hand_over = SessionChannel.hand_over
+
+    def waiting_only(self: SessionChannel, message: Any, reply: Any) -> None:
+        assert isinstance(message, Cancel)
+        hand_over(self, replace(message, request=message.request + 1), reply)
+
+    patch.setattr(SessionChannel, "hand_over", waiting_only)
+    patch.setattr(SessionChannel, "abandon", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda patch: patch.setattr(refusals, "_why_not_acquire", _refuse_while_releasing),
+        _lose_cancels,
+        _grant_to_nobody,
+        _cancel_nothing_granted,
+    ],
+    ids=["refused while releasing", "cancels lost", "granted to nobody", "wrong token"],
+)
+def test_the_judge_finds_planted_bugs(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = 0
+    for seed in range(20):
+        try:
+            random_steps(seed, STEPS)
+        except (AssertionError, FencelockError):
+            found += 1
+    assert found
+
+
+def test_an_interrupted_release_of_permits_gives_back_all_parts_once() -> None:
+    """Another caller has released one of the parts meanwhile."""
+    log, client, _ = two_clients()
+    semaphore = Semaphore(client.connection, "two", 2, None, "")
+    callers = [Caller(name, lambda: semaphore) for name in ("one", "two")]
+    for caller in callers:
+        caller.acquire()
+        log.settle()
+        caller.go_on()
+    releasing = semaphore._releasing_permits(2)  # pyright: ignore[reportPrivateUsage]
+    next(releasing)
+    caller = callers[0]
+    caller.release()
+    log.settle()
+    caller.go_on()
+    with pytest.raises(KeyboardInterrupt):
+        releasing.throw(KeyboardInterrupt())
+    assert not any(isinstance(message, Cancel) for message, _ in client.arrivals)
+    log.settle()
+    assert_all_free(log)

@@ -1,0 +1,194 @@
+"""A rogue member sends proposals that no honest one can: the group goes on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.log_workload import CounterJudge, logbook
+
+from fencelock.actors.effect import Effects, Send, Spawn, Wake
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Message,
+    Timer,
+    address_of,
+    node_of,
+    timer,
+)
+from fencelock.actors.paxos import acceptor, config, leader
+from fencelock.actors.paxos.config import GROWTH_MAX, VOTES_MAX, acceptor_of, leader_of
+from fencelock.actors.paxos.message import Accept, Ballot, Batch, Commit, Heartbeat
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.verification.simulation.world import World
+
+NAMES = ("n1", "n2", "n3")
+ROGUE = "n3"
+FIRST_ROUND = 1 << 20
+ROGUE_MS = 150
+SERVED_MS = 1_000
+DAY_MS = 86_400_000
+FULL_BYTES = 64 << 10
+
+Forged = Callable[[Ballot, int], list[Message]]
+"""Returns what the rogue sends under a ballot, given the first slot that is not applied."""
+
+
+@timer
+class Strike(Timer):
+    """It is time to send forged messages."""
+
+
+class RogueLeader(Role[Strike]):
+    """Claims ballots of its node without any promise, and sends forged messages under them."""
+
+    def __init__(
+        self, address: Address, host: Host, *, forged: tuple[Forged, ...], world: World
+    ) -> None:
+        super().__init__(address, host)
+        self.forged, self.world = forged, world
+        self.round = FIRST_ROUND
+
+    def begin(self, now: Instant) -> Effects:
+        del now
+        return (Wake(5, Strike()),)
+
+    def handle(self, sender: Address, event: Strike, now: Instant) -> Effects:
+        del sender, event, now
+        self.round += 1
+        ballot = Ballot(self.round, leader_of(node_of(self.address)))
+        judge = self.world.judges[0]
+        assert isinstance(judge, CounterJudge)
+        free = max(judge.slots, default=0) + 1
+        messages = [message for forge in self.forged for message in forge(ballot, free)]
+        sends = [Send(acceptor_of(one), what) for one in NAMES[:2] for what in messages]
+        return [*sends, Wake(5, Strike())]
+
+
+def accept(ballot: Ballot, slot: int, committed: int, time_ms: int = 0) -> Message:
+    batch = Batch(time_ms=time_ms, commands=())
+    return Accept(ballot=ballot, slot=slot, batch=batch, committed=committed)
+
+
+def fills(ballot: Ballot, free: int) -> list[Message]:
+    """Fill all room for votes behind the slots that the group needs next."""
+    batch = Batch(time_ms=0, commands=(b"x" * (FULL_BYTES // 2 - 128),))
+    return [
+        Accept(ballot=ballot, slot=slot, batch=batch, committed=slot)
+        for slot in range(free + 1_000, free + 1_003)
+    ]
+
+
+def forge_slots(ballot: Ballot, free: int) -> list[Message]:
+    return [
+        accept(ballot, 1 << 61, free),
+        accept(ballot, 1 << 61, 1 << 61),
+        accept(ballot, free + 200_000, free),
+        accept(ballot, free + 200_000, free + 200_000),
+        accept(ballot, free + VOTES_MAX // 2, free + VOTES_MAX // 2),
+    ]
+
+
+def forge_times(ballot: Ballot, free: int) -> list[Message]:
+    return [accept(ballot, free, free, time_ms) for time_ms in ((1 << 62) - 1, 20 * DAY_MS)]
+
+
+def forge_decisions(ballot: Ballot, free: int) -> list[Message]:
+    return [
+        Commit(ballot=ballot, committed=1 << 61),
+        Heartbeat(ballot=ballot, number=1, committed=1 << 61, min_applied=1 << 61),
+        Commit(ballot=ballot, committed=free + GROWTH_MAX),
+    ]
+
+
+ENDLESS = 1 << 70
+
+
+def with_rogue(recipe: Recipe, world: World, forged: tuple[Forged, ...]) -> Recipe:
+    def seated(context: NodeContext) -> RoleSet:
+        honest = recipe(context)
+        arguments = {"forged": forged, "world": world}
+        rogue = Spawn(address_of(context.node, "commander-rogue"), RogueLeader, arguments)
+        return replace(honest, roles=(*honest.roles, rogue))
+
+    return seated
+
+
+def run_on(world: World, ms: int) -> None:
+    world.run(world.time + ms * NS_PER_MS)
+
+
+def outcome_after(*forged: Forged, memory: bool = False) -> tuple[int, int]:
+    """Let a rogue member act, stop it, restart the others, and then it as an honest one.
+
+    Return the number of slots that were decided then, and the log time (ms).
+    """
+    world = World(1)
+    honest = logbook(every_ms=10, memory=memory)
+    for name in NAMES:
+        world.add(name, honest, member=True)
+    judge = CounterJudge(drift_ppm=1_000)
+    world.judges.append(judge)
+    world.nodes[ROGUE].recipe = with_rogue(honest, world, forged)
+    world.power_on_all()
+    run_on(world, 600 + ROGUE_MS)
+    world.crash(ROGUE)
+    if not memory:
+        for name in NAMES[:2]:
+            world.crash(name)
+    world.nodes[ROGUE].recipe = honest
+    run_on(world, 10)
+    world.power_on_all()
+    run_on(world, 1_500)
+    before = len(judge.slots)
+    run_on(world, SERVED_MS)
+    replica = world.role_at(address_of("n1", "replica"))
+    assert isinstance(replica, Replica)
+    return len(judge.slots) - before, replica.config.time_ms
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_group_goes_on_once_the_rogue_is_gone(memory: bool) -> None:
+    slots, time_ms = outcome_after(forge_slots, forge_times, forge_decisions, memory=memory)
+    assert slots > 20
+    assert time_ms < DAY_MS
+
+
+def test_votes_that_fill_all_room_do_not_keep_the_group_from_going_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "VOTES_BYTES_MAX", FULL_BYTES)
+    assert outcome_after(fills)[0] > 20
+    monkeypatch.setattr(acceptor, "NEAR_SLOTS", 0)
+    assert outcome_after(fills)[0] == 0
+
+
+class StrictScout(Scout):
+    """A planted bug: one vote that no honest member can have keeps it from adopting anything."""
+
+    def _adopt(self, now: Instant) -> Effects:
+        first = self.floors[next(iter(self.complete))]
+        if any(slot >= first + VOTES_MAX for slot in self.votes):
+            return ()
+        return super()._adopt(now)
+
+
+def test_without_the_bounds_on_slots_no_node_ever_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "VOTES_MAX", ENDLESS)
+    assert outcome_after(forge_slots)[0] > 20  # Scouts leave out what no leader can propose.
+    monkeypatch.setattr(leader, "Scout", StrictScout)
+    assert outcome_after(forge_slots)[0] == 0
+
+
+def test_without_the_bound_on_time_the_log_is_moved_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(config, "TIME_JUMP_MS_MAX", ENDLESS)
+    assert outcome_after(forge_times)[1] > DAY_MS

@@ -1,0 +1,119 @@
+"""A rogue member sends extremes, then is gone: the group goes on, also after a restart."""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.rogue_roles import ROGUE, forges_members
+
+from fencelock.actors import clock
+from fencelock.actors.api.message import Granted, Refused
+from fencelock.actors.bakery import epochs
+from fencelock.actors.bakery.epochs import EpochLimit
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import Beat, Collected, MaxTicket, Merged
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
+from fencelock.actors.clock import STAMP_MAX, Clock
+from fencelock.actors.effect import Effect, Effects, Send, Spawn
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Role
+from fencelock.cluster.node.topology import Recipe, bakery, central, lamport, paxos
+from fencelock.verification.simulation.planting import planted
+from fencelock.verification.simulation.violation import ViolationError
+
+
+class FarClock(Clock):
+    """Stamps frames with the end of logical time, and with the most that may be accepted."""
+
+    def departing(self) -> int:
+        self.time += 1
+        return (STAMP_MAX - 1, 1 << 53, 1 << 62)[self.time % 3]
+
+
+def far_clock(spawn: Spawn) -> Spawn:
+    """Give the rogue member a `FarClock`."""
+    return replace(spawn, role=FarClock) if spawn.address == f"{ROGUE}/clock" else spawn
+
+
+def serves_without(rogue: Recipe, recipe: Recipe) -> ClusterHarness:
+    """Run with a rogue member for a while; then it is honest, and all restart."""
+    harness = ClusterHarness(3, recipe=recipe)
+    harness.world.nodes[ROGUE].recipe = rogue
+    harness.start()
+    harness.run(2_000)
+    for name in harness.names:
+        harness.world.crash(name)
+    harness.world.nodes[ROGUE].recipe = recipe
+    harness.start()
+    harness.acquire("n1")
+    harness.until(lambda: bool(harness.answers(Granted) or harness.answers(Refused)))
+    return harness
+
+
+@pytest.mark.parametrize("recipe", [bakery, central, lamport, paxos])
+def test_a_far_stamp_stops_nobody(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    rogue = planted(recipe, far_clock)
+    serves_without(rogue, recipe)
+    monkeypatch.setattr(clock, "AHEAD_US", STAMP_MAX)
+    with pytest.raises(ViolationError, match=" broke"):
+        serves_without(rogue, recipe)
+
+
+class EndlessLeases(ClusterStatus):
+    """Says in its beats that later leaders are installed, whose leases last for a week."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return [endless(effect) for effect in super().handle(sender, event, now)]
+
+
+class EndlessTables(Leader):
+    """Takes part, with leases, numbers and rounds that no honest leader has."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return [endless(effect) for effect in super().handle(sender, event, now)]
+
+
+def endless(effect: Effect) -> Effect:
+    """Return ``effect`` with a lease of a week, and numbers at their limits, if it has any."""
+    if not isinstance(effect, Send):
+        return effect
+    match message := effect.message:
+        case Beat() if message.seating.epoch:
+            epoch = message.seating.epoch + 1
+            seating = message.seating._replace(epoch=epoch, bound_ms=LEASE_MS_MAX)
+            return Send(effect.to, replace(message, seating=seating, promised=epoch))
+        case Merged():
+            return Send(effect.to, replace(message, left_ms=LEASE_MS_MAX))
+        case MaxTicket() | Collected():
+            return Send(effect.to, replace(message, highest=COUNTER_MAX, known=(1 << 63) - 1))
+        case _:
+            return effect
+
+
+def rogue_leader(spawn: Spawn) -> Spawn:
+    """Make the roles of the rogue member report leases that nobody may take."""
+    node, _, name = spawn.address.partition("/")
+    roles: dict[str, type[Role[Any]]] = {"cluster": EndlessLeases, "leader": EndlessTables}
+    return replace(spawn, role=roles.get(name, spawn.role)) if node == ROGUE else spawn
+
+
+def test_forged_members_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    rogue = planted(bakery, forges_members)
+    serves_without(rogue, bakery)
+    monkeypatch.setattr(epochs, "can_follow", lambda *_: True)
+    with pytest.raises(AssertionError):
+        serves_without(rogue, bakery)
+
+
+def test_endless_leases_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    rogue = planted(bakery, rogue_leader)
+    serves_without(rogue, bakery)
+    monkeypatch.setattr(EpochLimit, "allows_lease", lambda *_: True)
+    with pytest.raises(AssertionError):
+        serves_without(rogue, bakery)

@@ -1,0 +1,517 @@
+"""Fuzzed input at every entry point of a node, without sockets: frames, roles, log, files."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.session_message import Open, Opened
+from fencelock.actors.bootstrap_message import Founding
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
+from fencelock.actors.paxos.journal import recover
+from fencelock.actors.paxos.message import Accept, Commit, Diverged, Pledged, Slots
+from fencelock.actors.role import Role
+from fencelock.actors.role_message import LinkUp, RoleNotice
+from fencelock.actors.table.message import TablePart
+from fencelock.actors.table.operations import COMMANDS
+from fencelock.cluster.host.gateway import Gateway, Pace, turn
+from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.cluster.node.storage.directory import JournalDamagedError
+from fencelock.cluster.node.storage.record import (
+    SALT_BYTES,
+    FileKind,
+    Header,
+    encode_group,
+    encode_header,
+    entries_of,
+    scan,
+)
+from fencelock.cluster.node.topology import NodeContext, recipe_of
+from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.cbor import FrameTooLargeError, MalformedFrameError
+from fencelock.transport.codec import decode, encode
+from fencelock.transport.frame import Envelope, Frame, encode_frame
+from fencelock.transport.listener import Arrival
+from support.fuzz_values import Composer, Values, messages, requests
+
+NODES = ("n1", "n2", "n3")
+CLIENT = "client-1f"
+CLUSTER = "c"
+FORMING_MS = 4_000
+"""Virtual time in which a cluster forms and elects (ms)."""
+
+STEP_MS = 20
+"""Virtual time between two steps (ms)."""
+
+INPUTS_MAX = 3_000
+"""Inputs to one cluster; then another is formed, since most of it is out of order by then."""
+
+BURST = 40
+"""Inputs between two steps."""
+
+
+@dataclass
+class Findings:
+    """Exceptions that an input raised, each place once."""
+
+    inputs: int = 0
+    by_place: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, entry: str, what: object, error: BaseException) -> None:
+        """Note that ``what``, at the entry point ``entry``, raised ``error``."""
+        root = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        frames = traceback.extract_tb(root.__traceback__)
+        place = f"{type(root).__name__} at {frames[-1].filename}:{frames[-1].lineno}"
+        told = "".join(traceback.format_exception(root))[-3_000:]
+        self.by_place.setdefault(place, f"{entry}: {_short(what)}\n{told}")
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{place}\n{told}" for place, told in self.by_place.items())
+
+
+class FuzzedScheduler(Scheduler):
+    """Production's scheduler, whose roles are not registered, and whose faults are findings."""
+
+    def note_fault(self, doing: str, error: Exception) -> None:
+        """Raise what a node would only log."""
+        raise RoleFailedError(doing) from error
+
+    def _register(self, role: Role[Any]) -> None:
+        pass
+
+    def _write_notice(self, notice: RoleNotice) -> None:
+        pass
+
+    def _failed(self, role_slot: Any, event: Any, sender: Address, error: Exception) -> Exception:
+        return RoleFailedError(f"{role_slot.address} failed on {event!r} of {sender}")
+
+
+class MemoryLinks:
+    """Links between nodes in one process: every frame is encoded, and read by its receiver."""
+
+    cluster = CLUSTER
+    waiting = ()
+    has_events = False
+
+    def __init__(self, node: str, cluster: MemoryCluster) -> None:
+        self.node = node
+        self._cluster = cluster
+        self.validator = FrameValidator(node, CLUSTER, client=False, members=set(NODES) - {node})
+        self.arrived: deque[Arrival] = deque()
+
+    @property
+    def group(self) -> int:
+        """The group of the node, which its frames name."""
+        return self.validator.group
+
+    @group.setter
+    def group(self, group: int) -> None:
+        self.validator.group = group
+
+    def receive_members(self, most: int) -> list[Arrival]:
+        return [self.arrived.popleft() for _ in range(min(most, len(self.arrived)))]
+
+    def take(self, link: str, raw: bytes) -> None:
+        frame = self.validator.admit(link, raw)
+        if not isinstance(frame, Dropped):
+            self.arrived.append(Arrival(link, frame))
+
+    def send(self, link: str, frame: Frame) -> None:
+        self._cluster.carry(self.node, link, encode_frame(frame))
+
+    def connect(self, node: str, endpoint: str) -> None:
+        pass
+
+    def disconnect(self, node: str) -> None:
+        pass
+
+
+class MemoryCluster:
+    """Three nodes of a protocol in virtual time, and a client with a session.
+
+    Args:
+        protocol: the protocol.
+        random: draws ids and delays.
+
+    """
+
+    def __init__(self, protocol: str, random: Random) -> None:
+        self.time_ns = 10**12
+        self.replies: deque[Message] = deque(maxlen=100)
+        self._random = random
+        self._client = FrameValidator(CLIENT, CLUSTER, client=True)
+        self.nodes: dict[str, FuzzedScheduler] = {}
+        self.links: dict[str, MemoryLinks] = {}
+        self.gateways: dict[str, Gateway] = {}
+        endpoints = {node: f"tcp://127.0.0.1:{4_000 + n}" for n, node in enumerate(NODES)}
+        for node in NODES:
+            scheduler = FuzzedScheduler(node, lambda role_slot: None, Counter(), self._now)
+            self.nodes[node] = scheduler
+            links: Any = MemoryLinks(node, self)
+            self.links[node] = links
+            self.gateways[node] = Gateway(scheduler, links, frozenset(NODES) - {node})
+            context = NodeContext(
+                node=node,
+                nodes=NODES,
+                endpoints=endpoints,
+                boot=random.getrandbits(62),
+                random=Random(random.getrandbits(62)),
+                first_stamp=1_700_000_000_000_000,
+                journal_id=random.getrandbits(62),
+                founding=Founding.ONCE,
+            )
+            scheduler.open(recipe_of(protocol)(context))
+            for other in NODES:
+                if other != node:
+                    scheduler.tell_all(LinkUp(node=other))
+        self.run(FORMING_MS)
+        self.session = CLIENT
+        for node in NODES:
+            self.ask(node, Open(session=CLIENT, ttl_ms=60_000, request=1))
+        self.run(FORMING_MS // 4)
+        opened = [reply for reply in self.replies if isinstance(reply, Opened)]
+        self.serves = bool(opened)
+        if opened:
+            self.session = opened[0].assigned
+
+    def _now(self) -> Instant:
+        return Instant(self.time_ns)
+
+    def ask(self, node: str, message: Message) -> None:
+        """Let a request of the client arrive."""
+        there, here = address_of(node, "proxy"), address_of(CLIENT, "x")
+        raw = encode_frame(Frame(CLUSTER, 0, 0, (Envelope(there, here, message),)))
+        self.links[node].take(CLIENT, raw)
+
+    def carry(self, source: str, link: str, raw: bytes) -> None:
+        """Let a frame of ``source`` arrive at ``link``."""
+        if link in self.links:
+            self.links[link].take(source, raw)
+        elif link == CLIENT:
+            frame = self._client.admit(source, raw)
+            if isinstance(frame, Frame):
+                self.replies.extend(envelope[2] for envelope in frame.envelopes)
+
+    def step(self) -> None:
+        """Let some time pass, and each node have turns until none has anything to do."""
+        self.time_ns += STEP_MS * NS_PER_MS
+        busy = True
+        rounds = 0
+        while busy and rounds < 50:
+            busy = False
+            rounds += 1
+            for node, scheduler in self.nodes.items():
+                links: Any = self.links[node]
+                due = scheduler.timers and scheduler.timers[0][0] <= self.time_ns
+                if links.arrived or due or scheduler.idle_ms() == 0:
+                    busy = True
+                    for _ in turn(scheduler, self.gateways[node], links, _PACE):
+                        for _, record in scheduler.records:
+                            if isinstance(record, Message):
+                                encode(record)
+
+    def run(self, time_ms: int) -> None:
+        """Let that much time pass."""
+        for _ in range(time_ms // STEP_MS):
+            self.step()
+
+    def values(self) -> Values:
+        """Return plausible values of fields."""
+        return {
+            "session": self.session,
+            "lock": "a",
+            "owner": "o",
+            "request": self._random.randrange(1, 1_000),
+            "fence": self._random.randrange(1, 5),
+            "wait_ms": self._random.choice((0, 1_000, None)),
+            "limit": 1,
+            "ttl_ms": 60_000,
+            "permits": 3,
+            "amount": 1,
+            "parties": 2,
+            "count": 2,
+            "most": 100,
+            "locks": ("a", "b"),
+            "node": "n2",
+            "client": address_of("n2", "proxy"),
+            "view": 0,
+            "age_ms": 1_000,
+            "slot": self._random.randrange(1, 10),
+            "epoch": self._random.randrange(1, 5),
+        }
+
+    def roles(self, node: str) -> list[Address]:
+        """Return the roles that other nodes can send to."""
+        return list(self.nodes[node].roles)
+
+
+_PACE = Pace(lambda: 0)
+
+RECORDS = (Pledged, Commit, Accept, Slots, Diverged)
+"""Records of the log."""
+
+_TABLE_VALUES = {
+    **{"session": "me.1", "lock": "a", "owner": "o", "request": 2, "fence": 1, "wait_ms": 1_000},
+    **{"limit": 1, "permits": 3, "amount": 1, "parties": 2, "count": 2, "locks": ("a", "b")},
+}
+
+
+def member_messages(
+    protocol: str, given: Iterable[Message], seed: int
+) -> Iterator[tuple[str, str, Message]]:
+    """Yield each message with roles that accept it, and with likely senders."""
+    cluster = MemoryCluster(protocol, Random(seed))
+    accepts = {
+        address.partition("/")[2]: slot.accepts
+        for address, slot in cluster.nodes["n1"].roles.items()
+    }
+    for message in given:
+        for role, kinds in accepts.items():
+            if type(message) in kinds:
+                for sender in dict.fromkeys((role, "leader", "proxy")):
+                    yield role, sender, message
+
+
+class OfflineFuzzer:
+    """Feeds inputs to entry points in turn.
+
+    Args:
+        seed: of everything that is drawn.
+
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.findings = Findings()
+        self.served: Counter[str] = Counter()
+        """Clusters that formed, by protocol."""
+
+    def frames(self, most: int) -> None:
+        """Check bytes as frames: sound ones, with bytes changed, cut or repeated."""
+        random, composer = self.random, Composer({})
+        kinds = messages()
+        for node, client in (("n1", False), (CLIENT, True)):
+            validator = FrameValidator(node, CLUSTER, client=client, members={"n2"})
+            for _ in range(most // 2):
+                link = random.choice(("n2", CLIENT))
+                raw = self._frame(composer, random.choice(kinds), node, link)
+                raw = _damaged(raw, random)
+                self._feed("frame", raw, partial(validator.admit, link, raw))
+                self._feed("refusals", raw, partial(validator.field_refusals, CLIENT, raw))
+
+    def _frame(self, composer: Composer, kind: type[Message], node: str, link: str) -> bytes:
+        message = composer.drawn(kind, self.random)
+        envelope = Envelope(address_of(node, "proxy"), address_of(link, "x"), message)
+        try:
+            return encode_frame(Frame(CLUSTER, 0, self.random.getrandbits(8), (envelope,)))
+        except FrameTooLargeError:
+            return b""
+
+    def roles(
+        self, protocol: str, inputs: Iterable[Message] | None, most: int, *, peers: bool
+    ) -> None:
+        """Send messages to the roles of nodes, as a client or as a member.
+
+        Args:
+            protocol: of the nodes.
+            inputs: the messages, or None to draw them.
+            most: the maximum number of messages.
+            peers: whether they come from another member.
+
+        """
+        kinds = messages() if peers else requests()
+        given = None if inputs is None else iter(inputs)
+        left = most
+        while left > 0:
+            cluster = self._formed(protocol)
+            composer = Composer(cluster.values())
+            for _ in range(min(left, INPUTS_MAX) // BURST + 1):
+                left -= BURST
+                sent: list[Message] = []
+                for _ in range(BURST):
+                    if given is None:
+                        message = composer.drawn(self.random.choice(kinds), self.random)
+                    else:
+                        found = next(given, None)
+                        if found is None:
+                            return
+                        message = found
+                    sent.append(message)
+                    self._send(cluster, message, peers=peers)
+                composer.values = cluster.values()
+                if not self._feed(f"roles of {protocol}", sent, cluster.step):
+                    break  # The node is gone.
+
+    def _formed(self, protocol: str) -> MemoryCluster:
+        cluster = MemoryCluster(protocol, self.random)
+        self.served[protocol] += cluster.serves
+        return cluster
+
+    def _send(self, cluster: MemoryCluster, message: Message, *, peers: bool) -> None:
+        random = self.random
+        node = random.choice(NODES)
+        link = random.choice([one for one in NODES if one != node]) if peers else CLIENT
+        links = cluster.links[node]
+        accepting = [
+            address
+            for address, slot in cluster.nodes[node].roles.items()
+            if type(message) in slot.accepts
+        ]
+        to = random.choice(accepting or cluster.roles(node)) if peers else f"{node}/proxy"
+        there = Address(str(to))
+        name = there.partition("/")[2] if peers else "x"
+        senders = [address_of(link, name), address_of(link, "leader"), address_of(link, "proxy")]
+        envelope = Envelope(there, random.choice(senders) if peers else senders[0], message)
+        try:
+            group = links.group if peers else 0
+            raw = encode_frame(Frame(CLUSTER, group, 1, (envelope,)))
+        except FrameTooLargeError:
+            return
+        what = (link, there, message)
+        self._feed("frame of a role", what, partial(links.take, link, raw))
+
+    def commands(self, most: int) -> None:
+        """Apply fuzzed commands to a table, as the log carries them."""
+        random, machine = self.random, self._machine()
+        session = next(iter(machine.table.sessions.by_id))
+        values = {**_TABLE_VALUES, "session": session}
+        composer = Composer(values)
+        kinds = [kind for kind in messages() if kind in COMMANDS]
+        time_ms = machine.table.time_ms
+        for number in range(most):
+            values["request"] = number + 2
+            message = composer.drawn(random.choice(kinds), random)
+            time_ms += random.choice((0, 0, 0, 1, 50))
+            command = machine.write(message)
+            if random.random() < 0.2:
+                command = _damaged(command, random)
+            at = random.choice((time_ms, time_ms, time_ms, 0))
+            self._feed("command", message, partial(machine.apply, at, [command]))
+            if number % 500 == 499 or session not in machine.table.sessions.by_id:
+                self._feed("snapshot", number, partial(_restored, machine))
+                machine = self._machine()
+                time_ms = machine.table.time_ms
+
+    def _machine(self) -> LockMachine:
+        machine = LockMachine()
+        machine.apply(1, [machine.write(Open(session="me", ttl_ms=60_000, request=1))])
+        return machine
+
+    def snapshots(self, most: int) -> None:
+        """Restore tables from parts with fields at extremes, or with damaged bytes."""
+        random, composer = self.random, Composer(_TABLE_VALUES)
+        source = self._machine()
+        session = next(iter(source.table.sessions.by_id))
+        for n in range(20):
+            lock = Acquire(lock=f"l{n % 15}", session=session, owner=f"o{n}", request=n + 2)
+            source.apply(2, [source.write(lock)])
+        sound = parts_of(source)
+        for _ in range(most):
+            parts = list(sound)
+            if random.random() < 0.5:
+                parts[0] = _damaged(parts[0], random)
+            else:
+                try:
+                    parts = [encode(composer.drawn(TablePart, random))]
+                except FrameTooLargeError:
+                    continue
+            machine = LockMachine()
+            self._feed("snapshot", parts, partial(machine.restore, parts), ValueError)
+
+    def records(self, most: int) -> None:
+        """Read damaged segments, and records of roles whose fields are at extremes."""
+        random, composer = self.random, Composer({})
+        for _ in range(most // 2):
+            content = _segment(composer, random)
+            damaged = _damaged(content, random)
+            self._feed(
+                "segment",
+                damaged,
+                partial(_read_segment, damaged),
+                (JournalDamagedError, MalformedFrameError),
+            )
+            record = _damaged(encode(composer.drawn(random.choice(RECORDS), random)), random)
+            self._feed("record", record, partial(decode, record), MalformedFrameError)
+
+    def _feed(
+        self,
+        entry: str,
+        what: object,
+        call: Callable[[], object],
+        allowed: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> bool:
+        self.findings.inputs += 1
+        try:
+            call()
+        except allowed:
+            pass
+        except Exception as error:  # noqa: BLE001  # That is what is looked for.
+            self.findings.add(entry, what, error)
+            return False
+        return True
+
+
+def parts_of(machine: LockMachine) -> list[bytes]:
+    """Return the encoded snapshot of a table."""
+    return [part.encoded() for part in machine.snapshot() if part is not None]
+
+
+def _restored(machine: LockMachine) -> None:
+    """Check that a table restored from its snapshot is the same."""
+    parts = parts_of(machine)
+    other = LockMachine()
+    other.restore(parts)
+    assert other.table.numbers() == machine.table.numbers()
+    assert other.digest() == machine.digest()
+
+
+def _short(what: object) -> str:
+    items: list[object] = what if isinstance(what, list) else [what]  # pyright: ignore[reportUnknownVariableType]
+    return "\n".join(repr(one)[:300] for one in items)
+
+
+def _damaged(raw: bytes, random: Random) -> bytes:
+    """Return ``raw`` with some bytes changed, cut or repeated, or as it is."""
+    data = bytearray(raw)
+    for _ in range(random.choice((0, 1, 1, 2, 4))):
+        if not data:
+            break
+        at = random.randrange(len(data))
+        match random.randrange(4):
+            case 0:
+                data[at] = random.getrandbits(8)
+            case 1:
+                data[at] ^= 1 << random.randrange(8)
+            case 2:
+                del data[at : at + random.randrange(1, 9)]
+            case _:
+                data[at:at] = data[at : at + random.randrange(1, 9)]
+    return bytes(data)
+
+
+def _segment(composer: Composer, random: Random) -> bytes:
+    """Return a segment of a journal with a few records, and room behind them."""
+    salt = random.randbytes(SALT_BYTES)
+    content = encode_header(Header(FileKind.SEGMENT, 1, 1, salt, bytes(SALT_BYTES)))
+    for sequence in range(1, 4):
+        records = [
+            ("acceptor", encode(composer.drawn(random.choice(RECORDS), random))) for _ in range(2)
+        ]
+        content += encode_group(records, salt=salt, offset=len(content), sequence=sequence)
+    return content + bytes(random.choice((0, 512)))
+
+
+def _read_segment(content: bytes) -> None:
+    """Read a segment, its records, and what a replica recovers from them."""
+    groups = scan(content, "segment", FileKind.SEGMENT).groups
+    entries = [entry for group in groups for entry in entries_of(content, group)]
+    recover([decode(entry.payload) for entry in entries if isinstance(entry.payload, bytes)])

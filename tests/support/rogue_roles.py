@@ -1,0 +1,142 @@
+"""Roles of a member that sends what no honest one sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.message import Beat, Chosen
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
+from fencelock.actors.message import Address, Instant, Message, Timer, address_of, timer
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.config import acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.message import (
+    NO_OP,
+    Accept,
+    Ballot,
+    Commit,
+    Heartbeat,
+    HeartbeatAck,
+    Promise,
+    TableDigest,
+)
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.verification.simulation.planting import planted
+
+ROGUE, OTHERS = "n3", ("n1", "n2")
+FAR = 1 << 61
+FIRST_ROUND = 1 << 20
+STRIKE_MS = 5
+
+
+class ForgedMembers(ClusterStatus):
+    """Says in its beats that a later seating has other members, after changes without end."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return [self.forged(effect) for effect in super().handle(sender, event, now)]
+
+    def forged(self, effect: Effect) -> Effect:
+        if not isinstance(effect, Send) or not isinstance(beat := effect.message, Beat):
+            return effect
+        if not beat.seating.epoch:
+            return effect
+        epoch = beat.seating.epoch + 1
+        alone = (self.electorate.everyone[ROGUE]._replace(journal=1),)  # It has no such journal.
+        forged = replace(
+            beat,
+            seating=beat.seating._replace(epoch=epoch, leaders=(Chosen(ROGUE, self.life),)),
+            promised=epoch,
+            electorate=Electorate(1 << 40, alone),
+        )
+        return Send(effect.to, forged)
+
+
+def forges_members(spawn: Spawn) -> Spawn:
+    return replace(spawn, role=ForgedMembers) if spawn.address == f"{ROGUE}/cluster" else spawn
+
+
+@timer
+class Strike(Timer):
+    """It is time to send forged messages."""
+
+
+class FarLeader(Role[Strike]):
+    """Claims ballots of its node without any promise, and names slots where no log can be."""
+
+    def __init__(self, address: Address, host: Host) -> None:
+        super().__init__(address, host)
+        self.round = FIRST_ROUND
+
+    def begin(self, now: Instant) -> Effects:
+        del now
+        return (Wake(STRIKE_MS, Strike()),)
+
+    def handle(self, sender: Address, event: Strike, now: Instant) -> Effects:
+        del sender, event, now
+        self.round += 1
+        ballot = Ballot(self.round, leader_of(ROGUE))
+        forged: tuple[Message, ...] = (
+            Accept(ballot=ballot, slot=FAR, batch=NO_OP, committed=FAR),
+            Commit(ballot=ballot, committed=FAR),
+            Heartbeat(ballot=ballot, number=1, committed=FAR, min_applied=FAR),
+        )
+        sends = [Send(acceptor_of(one), what) for one in OTHERS for what in forged]
+        return [*sends, Wake(STRIKE_MS, Strike())]
+
+
+class FarAcceptor(Acceptor):
+    """Says that it has applied slots where no log can be."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        return [far(effect) for effect in super().handle(sender, event, now)]
+
+
+def far(effect: Effect) -> Effect:
+    if not isinstance(effect, Send):
+        return effect
+    match message := effect.message:
+        case Promise():
+            return Send(effect.to, replace(message, first=FAR, votes=(), more=None))
+        case HeartbeatAck():
+            return Send(effect.to, replace(message, applied=FAR, log_version=-1))
+        case _:
+            return effect
+
+
+class FarReplica(Replica):
+    """Sends digests of slots where no log can be."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        slot = FAR - FAR % self.log.digests.step
+        digest = TableDigest(scheme=1, slot=slot, state=1, decided=1, counters=(), asks=True)
+        sends = [Send(replica_of(one), digest) for one in OTHERS]
+        return [*super().handle(sender, event, now), *sends]
+
+
+ROLES: dict[type[Role[Any]], type[Role[Any]]] = {Acceptor: FarAcceptor, Replica: FarReplica}
+
+
+def reaches_far(spawn: Spawn) -> Spawn:
+    """Let the roles of `paxos` on the rogue member name slots where no log can be."""
+    is_rogue = spawn.address.partition("/")[0] == ROGUE
+    return replace(spawn, role=ROLES.get(spawn.role, spawn.role)) if is_rogue else spawn
+
+
+def with_rogue(recipe: Recipe, protocol: str) -> Recipe:
+    """Return ``recipe`` with a rogue member, which sends real frames over its node's sockets."""
+    change = reaches_far if protocol == "paxos" else forges_members
+    broken = planted(recipe, change)
+
+    def seated(context: NodeContext) -> RoleSet:
+        roles = broken(context)
+        if protocol != "paxos" or context.node != ROGUE:
+            return roles
+        leader = Spawn(address_of(ROGUE, "commander-rogue"), FarLeader)
+        return replace(roles, roles=(*roles.roles, leader))
+
+    return seated

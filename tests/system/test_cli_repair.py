@@ -1,0 +1,137 @@
+"""``fencelock repair``: a node with an impossible vote does not start, and is mended offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.real_nodes import loopback_addresses
+from typer.testing import CliRunner
+
+import fencelock
+from fencelock.actors.message import Message
+from fencelock.actors.paxos.config import leader_of
+from fencelock.actors.paxos.message import (
+    Accept,
+    Ballot,
+    Batch,
+    Pledge,
+    Pledged,
+    Slots,
+    SnapshotChunk,
+)
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.node.config import load, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.storage.directory import JournalDamagedError
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.transport.codec import encode
+
+LONG_S = 30.0
+
+
+def append(folder: Path, stream: str, record: Message) -> None:
+    journal = Journal.open(folder)
+    journal.append([(stream, encode(record))])
+    journal.sync()
+    journal.close()
+
+
+def fence_of(config: Path, address: str) -> int:
+    node = Node.start(load(config), "n1", found=True)
+    try:
+        with fencelock.connect(address, connect_timeout=LONG_S) as client:
+            held = client.lock("a").acquire(timeout=LONG_S)
+            assert held is not None
+            assert held.fence is not None
+            held.release()
+            return held.fence
+    finally:
+        node.stop(LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "time_ms"), [(1 << 61, 0), (200_000, 0), (3, (1 << 62) - 1)], ids=str
+)
+def test_a_vote_that_no_member_can_have_is_removed(
+    tmp_path: Path, ahead: int, time_ms: int
+) -> None:
+    config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
+    config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
+    first = fence_of(config, address)
+    folder = load(config).folder_of("n1")
+    assert folder is not None
+    vote = Accept(
+        ballot=Ballot(1, leader_of("n1")),
+        slot=100 + ahead,
+        batch=Batch(time_ms=time_ms, commands=()),
+        committed=1,
+    )
+    append(folder, "acceptor", vote)
+    arguments = ("repair", "--id", "n1", "--config", str(config))
+
+    with pytest.raises(JournalDamagedError, match="fencelock repair --id n1"):
+        Node.start(load(config), "n1")
+    kept = CliRunner().invoke(app, arguments, input="n\n")
+    assert kept.exit_code != 0
+    done = CliRunner().invoke(app, [*arguments, "--yes"])
+    again = CliRunner().invoke(app, arguments)
+
+    assert done.exit_code == 0, done.output
+    assert f"slot {100 + ahead}" in done.output
+    assert "They are not chosen" in done.output
+    assert (folder.with_name(f"{folder.name}.before-repair-1")).is_dir()
+    assert "has no vote that an honest member cannot have" in again.output
+    assert fence_of(config, address) > first
+
+
+@pytest.mark.parametrize("pledge", [Pledge.LEASE, Pledge.APPLIED])
+def test_a_pledge_that_no_member_can_have_is_mended(tmp_path: Path, pledge: Pledge) -> None:
+    config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
+    config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
+    first = fence_of(config, address)
+    folder = load(config).folder_of("n1")
+    assert folder is not None
+    append(folder, "acceptor", Pledged(pledge=pledge, ballot=Ballot(1 << 61, leader_of("n1"))))
+
+    with pytest.raises(JournalDamagedError, match="fencelock repair --id n1"):
+        Node.start(load(config), "n1")
+    done = CliRunner().invoke(app, ["repair", "--id", "n1", "--config", str(config), "--yes"])
+
+    assert done.exit_code == 0, done.output
+    assert str(1 << 61) in done.output
+    assert fence_of(config, address) > first
+
+
+FAR = Ballot(1 << 62 | 1 << 61 | 1, leader_of("n1"))
+
+
+@pytest.mark.parametrize(
+    ("stream", "record"),
+    [
+        ("leader", Pledged(pledge=Pledge.LED, ballot=FAR)),
+        ("acceptor", Pledged(pledge=Pledge.PROMISED, ballot=FAR)),
+        ("acceptor", Accept(ballot=FAR, slot=9, batch=Batch(time_ms=0, commands=()), committed=9)),
+        ("catchup", Slots(first=9, batches=(Batch(time_ms=(1 << 62) - 1, commands=()),))),
+        ("catchup", Slots(first=0, batches=(Batch(time_ms=0, commands=()),))),
+        ("replica", SnapshotChunk(slot=9, time_ms=1 << 61, chunk=0, count=1, content=b"")),
+        ("replica", SnapshotChunk(slot=9, time_ms=0, chunk=1, count=2, content=b"")),
+        ("replica", SnapshotChunk(slot=-9, time_ms=0, chunk=0, count=1, content=b"")),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Message) else one,
+)
+def test_a_journal_that_nobody_can_mend_is_named_with_what_to_do(
+    tmp_path: Path, stream: str, record: Message
+) -> None:
+    config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
+    config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
+    fence_of(config, address)
+    folder = load(config).folder_of("n1")
+    assert folder is not None
+    append(folder, stream, record)
+
+    with pytest.raises(JournalDamagedError, match="then run: fencelock replace n1"):
+        Node.start(load(config), "n1")
+    done = CliRunner().invoke(app, ["repair", "--id", "n1", "--config", str(config), "--yes"])
+    assert done.exit_code != 0
+    assert isinstance(done.exception, JournalDamagedError)

@@ -1,0 +1,194 @@
+"""Every message of clients and peers with each field at its extremes: no node exits or raises."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from support.fuzz_live import LiveFuzzer
+from support.fuzz_offline import OfflineFuzzer, member_messages
+from support.fuzz_values import hints_of, messages, requests, variants_of
+
+import fencelock
+from fencelock.actors.api.session_message import ListRecords
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.central.server import LockServer
+from fencelock.actors.paxos import replica
+from fencelock.actors.table import operation
+from fencelock.transport.admission import FrameValidator
+from fencelock.verification.bench.members import READY_S, NodeProcesses
+
+PROTOCOLS = "paxos", "bakery", "lamport", "central"
+INPUTS = 2_000
+
+
+def found(fuzzer: OfflineFuzzer) -> str:
+    return str(fuzzer.findings)
+
+
+def test_every_field_of_every_message_is_at_its_extremes_once() -> None:
+    varied: defaultdict[type, set[str]] = defaultdict(set)
+    first: dict[type, Any] = {}
+    for message in variants_of(messages(), {}):
+        kind = type(message)
+        sound = first.setdefault(kind, message)
+        differs = {
+            name for name in hints_of(kind) if getattr(message, name) != getattr(sound, name)
+        }
+        assert len(differs) <= 1
+        varied[kind] |= differs
+    assert {kind: set(hints_of(kind)) for kind in messages()} == {
+        kind: varied[kind] for kind in messages()
+    }
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_message_of_a_client_or_a_member_ends_a_node(protocol: str) -> None:
+    fuzzer = OfflineFuzzer(seed=1)
+    values = {"session": "client-1f.1", "lock": "a", "owner": "o", "ttl_ms": 60_000, "most": 10}
+    variants = variants_of(requests(), values)
+    fuzzer.roles(protocol, islice(variants, 2 * INPUTS), 2 * INPUTS, peers=False)
+    fuzzer.roles(protocol, None, INPUTS, peers=False)
+    fuzzer.roles(protocol, None, INPUTS, peers=True)
+    assert not found(fuzzer)
+    assert fuzzer.served[protocol]
+
+
+def test_no_bytes_break_frames_the_log_snapshots_or_journals() -> None:
+    fuzzer = OfflineFuzzer(seed=1)
+    fuzzer.frames(INPUTS)
+    fuzzer.commands(INPUTS)
+    fuzzer.snapshots(INPUTS // 4)
+    fuzzer.records(INPUTS)
+    assert not found(fuzzer)
+
+
+def test_real_nodes_survive_every_request_and_messages_of_a_member(tmp_path: Path) -> None:
+    with (
+        NodeProcesses(tmp_path, "paxos", 3, durable=True) as members,
+        fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=READY_S
+        ) as client,
+    ):
+        members.wait_until_ready(client)
+        fuzzer = LiveFuzzer(members)
+        values = {"lock": "a", "owner": "o", "ttl_ms": 60_000, "most": 100}
+        fuzzer.clients(islice(variants_of(requests(), values), 2_000))
+        given = variants_of(messages(), values)
+        fuzzer.peers("n3", islice(member_messages("paxos", given, 1), 600))
+        report = fuzzer.finish(client)
+    assert not report.exits
+    assert not report.faults
+    assert report.frames > 5_000
+    assert report.counters["proxy.refused"] > 1_000
+
+
+def whatever(name: str) -> bool:
+    """Return True, for any name."""
+    del name
+    return True
+
+
+def without_limits(self: Any) -> None:
+    del self
+
+
+def plant_no_limit_of_skip(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ListRecords, "check", without_limits)
+
+
+def plant_any_client_of_a_proposal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replica, "is_address", whatever)
+
+
+def plant_rule_that_raises(patch: pytest.MonkeyPatch) -> None:
+    sound = operation.has_room
+
+    def broken(table: Any, owner_state: Any, out: Any) -> bool:
+        assert not owner_state.owner.isdigit(), "planted bug"
+        return sound(table, owner_state, out)
+
+    patch.setattr(operation, "has_room", broken)
+
+
+def plant_beat_without_check(patch: pytest.MonkeyPatch) -> None:
+    sound = ClusterStatus.handle
+
+    def broken(self: Any, sender: Any, event: Any, now: Any) -> Any:
+        if getattr(event, "priority", 1) > 2**61:
+            raise OverflowError("planted bug")
+        return sound(self, sender, event, now)
+
+    patch.setattr(ClusterStatus, "handle", broken)
+
+
+def plant_name_without_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("fencelock.actors.central.server.lock_fits", whatever)
+    sound = LockServer.handle
+
+    def broken(self: Any, sender: Any, event: Any, now: Any) -> Any:
+        getattr(event, "lock", "").encode("ascii")
+        return sound(self, sender, event, now)
+
+    patch.setattr(LockServer, "handle", broken)
+
+
+def plant_frame_check_that_raises(patch: pytest.MonkeyPatch) -> None:
+    sound = FrameValidator._addressed  # pyright: ignore[reportPrivateUsage]
+
+    def broken(self: Any, link: str, frame: Any) -> Any:
+        assert frame.stamp < 200, "planted bug"
+        return sound(self, link, frame)
+
+    patch.setattr(FrameValidator, "_addressed", broken)
+
+
+def fuzz_paxos(fuzzer: OfflineFuzzer, inputs: int) -> None:
+    fuzzer.roles("paxos", None, inputs, peers=False)
+
+
+def fuzz_paxos_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
+    fuzzer.roles("paxos", None, inputs, peers=True)
+
+
+def fuzz_bakery_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
+    fuzzer.roles("bakery", None, inputs, peers=True)
+
+
+def fuzz_central_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
+    fuzzer.roles("central", None, inputs, peers=True)
+
+
+BUGS: dict[str, tuple[Any, Any]] = {
+    "no limit of skip": (plant_no_limit_of_skip, fuzz_paxos),
+    "any client of a proposal": (plant_any_client_of_a_proposal, fuzz_paxos_peers),
+    "a rule that raises": (plant_rule_that_raises, OfflineFuzzer.commands),
+    "a beat without a check": (plant_beat_without_check, fuzz_bakery_peers),
+    "a name without a check": (plant_name_without_check, fuzz_central_peers),
+    "a check of frames that raises": (plant_frame_check_that_raises, OfflineFuzzer.frames),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_fuzzer_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, fuzz = BUGS[bug]
+    plant(monkeypatch)
+    for seed in range(4):
+        fuzzer = OfflineFuzzer(seed)
+        fuzz(fuzzer, INPUTS)
+        if fuzzer.findings.by_place:
+            return
+    pytest.fail(f"{bug} was not found")
+
+
+def test_what_is_drawn_depends_on_the_seed_alone() -> None:
+    runs: list[tuple[int, float]] = []
+    for _ in range(2):
+        fuzzer = OfflineFuzzer(seed=5)
+        fuzzer.commands(100)
+        runs.append((fuzzer.findings.inputs, fuzzer.random.random()))
+    assert runs[0] == runs[1] != (0, Random(5).random())

@@ -1,0 +1,206 @@
+"""The comparison with the peers: its bars judge as they say, and it cleans up behind itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+from support.paths import PROGRAMS
+
+pytestmark = pytest.mark.long
+
+LONG_S = 120.0
+
+
+def run(*options: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROGRAMS / "compare.py"), *options],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+        env={**os.environ, **({} if path is None else {"PATH": path})},
+    )
+
+
+def figures(pair_us: float, pairs: float, handovers: float, gap_s: float) -> dict[str, Any]:
+    """Figures of two rounds, the second a tenth faster in everything that is counted."""
+    return {
+        "pair": [{"p50_us": pair_us, "p99_us": 2 * pair_us}] * 2,
+        "distinct": [{"pairs_per_s": pairs}, {"pairs_per_s": 1.1 * pairs}],
+        "handover": [{"handovers_per_s": handovers, "overlaps": 0}] * 2,
+        "failover": [{"gap_s": gap_s, "errors": 0}],
+    }
+
+
+def saved(folder: Path, **peers: dict[str, Any]) -> Path:
+    machine = {"cpu": "a", "cores": 2, "system": "b", "python": "3", "file_system": "c", "load": 0}
+    results: dict[str, Any] = {
+        "machine": machine,
+        "seconds": 1,
+        "peers": list(peers),
+        "versions": {},
+        "skipped": {"zookeeper": "apt-get install zookeeper"},
+        "failed": [],
+        "wire": [{}, {}],
+        "figures": peers,
+    }
+    path = folder / "saved.json"
+    path.write_text(json.dumps(results), encoding="utf-8")
+    return path
+
+
+def verdicts(path: Path) -> dict[str, tuple[str, Any]]:
+    judged = json.loads(path.read_text(encoding="utf-8"))["bars"]
+    return {bar["bar"]: (bar["verdict"], bar["median"]) for bar in judged}
+
+
+def test_a_bar_is_the_median_of_each_rounds_ratio(tmp_path: Path) -> None:
+    ours = figures(600, 6000, 800, 0.5)
+    ours["distinct"][1] = {"pairs_per_s": 9900.0}
+    path = saved(
+        tmp_path,
+        fencelock=ours,
+        redlock=figures(500, 2000, 300, 0),
+        etcd=figures(2500, 2000, 80, 1.5),
+    )
+    ended = run("--again", str(path), "--json", str(path))
+    found = verdicts(path)
+    assert found["pair p50, beside redlock"] == ("pass", pytest.approx(1.2))
+    assert found["pair p50, beside etcd"] == ("pass", pytest.approx(0.24))
+    assert found["2x64 distinct locks, pairs/s, beside etcd"] == ("pass", pytest.approx(3.75))
+    assert found["2x4 on one lock, hand-overs/s, beside etcd"] == ("pass", pytest.approx(10))
+    assert found["leader killed, s without grants"] == ("pass", 0.5)
+    assert found["asyncio, 256 tasks, pairs/s"] == ("not measured", None)
+    assert "zookeeper: skipped: apt-get install zookeeper" in ended.stdout
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_missed_bar_fails_the_run_and_says_which(tmp_path: Path) -> None:
+    path = saved(
+        tmp_path, fencelock=figures(700, 6000, 800, 0.7), redlock=figures(500, 2000, 300, 0)
+    )
+    ended = run("--again", str(path), "--json", str(path))
+    found = verdicts(path)
+    assert found["pair p50, beside redlock"][0] == "FAIL"
+    assert found["leader killed, s without grants"][0] == "FAIL"
+    assert found["2x64 distinct locks, pairs/s, beside redlock"][0] == "pass"
+    assert found["2x64 distinct locks, pairs/s, beside etcd"] == ("not measured", None)
+    assert ended.returncode == 1
+
+
+def test_profiles_of_versions_are_kept_with_the_figures(tmp_path: Path) -> None:
+    path = saved(tmp_path, fencelock=figures(100, 6000, 800, 0.1))
+    profile = tmp_path / "before.txt"
+    found = {"sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}, "pairs": 9}
+    profile.write_text(f"measuring\n{json.dumps(found)}\n", encoding="utf-8")
+    run("--again", str(path), "--profiles", str(profile), "--json", str(path))
+    run("--again", str(path), "--json", str(path))
+    kept = json.loads(path.read_text(encoding="utf-8"))["profiles"]
+    assert kept == [{"name": "before", "sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}}]
+
+
+def test_what_is_no_profile_is_refused_in_words(tmp_path: Path) -> None:
+    profile = tmp_path / "other.txt"
+    profile.write_text('{"figures": {}}', encoding="utf-8")
+    ended = run("--again", str(tmp_path / "none.json"), "--profiles", str(profile))
+    assert "other.txt: no profile on its last line" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 2
+
+
+def test_two_holders_at_once_fail_the_run(tmp_path: Path) -> None:
+    ours = figures(100, 6000, 800, 0.1)
+    ours["handover"] = [{"handovers_per_s": 800, "overlaps": 1}]
+    ended = run("--again", str(saved(tmp_path, fencelock=ours)))
+    assert "fencelock: 1 times a holder of the one lock met another" in ended.stdout
+    assert ended.returncode == 1
+
+
+def test_what_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
+    ended = run("--rounds", "0", "--peers", "redis,etcd", path=str(tmp_path))
+    assert "redis: skipped: apt-get install redis-server" in ended.stdout
+    assert "etcd: skipped: apt-get install etcd-server" in ended.stdout
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
+    ended = run("--peers", "memcached")
+    assert "no such peer: memcached; there are fencelock, bare, redlock" in ended.stderr
+    assert ended.returncode == 2
+
+
+def test_fencelock_itself_is_measured_by_client_processes(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    ended = run("--peers", "", "--rounds", "1", "--seconds", "0.5", "--json", str(path))
+    results = json.loads(path.read_text(encoding="utf-8"))
+    assert results["peers"] == ["fencelock"], ended.stderr
+    (pair,), (distinct,), (handover,) = (
+        results["figures"]["fencelock"][workload] for workload in ("pair", "distinct", "handover")
+    )
+    assert 0 < pair["p50_us"] <= pair["p99_us"]
+    assert distinct["pairs_per_s"] > 0
+    assert handover["handovers_per_s"] > 0
+    assert handover["overlaps"] == 0
+    (wire,) = results["wire"]
+    assert min(wire["per_s"], wire["p50_us"], wire["sync_us"]) > 0
+
+
+def test_an_interrupted_run_shows_what_it_has_and_leaves_no_process() -> None:
+    command = [sys.executable, str(PROGRAMS / "compare.py"), "--peers", "", "--seconds", "5"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as comparison:
+        assert comparison.stderr is not None
+        while "round 1" not in comparison.stderr.readline():
+            assert comparison.poll() is None
+        children: list[psutil.Process] = []
+        while len(children) < 3:  # Its nodes, that are being started.
+            assert comparison.poll() is None
+            children = psutil.Process(comparison.pid).children(recursive=True)
+        comparison.send_signal(signal.SIGINT)
+        said, _ = comparison.communicate(timeout=LONG_S)
+        assert comparison.returncode == 130
+    assert "2x64 distinct" in said
+    assert psutil.wait_procs(children, timeout=LONG_S)[1] == []
+
+
+@pytest.fixture
+def protobuf() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("protobuf", PROGRAMS / "peers" / "protobuf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("fields", "written"),
+    [
+        ({1: 150}, b"\x08\x96\x01"),
+        ({2: b"testing"}, b"\x12\x07testing"),
+        ({3: b"\x08\x96\x01", 1: 0}, b"\x1a\x03\x08\x96\x01\x08\x00"),
+        ({1: 2**63 - 1}, b"\x08" + b"\xff" * 8 + b"\x7f"),
+    ],
+)
+def test_protobuf_is_written_as_its_pages_say(
+    protobuf: ModuleType, fields: dict[int, int | bytes], written: bytes
+) -> None:
+    assert protobuf.encode(fields) == written
+    assert protobuf.decode(written) == fields
+
+
+@pytest.mark.parametrize("cut", [b"\x08", b"\x08\x96", b"\x12\x07test", b"\x0b"])
+def test_protobuf_that_ends_early_is_refused(protobuf: ModuleType, cut: bytes) -> None:
+    with pytest.raises(ValueError, match="no protobuf"):
+        protobuf.decode(cut)

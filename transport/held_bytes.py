@@ -1,0 +1,453 @@
+"""Bounds on the bytes that a process holds for each connection to a ROUTER.
+
+libzmq bounds its queues in messages. It collects the parts of a message until the last one has
+come, and each part takes 64 bytes of memory, also an empty one of 2 bytes. So a peer that sends
+parts and no end fills the memory of this process, and the socket never delivers any of it. A peer
+that does not read its replies fills it from the other side.
+
+The kernel knows how many bytes came over a connection and were read from it: libzmq has read
+``tcpi_bytes_received`` less those that still wait (`FIONREAD`). The listener counts the bytes of
+the frames that it took. The difference is what libzmq *holds*. In the same way, bytes that were
+sent and that the other side has not acknowledged (``tcpi_bytes_acked``) are *unread*. A thread of
+its own compares them, because the node's thread may wait for its disk while libzmq goes on to
+receive. It looks at one connection after the other, at the more the more processor time the process
+uses: libzmq cannot receive much without using it. It even sleeps by that time, so an idle node does
+not wake for it, and the looks of a busy one take at most a few hundredths of its time.
+
+A connection is ended when
+
+- *unfinished*: it holds more than a frame may have, and the listener has since found the ROUTER
+  empty. So these bytes belong to a message that has not ended. A frame has one part only.
+- *waiting*: it holds more than `CLIENT_HELD_MAX`, whatever it is. Members are excepted.
+- *all held*: all connections hold more than `HELD_MAX`, and this one holds the most.
+- *all unread*: all together have not read more than `UNREAD_MAX`, and this one the most.
+- *stalled*: more than `STALLED_BYTES` wait for it, and it has read nothing for `STALLED_S`.
+- *deaf*: more than `DEAF_BYTES` wait for it, and it has read nothing for `DEAF_S`, but sent as
+  much. Many such clients would take the time of the others, for replies that nobody reads. A client
+  that is only paused, or cut off, sends nothing.
+
+Heartbeats are received, but never taken. So the count of what a connection holds grows slowly,
+until a frame comes over it that was complete only after an earlier look: then nothing from before
+that look is held. Every link therefore sends an empty frame now and then (`hub.BEAT_S`).
+
+A message of several parts that has ended ends its connection as well (`HeldBytes.end`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket as tcp
+import struct
+import sys
+import termios
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from loguru import logger
+
+from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.borrowed import borrow, end_connection, peer_of
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+
+LOOK_S = 0.02
+"""Interval of looks (s): libzmq takes some 400 KiB of parts within it."""
+
+IDLE_S = 0.1
+"""The same for a process that used less than `IDLE_NS` of processor time since the last look."""
+
+IDLE_NS = 5_000_000
+
+SUSPECT_S = 0.002
+"""The same while a connection may have sent a part of a message that does not end (s)."""
+
+LOOKS_PER_MS = 12
+"""Connections that are looked at for each millisecond of processor time used (3 us each): 10,000
+within 0.8 s of it, in which libzmq takes `HELD_MAX`."""
+
+UNREAD_LOOK_S = 0.5
+"""Interval between looks at connections with replies to read (s)."""
+
+SLACK_BYTES = 56 << 10
+"""Bytes that a connection may hold beside a frame: its next ones, heartbeats, the handshake."""
+
+CLIENT_HELD_MAX = 4 << 20
+"""Limit of the bytes that a client's connection holds (4 MiB): of a client 2 MiB wait to be
+decoded, and more is dropped."""
+
+UNFINISHED_BARRED_S = 1.0
+"""The address of a message that does not end is barred for so long (s)."""
+
+LARGER_BYTES = 8 << 10
+"""A connection that holds more than that is ended with another one of its address (8 KiB)."""
+
+HELD_MAX = 16 << 20
+"""Limit of the bytes that all connections hold (16 MiB): in empty parts they take 512 MiB."""
+
+UNREAD_MAX = 64 << 20
+"""Limit of the bytes that all connections have not read (64 MiB)."""
+
+STALLED_BYTES = 64 << 10
+STALLED_S = 10.0
+"""A connection is ended if more bytes than that wait for it, and it reads nothing for this time."""
+
+DEAF_BYTES = 4 << 10
+DEAF_S = 1.0
+"""See the module. The kernel of a client that does not read still receives more than that for it,
+unless its buffer was made small."""
+
+LOG_S = 10.0
+"""Shortest interval between log lines (s)."""
+
+SHORT_MAX = 255
+"""Bytes of a ZMTP frame whose header has 2 bytes; of a larger one it has 9."""
+
+CURVE_BYTES = 33
+"""Bytes that CURVE adds to a frame: a command's name, a nonce, an authenticator and flags."""
+
+_COUNTS = struct.Struct("=120xQQ")
+"""``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in Linux' ``struct tcp_info``."""
+
+_UNSPECIFIED = bytes(16)
+"""A ``struct sockaddr`` of the family AF_UNSPEC."""
+
+_libc = ctypes.CDLL(None)
+_connect = _libc.connect
+"""connect(2): Python's makes addresses of a socket's own family only."""
+
+
+class Ended(NamedTuple):
+    """A connection that was ended."""
+
+    peer: Any
+    why: str
+    unfinished: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A connection, and what is known of it."""
+
+    descriptor: int
+    peer: object
+    taken_before: int
+    """What `HeldBytes.taken` was for its descriptor when it was accepted."""
+    sent_before: int
+    member: bool = False
+    passed: int = 0
+    """Bytes that were read, never taken as a frame, and are gone, such as heartbeats."""
+    read: int = 0
+    """Bytes that libzmq had read from it at the last look."""
+    acked: int = 0
+    acked_at: float = 0.0
+    """The time at which ``acked`` changed last (s)."""
+    taken_then: int = 0
+    """What had been taken at that time."""
+    held: int = 0
+    mark: int = 0
+    """An earlier ``read``."""
+    mark_empties: int = 0
+    mark_taken: int | None = None
+    """What was taken when all frames within ``mark`` had been; None if that is not known yet."""
+
+
+class HeldBytes:
+    """Ends connections for which too many bytes are held, see the module.
+
+    Args:
+        endpoint: of the ROUTER, for the log.
+        ring: wakes the listener; from any thread.
+        count: called with a counter's name and its increment, on the listener's thread.
+        curve: whether the connections use CURVE.
+
+    Attributes:
+        taken: bytes of the frames received from each descriptor; the listener adds to it.
+        sent: bytes of the frames sent to each descriptor; the listener adds to it.
+        empties: how often the listener found the ROUTER empty; it adds to it.
+        extra: bytes that a short frame has on the wire beside its own.
+        extra_long: the same of a frame above `short_max`.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        ring: Callable[[], None],
+        count: Callable[[str, int], None],
+        *,
+        curve: bool,
+    ) -> None:
+        self._endpoint, self._ring, self._count = endpoint, ring, count
+        self.taken: defaultdict[int, int] = defaultdict(int)
+        self.sent: defaultdict[int, int] = defaultdict(int)
+        self.empties = 0
+        added = CURVE_BYTES if curve else 0
+        self.short_max, self.extra, self.extra_long = SHORT_MAX - added, added + 2, added + 9
+        self.bar: Callable[[str, float], None] = lambda host, seconds: None
+        """Bars an address from connecting; on the listener's thread."""
+        self._news: deque[Callable[[], None]] = deque()
+        """What the listener reported since the last look."""
+        self._watched: dict[int, _Watched] = {}
+        self._turns: deque[_Watched] = deque()
+        """Connections in the order of the next looks, also some that were closed."""
+        self._suspects: dict[int, tuple[int, int]] = {}
+        """What connections had read that hold more than a frame, and ``empties`` at that time."""
+        self._readers: dict[int, _Watched] = {}
+        """Those with much to read."""
+        self._readers_due = 0.0
+        self._held = 0
+        self.ended: deque[Ended] = deque()
+        """The connections that were ended, until `tend`."""
+        self._unlogged = 0
+        self._logged = -LOG_S
+        self._stops = threading.Event()
+        self._used_ns = 0
+        self._thread = threading.Thread(target=self._run, name="fencelock-held-bytes", daemon=True)
+        if hasattr(tcp, "TCP_INFO"):
+            self._thread.start()
+
+    def opened(self, descriptor: int, peer: object) -> None:
+        """Note that a connection was accepted."""
+        one = _Watched(descriptor, peer, self.taken[descriptor], self.sent[descriptor])
+        self._news.append(lambda: self._add(one))
+
+    def closed(self, descriptor: int) -> None:
+        """Note that a connection was closed."""
+        self._news.append(lambda: self._forget(descriptor))
+
+    def is_member(self, descriptor: int) -> None:
+        """Note that a connection is a member's, which may send large frames, and many."""
+
+        def note() -> None:
+            one = self._watched.get(descriptor)
+            if one is not None:
+                one.member = True
+
+        self._news.append(note)
+
+    def end(self, descriptor: int, peer: object, why: str, *, unfinished: bool = False) -> None:
+        """End a connection, if the descriptor still belongs to one to ``peer``."""
+        abort(descriptor, peer)
+        self.ended.append(Ended(peer, why, unfinished))
+
+    def end_larger(self, descriptors: list[int], why: str) -> None:
+        """End those connections of ``descriptors`` that hold more than `LARGER_BYTES`."""
+
+        def look() -> None:
+            for one in [self._watched[of] for of in descriptors if of in self._watched]:
+                self._look(one)
+                if one.held > LARGER_BYTES and not one.member:
+                    self._end(one, f"{one.held >> 10} KiB of it wait, and {why}")
+
+        self._news.append(look)
+
+    def tend(self) -> None:
+        """Count and log the connections that were ended."""
+        while self.ended:
+            self._count("wire.held_closed", 1)
+            self._unlogged += 1
+            last = self.ended.popleft()
+            if last.unfinished:
+                self.bar(last.peer[0], UNFINISHED_BARRED_S)
+            now = time.monotonic()
+            if now - self._logged >= LOG_S:
+                logger.warning(
+                    "{}: closed {} connections that took too much memory, the latest from {}: {}",
+                    self._endpoint,
+                    self._unlogged,
+                    last.peer,
+                    last.why,
+                )
+                self._logged, self._unlogged = now, 0
+
+    def close(self) -> None:
+        """End the thread. Calling it twice does nothing."""
+        self._stops.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _pause(self) -> bool:
+        """Sleep until the next look is due; return whether there is one.
+
+        A process that uses no processor time receives nothing, so its looks are rare.
+        """
+        if self._suspects:
+            return not self._stops.wait(SUSPECT_S)
+        used_ns, self._used_ns = self._used_ns, time.process_time_ns()
+        idle = not self._readers and self._used_ns - used_ns < IDLE_NS
+        return not self._stops.wait(IDLE_S if idle else LOOK_S)
+
+    def _run(self) -> None:
+        used_ns = time.process_time_ns()
+        while self._pause():
+            while self._news:
+                self._news.popleft()()
+            now_ns = time.process_time_ns()
+            turns = self._turns
+            looks = min((now_ns - used_ns) * LOOKS_PER_MS // 1_000_000, len(turns))
+            if looks:
+                used_ns = now_ns
+            for one in [turns.popleft() for _ in range(looks)]:
+                if self._watched.get(one.descriptor) is one:
+                    turns.append(one)
+                    self._look(one)
+            self._judge()
+            if self._suspects:
+                self._ring()  # It shall find out whether the ROUTER is empty.
+
+    def _add(self, one: _Watched) -> None:
+        self._forget(one.descriptor)
+        self._watched[one.descriptor] = one
+        self._turns.appendleft(one)
+
+    def _forget(self, descriptor: int) -> None:
+        one = self._watched.pop(descriptor, None)
+        if one is not None:
+            self._held -= one.held
+            self._suspects.pop(descriptor, None)
+            self._readers.pop(descriptor, None)
+
+    def _look(self, one: _Watched) -> None:
+        """Bring what is known of a connection up to date."""
+        acked, read = counts_of(one.descriptor)
+        one.read = max(one.read, read)
+        empties = self.empties  # Before `taken`, which then has all that was complete.
+        taken = self.taken[one.descriptor] - one.taken_before
+        self._find_held(one, taken)
+        if one.mark_taken is None:
+            if empties >= one.mark_empties + 2:
+                one.mark_taken = taken
+        elif taken > one.mark_taken:  # All frames since then were complete only after the mark.
+            gone = one.held - (one.read - one.mark - (taken - one.mark_taken))
+            if gone > 0:
+                one.passed += gone
+                self._find_held(one, taken)
+            one.mark, one.mark_empties, one.mark_taken = one.read, empties, None
+        if acked != one.acked:
+            one.acked, one.acked_at, one.taken_then = acked, time.monotonic(), taken
+        if one.held > frame_max(one) and one.descriptor not in self._suspects:
+            self._suspects[one.descriptor] = one.read, empties
+        if self._unread(one) > DEAF_BYTES:
+            self._readers.setdefault(one.descriptor, one)
+
+    def _find_held(self, one: _Watched, taken: int) -> None:
+        held = one.read - taken - one.passed
+        if held < 0:  # A frame of the former connection of this descriptor was taken.
+            one.passed += held
+            held = 0
+        self._held += held - one.held
+        one.held = held
+
+    def _unread(self, one: _Watched) -> int:
+        """Return the bytes of frames that were sent and not acknowledged."""
+        unread = self.sent[one.descriptor] - one.sent_before - one.acked
+        if unread < 0:  # Also the handshake and replies to heartbeats were acknowledged.
+            one.sent_before += unread
+            unread = 0
+        return unread
+
+    def _judge(self) -> None:
+        """End the connections of which too much is held."""
+        for descriptor, (read, empties) in list(self._suspects.items()):
+            one = self._watched[descriptor]
+            taken = self.taken[descriptor] - one.taken_before
+            self._find_held(one, taken)
+            if one.held > CLIENT_HELD_MAX and not one.member:
+                self._end(one, f"{one.held >> 10} KiB of it wait, the limit is 4 MiB")
+            elif self.empties >= empties + 2:
+                del self._suspects[descriptor]
+                unfinished = read - taken - one.passed
+                if unfinished > frame_max(one):
+                    self._end(
+                        one,
+                        f"it sent {unfinished >> 10} KiB of one message without its end; a frame "
+                        f"has one part of at most {(frame_max(one) - SLACK_BYTES) >> 10} KiB",
+                        unfinished=True,
+                    )
+                else:
+                    self._look(one)
+        while self._held > HELD_MAX:
+            for one in self._watched.values():
+                self._find_held(one, self.taken[one.descriptor] - one.taken_before)
+            if self._held > HELD_MAX:
+                most = max(self._watched.values(), key=lambda one: one.held)
+                text = f"{self._held >> 20} MiB of all connections wait, the limit is 16 MiB, and "
+                self._end(most, f"{text}{most.held >> 10} KiB of it")
+        if self._readers and time.monotonic() >= self._readers_due:
+            self._judge_readers()
+
+    def _judge_readers(self) -> None:
+        """End the connections that read too little."""
+        now = time.monotonic()
+        self._readers_due = now + UNREAD_LOOK_S
+        unread: dict[int, int] = {}
+        for descriptor, one in list(self._readers.items()):
+            self._look(one)
+            waits = self._unread(one)
+            silent_s = now - one.acked_at
+            sent = self.taken[descriptor] - one.taken_before - one.taken_then
+            if waits <= DEAF_BYTES:
+                del self._readers[descriptor]
+            elif silent_s > STALLED_S and waits > STALLED_BYTES:
+                self._end(one, f"it read nothing for {STALLED_S:.0f} s; {waits >> 10} KiB wait")
+            elif silent_s > DEAF_S and sent > DEAF_BYTES and not one.member:
+                text = f"it read nothing for {DEAF_S:.0f} s, in which it sent {sent >> 10} KiB"
+                self._end(one, f"{text}; {waits >> 10} KiB wait")
+            else:
+                unread[descriptor] = waits
+        total = sum(unread.values())
+        while total > UNREAD_MAX:
+            descriptor = max(unread, key=unread.__getitem__)
+            waits = unread.pop(descriptor)
+            text = f"{total >> 20} MiB of replies are not read, the limit is 64 MiB, and "
+            self._end(self._watched[descriptor], f"{text}{waits >> 10} KiB of it")
+            total -= waits
+
+    def _end(self, one: _Watched, why: str, *, unfinished: bool = False) -> None:
+        self._forget(one.descriptor)
+        self.end(one.descriptor, one.peer, why, unfinished=unfinished)
+        self._ring()
+
+
+def frame_max(one: _Watched) -> int:
+    """Return what a connection may hold of a frame, and beside it."""
+    return (FRAME_BYTES_MAX if one.member else CLIENT_BYTES_MAX) + SLACK_BYTES
+
+
+def abort(descriptor: int, peer: object) -> None:
+    """End a connection at once, if the descriptor still belongs to one to ``peer``.
+
+    What the kernel holds of it in either direction is discarded. After a shutdown, libzmq would
+    read megabytes that came before. Connecting a socket to no address does that.
+    """
+    if peer is not None and borrow(descriptor, peer_of) == peer:
+        _connect(descriptor, _UNSPECIFIED, len(_UNSPECIFIED))
+        end_connection(descriptor, peer)  # Where the former does not work.
+
+
+def counts_of(descriptor: int) -> tuple[int, int]:
+    """Return the bytes that the other side acknowledged, and those that libzmq read from it.
+
+    Returns:
+        Zeros if there is no such connection any more, or the system does not count.
+
+    """
+    try:
+        connection = tcp.socket(tcp.AF_INET, tcp.SOCK_STREAM, tcp.IPPROTO_TCP, descriptor)
+    except OSError:
+        return 0, 0
+    try:
+        info = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _COUNTS.size)
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))  # Last: rather too many.
+    except OSError:
+        return 0, 0
+    finally:
+        connection.detach()
+    if len(info) < _COUNTS.size:
+        return 0, 0
+    acked, received = _COUNTS.unpack(info)
+    return acked, received - int.from_bytes(waiting, sys.byteorder)

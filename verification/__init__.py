@@ -1,0 +1,1 @@
+"""What the product is checked and measured with: simulator, judges, benchmarks."""

@@ -1,0 +1,88 @@
+"""The job of a client process of a measurement, as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from fencelock.verification.bench.uses import Use
+
+
+class JobKind(StrEnum):
+    """The kinds of measurements."""
+
+    PAIR = "pair"
+    """One thread takes and gives back one lock; measures each pair."""
+    PROFILE = "profile"
+    """The same, with marks of the client's steps."""
+    RATE = "rate"
+    """Threads take and give back locks; counts pairs in a time."""
+    TURNS = "turns"
+    """Threads use one kind of object after the other; the pairs of each turn are counted."""
+    TASKS = "tasks"
+    """The same with asyncio tasks."""
+    WATCH = "watch"
+    """The same with threads, until it receives the request to end; records the times of grants."""
+    HOLD = "hold"
+    """Tasks take locks and keep them, some more for each line that is read."""
+    FOLLOW = "follow"
+    """Tasks watch one election; the changes that they receive are counted."""
+    READ = "read"
+    """Threads ask for the status of locks; counts answers in a time."""
+    ECHO = "echo"
+    """A bare ROUTER that sends back what it receives, until it receives the request to end."""
+    PING = "ping"
+    """A bare DEALER to such a ROUTER; measures round trips, one at a time and many at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One measurement of one client process.
+
+    Attributes:
+        kind: the kind of measurement.
+        address: the nodes to connect to, or the echo.
+        cluster: the id of the nodes' cluster.
+        seconds: how long to measure, above 0; not for kinds that run until they are ended.
+        warm_s: how long to do the same before, unmeasured.
+        at_once: threads, tasks or frames in flight, 1 or more.
+        lock: the name of the lock, or the prefix of the locks' names.
+        shared: whether all use the one lock, not each a lock of its own.
+        age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
+        marks: the file for marks.
+        locks: the number of locks to take for each line that is read.
+        uses: the uses that threads make in turns, each for ``seconds``.
+        rounds: the number of turns of each use.
+
+    """
+
+    kind: JobKind
+    address: str = ""
+    cluster: str = ""
+    seconds: float = 1.0
+    warm_s: float = 0.0
+    at_once: int = 1
+    lock: str = "bench"
+    shared: bool = False
+    age_ms: int | None = None
+    marks: str = ""
+    locks: int = 0
+    uses: tuple[Use, ...] = ()
+    rounds: int = 1
+
+    def lock_of(self, number: int) -> str:
+        """Return the name of the lock that thread or task ``number`` uses."""
+        return self.lock if self.shared else f"{self.lock}-{number}"
+
+    def line(self) -> str:
+        """Return the job as a line, for `read_job`."""
+        return json.dumps(asdict(self))
+
+
+def read_job(line: str) -> Job:
+    """Return the job in ``line``, which `Job.line` made."""
+    fields: dict[str, Any] = json.loads(line)
+    fields |= {"kind": JobKind(fields["kind"]), "uses": tuple(map(Use, fields["uses"]))}
+    return Job(**fields)

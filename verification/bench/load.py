@@ -1,0 +1,189 @@
+"""Measured work of clients: pairs of acquire and release, and reads, by threads of one process."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import fencelock
+from fencelock.actors.error import FencelockError
+from fencelock.cluster.client.client import Client
+from fencelock.verification.bench.job import Job
+from fencelock.verification.bench.uses import one_pair, repeated
+
+CONNECT_S = 30.0
+"""Timeout for connecting (s): nodes may be busy with an election."""
+
+WARM_PAIRS = 100
+"""Pairs before the first that is measured, where pairs and not seconds are counted."""
+
+
+def pair(client: Client, job: Job) -> dict[str, float]:
+    """Take and give back one lock, alone; return the time of a pair (us), and their number."""
+    lock = client.lock(job.lock)
+    for _ in range(WARM_PAIRS):
+        one_pair(lock)
+    took: list[float] = []
+    ends = time.perf_counter() + job.seconds
+    while (began := time.perf_counter()) < ends or len(took) < 2:  # noqa: PLR2004 (quantiles)
+        one_pair(lock)
+        took.append(time.perf_counter() - began)
+    return quantiles_us(took)
+
+
+def rate(client: Client, job: Job) -> dict[str, float]:
+    """Take and give back locks from many threads; return the number of pairs and the time (s)."""
+
+    def work(number: int) -> Callable[[], None]:
+        return partial(one_pair, client.lock(job.lock_of(number)))
+
+    return _counted(work, job)
+
+
+def turns(client: Client, job: Job) -> dict[str, list[int]]:
+    """Make each of the job's uses in turns, from many threads.
+
+    The machine's clock decides whose turn it is, so all processes make the same use at a time.
+
+    Returns:
+        For each use, the number of times that it was made in each of its turns.
+
+    """
+    first = 1 + int(time.monotonic() / job.seconds)
+    last = first + len(job.uses) * job.rounds
+    counts = [[0] * (last - first) for _ in range(job.at_once)]
+
+    def work(number: int) -> Callable[[], None]:
+        all_uses = [repeated(use, client, job.lock_of(number)) for use in job.uses]
+        mine = counts[number]
+
+        def once() -> None:
+            turn = int(time.monotonic() / job.seconds)
+            all_uses[turn % len(all_uses)]()
+            if first <= turn < last:
+                mine[turn - first] += 1
+
+        return once
+
+    crowd = _Crowd(job.at_once)
+    crowd.start(work)
+    crowd.wait(last * job.seconds - time.monotonic())
+    crowd.stop()
+    total = [sum(turn) for turn in zip(*counts, strict=True)]
+    of_use = {use: (place - first) % len(job.uses) for place, use in enumerate(job.uses)}
+    return {use: total[place :: len(job.uses)] for use, place in of_use.items()}
+
+
+def read(client: Client, job: Job) -> dict[str, float]:
+    """Read the status of locks from many threads; return the number of reads and the time (s)."""
+
+    def work(number: int) -> Callable[[], None]:
+        lock = client.lock(job.lock_of(number))
+        if job.age_ms is None:
+            return lambda: _use(lock.status())
+        max_age = job.age_ms / 1000
+        return lambda: _use(lock.status(read="local", max_age=max_age))
+
+    return _counted(work, job)
+
+
+def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, object]:
+    """Acquire and release locks until ``until`` returns.
+
+    Returns:
+        ``grants_ms``: the milliseconds of the monotonic clock in which there was a grant,
+        rising; ``errors``: the number of each error. The threads continue after an error.
+
+    """
+    crowd = _Crowd(job.at_once)
+    grants: list[set[int]] = [set() for _ in range(job.at_once)]
+    errors: list[Counter[str]] = [Counter() for _ in range(job.at_once)]
+
+    def work(number: int) -> Callable[[], None]:
+        lock = client.lock(job.lock_of(number))
+        mine, met = grants[number], errors[number]
+
+        def once() -> None:
+            try:
+                lock.acquire()
+                mine.add(time.monotonic_ns() // 1_000_000)
+                lock.release()
+            except FencelockError as error:
+                met[type(error).__name__] += 1
+
+        return once
+
+    crowd.start(work)
+    until()
+    crowd.stop()
+    total = sum(errors, Counter[str]())
+    return {"grants_ms": sorted(set[int]().union(*grants)), "errors": dict(total)}
+
+
+def connect(job: Job) -> Client:
+    """Return a client of the job's nodes."""
+    return fencelock.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S)
+
+
+def quantiles_us(took: list[float]) -> dict[str, float]:
+    """Return median and 99th percentile of two or more durations (s) in microseconds."""
+    cuts = statistics.quantiles(took, n=100, method="inclusive")
+    return {"p50_us": 1e6 * cuts[49], "p99_us": 1e6 * cuts[98], "times": len(took)}
+
+
+class _Crowd:
+    """Threads that repeat the same work, and the number of repetitions of each."""
+
+    def __init__(self, size: int) -> None:
+        self.times = [0] * size
+        self.failure: BaseException | None = None
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[[int], Callable[[], object]]) -> None:
+        for number in range(len(self.times)):
+            thread = threading.Thread(target=self._run, args=(number, work(number)), daemon=True)
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for so long; raise the error that ended a thread, if there was one."""
+        self._over.wait(seconds)
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self, number: int, once: Callable[[], object]) -> None:
+        try:
+            while not self._over.is_set():
+                once()
+                self.times[number] += 1
+        except BaseException as failure:  # noqa: BLE001 (the top of a thread: reported to the main one)
+            self.failure = failure
+            self._over.set()
+
+
+def _counted(work: Callable[[int], Callable[[], object]], job: Job) -> dict[str, float]:
+    crowd = _Crowd(job.at_once)
+    crowd.start(work)
+    crowd.wait(job.warm_s)
+    before, began = sum(crowd.times), time.perf_counter()
+    crowd.wait(job.seconds)
+    times, took = sum(crowd.times) - before, time.perf_counter() - began
+    crowd.stop()
+    return {"times": times, "seconds": took}
+
+
+def _use(status: fencelock.LockStatus) -> None:
+    assert status.lock

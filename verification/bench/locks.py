@@ -1,0 +1,286 @@
+"""Locks as users experience them: real nodes, client processes of their own, and a clock."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from fencelock.cluster.client.client import Client, connect
+from fencelock.verification.bench.failover import failover
+from fencelock.verification.bench.held import held_reading
+from fencelock.verification.bench.job import Job, JobKind
+from fencelock.verification.bench.load import CONNECT_S
+from fencelock.verification.bench.machine import MachineInfo, this_machine
+from fencelock.verification.bench.members import NodeProcesses
+from fencelock.verification.bench.reads import reads
+from fencelock.verification.bench.report import NotedFigure
+from fencelock.verification.bench.workers import measured, per_s, started
+
+PROCESSES = 2
+THREADS = 64
+"""Threads of each process, each on its own lock."""
+RIVALS = 4
+"""Threads of each process, all on one lock."""
+TASKS = 256
+
+
+class Part(StrEnum):
+    """One of the measurements."""
+
+    PAIR = "pair"
+    THROUGHPUT = "throughput"
+    HANDOVER = "handover"
+    TASKS = "tasks"
+    FAILOVER = "failover"
+    READS = "reads"
+    HELD = "held"
+
+
+ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS, Part.HELD})
+"""Parts for `paxos` alone: other protocols have no failover, one kind of reads, and no table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockBenchPlan:
+    """The measurements to make.
+
+    Attributes:
+        protocol: the protocol of the nodes.
+        nodes: the number of node processes.
+        durable: whether nodes keep their promises on disk, where that is a choice.
+        seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
+        kills: of the master, 1 or more.
+        held: the number of locks held when memory is measured, 100 or more.
+        parts: the measurements, in this order.
+
+    """
+
+    protocol: str = "paxos"
+    nodes: int = 3
+    durable: bool = True
+    seconds: float = 5.0
+    kills: int = 5
+    held: int = 100_000
+    parts: tuple[Part, ...] = tuple(Part)
+
+    def has(self, part: Part) -> bool:
+        """Return whether ``part`` can be measured with this protocol and durability."""
+        if part is Part.FAILOVER and not self.durable:
+            return False  # A node that restarts without its memory does not vote any more.
+        return self.protocol == "paxos" or part not in ONLY_PAXOS
+
+    def in_words(self) -> str:
+        """Return a description of the cluster, for a title."""
+        kept = {"paxos": "fsync", "central": "journal"}.get(self.protocol, "")
+        kept = kept if self.durable or not kept else "memory"
+        nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        return ", ".join(part for part in (self.protocol, nodes, kept) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class LockBenchReport:
+    """All results of a run, and the machine."""
+
+    plan: LockBenchPlan
+    machine: MachineInfo
+    readings: tuple[NotedFigure, ...]
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return all of it as JSON values: each figure by its key, and the rounds."""
+        return {
+            "plan": asdict(self.plan),
+            "machine": asdict(self.machine),
+            "figures": {one.key: round(one.value, 3) for one in self.readings},
+            "rounds": {one.key: one.rounds for one in self.readings if one.rounds},
+        }
+
+
+def measure(plan: LockBenchPlan, say: Callable[[str], None]) -> LockBenchReport:
+    """Start a cluster, make the measurements of ``plan``, and leave nothing running.
+
+    Args:
+        plan: the measurements to make.
+        say: called with the next step.
+
+    Raises:
+        BenchFailedError: a process failed, or was not served at all; the text explains it.
+        fencelock.ConfigError: the protocol cannot run so.
+
+    """
+    parts = [part for part in plan.parts if plan.has(part)]
+    readings: list[NotedFigure] = []
+    with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
+        machine = this_machine(Path(name))
+        shared = [part for part in parts if part is not Part.HELD]
+        if shared:
+            readings += _in_one_cluster(plan, shared, Path(name), say)
+        if Part.HELD in parts:  # On fresh nodes: all that they did before would use memory.
+            folder = Path(name, "held")
+            folder.mkdir()
+            readings.append(held_reading(folder, plan.held, plan.nodes, plan.durable, say))
+    return LockBenchReport(plan, machine, tuple(readings))
+
+
+def _in_one_cluster(
+    plan: LockBenchPlan, parts: Sequence[Part], folder: Path, say: Callable[[str], None]
+) -> list[NotedFigure]:
+    say(f"starting {plan.nodes} nodes")
+    with ExitStack() as stack:
+        members = NodeProcesses(folder, plan.protocol, plan.nodes, durable=plan.durable)
+        stack.enter_context(members)
+        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
+        stack.enter_context(watcher)
+        members.wait_until_ready(watcher)
+        bench = _Bench(plan, members, watcher, say)
+        readings = [reading for part in parts for reading in bench.run(part)]
+        return [*readings, *bench.elections()]
+
+
+class _Bench:
+    """The measurements over one running cluster."""
+
+    def __init__(
+        self,
+        plan: LockBenchPlan,
+        members: NodeProcesses,
+        watcher: Client,
+        say: Callable[[str], None],
+    ) -> None:
+        self.plan = plan
+        self.members = members
+        self.watcher = watcher
+        self.say = say
+        self.pairs_per_s: float | None = None
+        """The throughput, once it is measured."""
+        self.elected = 0
+        """Elections while no node was killed."""
+        self.job = Job(
+            kind=JobKind.RATE,
+            address=members.connect,
+            cluster=members.cluster,
+            seconds=plan.seconds,
+            warm_s=plan.seconds / 5,
+        )
+
+    def run(self, part: Part) -> list[NotedFigure]:
+        """Measure one part, on a cluster whose nodes are all ready."""
+        before = self._elections_so_far()
+        self.say(f"measuring {part.value}")
+        readings = self._run(part)
+        if part is not Part.FAILOVER:
+            self.elected += self._elections_so_far() - before
+        return readings
+
+    def elections(self) -> list[NotedFigure]:
+        """Return the number of unnecessary elections, for protocols with a leader."""
+        if self.plan.protocol != "paxos":
+            return []
+        note = "while no node was killed"
+        return [NotedFigure("false_elections", "false elections", self.elected, "", note)]
+
+    def _elections_so_far(self) -> int:
+        """Return the number of elections so far, once all nodes are ready."""
+        return sum(
+            counted.times
+            for status in self.members.wait_until_ready(self.watcher)
+            for counted in status.counters
+            if counted.name == "paxos.leadership_begun"
+        )
+
+    def _run(self, part: Part) -> list[NotedFigure]:
+        runs = {
+            Part.PAIR: self._pair,
+            Part.THROUGHPUT: self._throughput,
+            Part.HANDOVER: self._handover,
+            Part.TASKS: self._tasks,
+            Part.FAILOVER: self._failover,
+            Part.READS: self._reads,
+        }
+        return runs[part]()  # `Part.HELD` has its own nodes.
+
+    def _pair(self) -> list[NotedFigure]:
+        (took,) = self._measured(replace(self.job, kind=JobKind.PAIR))
+        note = f"1 client, 1 lock, {took['times']:,.0f} pairs"
+        return [
+            NotedFigure("pair_p50_us", "pair, p50", took["p50_us"], "us", note),
+            NotedFigure("pair_p99_us", "pair, p99", took["p99_us"], "us"),
+        ]
+
+    def _throughput(self) -> list[NotedFigure]:
+        jobs = [
+            replace(self.job, at_once=THREADS, lock=f"own-{number}") for number in range(PROCESSES)
+        ]
+        note = f"{PROCESSES} processes x {THREADS} threads, a lock each"
+        rate = self.pairs_per_s = per_s(self._measured(*jobs))
+        return [NotedFigure("pairs_per_s", "throughput", rate, "pairs/s", note)]
+
+    def _handover(self) -> list[NotedFigure]:
+        job = replace(self.job, at_once=RIVALS, lock="one", shared=True)
+        note = f"{PROCESSES} processes x {RIVALS} threads, one lock"
+        rate = per_s(self._measured(*[job] * PROCESSES))
+        return [NotedFigure("handovers_per_s", "hand-over", rate, "grants/s", note)]
+
+    def _tasks(self) -> list[NotedFigure]:
+        job = replace(self.job, kind=JobKind.TASKS, at_once=TASKS, lock="task")
+        rate = per_s(self._measured(job))
+        self.say("measuring a bare ROUTER and DEALER")
+        with ExitStack() as stack:
+            echo = started(stack, Job(kind=JobKind.ECHO), self.members.folder, "echo")
+            echo.wait_until_ready()
+            address: str = echo.ready["address"]
+            ping = Job(kind=JobKind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
+            (bare,) = self._measured(ping)
+        ratio = rate * bare["p50_us"] / 1e6
+        return [
+            NotedFigure(
+                "tasks_pairs_per_s",
+                "asyncio",
+                rate,
+                "pairs/s",
+                f"1 process x {TASKS} tasks, {ratio:.2f}x the bare round trips",
+            ),
+            NotedFigure(
+                "bare_p50_us", "bare round trip, p50", bare["p50_us"], "us", "ROUTER, DEALER"
+            ),
+            NotedFigure("bare_p99_us", "bare round trip, p99", bare["p99_us"], "us"),
+            NotedFigure(
+                "bare_piped_per_s",
+                "bare round trips",
+                bare["piped_per_s"],
+                "1/s",
+                f"{TASKS} under way",
+            ),
+        ]
+
+    def _failover(self) -> list[NotedFigure]:
+        seen = failover(self.members, self.watcher, self.plan.kills, self.say)
+        met = ", ".join(f"{times} {name}" for name, times in seen.errors.items()) or "no error"
+        return [
+            NotedFigure(
+                "failover_gap_ms",
+                "failover gap",
+                seen.gap_ms,
+                "ms",
+                f"{self.plan.kills} times kill -9 of the master, median; {met}",
+                seen.gaps_ms,
+            ),
+            NotedFigure(
+                "failover_client_gap_ms",
+                "failover gap, worst client",
+                seen.client_gap_ms,
+                "ms",
+                "",
+                seen.client_gaps_ms,
+            ),
+        ]
+
+    def _reads(self) -> list[NotedFigure]:
+        return reads(self.members, self.watcher, self.job, self.pairs_per_s, self.say)
+
+    def _measured(self, *jobs: Job) -> list[dict[str, float]]:
+        return measured(self.members.folder, jobs)

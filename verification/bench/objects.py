@@ -1,0 +1,226 @@
+"""Measurements of semaphores, read/write locks and other objects, in turns with locks."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fencelock.cluster.client.client import connect
+from fencelock.verification.bench.job import Job, JobKind
+from fencelock.verification.bench.load import CONNECT_S
+from fencelock.verification.bench.machine import MachineInfo, this_machine
+from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
+from fencelock.verification.bench.object_costs import costs
+from fencelock.verification.bench.report import BarFigure, alone, higher_is_better
+from fencelock.verification.bench.uses import ELECTION, Use
+from fencelock.verification.bench.workers import measured, per_s
+
+PROCESSES = 2
+THREADS = 50
+"""Number of threads of each process, each with an object of its own. The threads of both processes
+are also the 100 readers of one lock."""
+
+RATIO_MIN = 0.9
+"""Bar: the minimum number of pairs, as a share of the pairs of the reference."""
+
+NODES = 3
+
+
+class ObjectPart(StrEnum):
+    """A group of measurements, which can be run alone."""
+
+    PAIRS = "pairs"
+    MAPS = "maps"
+    WATCHES = "watches"
+    BARRIER = "barrier"
+    COST = "cost"
+
+
+class Comparison(NamedTuple):
+    """A use, and perhaps a reference, which are measured in turns."""
+
+    name: str
+    unit: str
+    use: Use
+    beside: Use | None = None
+    at_least: float | None = None
+
+
+PAIRS = (
+    Comparison("semaphore", "pairs/s", Use.SEMAPHORE, Use.LOCK, RATIO_MIN),
+    Comparison("rwlock, read", "pairs/s", Use.READ, Use.LOCK, RATIO_MIN),
+    Comparison("rwlock, write", "pairs/s", Use.WRITE, Use.LOCK, RATIO_MIN),
+    Comparison("lock_all of 2", "pairs/s", Use.LOCK_ALL, Use.TWO_LOCKS, RATIO_MIN),
+    Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ),
+)
+
+MAPS = (
+    Comparison("map, put 100 bytes", "puts/s", Use.PUT_100_B, Use.LOCK),
+    Comparison("map, put 10 KiB", "puts/s", Use.PUT_10_KIB),
+    Comparison("map, get 100 bytes", "gets/s", Use.GET_100_B),
+    Comparison("map, get 10 KiB", "gets/s", Use.GET_10_KIB),
+)
+
+WATCHERS = ((1_000, 3.0), (10_000, 10.0))
+"""Numbers of watchers, and the times for which the changes that they receive are counted (s). Some
+of many watchers receive nothing for seconds, and then a hundred changes at once."""
+
+PARTIES = 64
+"""Number of parties of the measured barrier."""
+
+MEETINGS = 5
+"""Number of generations of the barrier for each round of the run."""
+
+WATCHED_MIN = 0.83
+"""Bar: the minimum number of changes per second that many watchers receive, as a share of the
+changes that fewer watchers receive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectBenchReport:
+    """All results of a run, and the machine."""
+
+    machine: MachineInfo
+    figures: tuple[BarFigure, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether every bar is met."""
+        return all(figure.met for figure in self.figures)
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        figures = [asdict(figure) for figure in self.figures]
+        return {"machine": asdict(self.machine), "figures": figures, "met": self.met}
+
+
+def measure(
+    parts: Sequence[ObjectPart], rounds: int, seconds: float, say: Callable[[str], None]
+) -> ObjectBenchReport:
+    """Start three nodes, make the measurements of ``parts``, and leave nothing running.
+
+    Args:
+        parts: the groups of measurements.
+        rounds: the number of rounds of each comparison, at least 1; their medians count.
+        seconds: the duration of each turn (s), above 0.
+        say: called with a text about each step.
+
+    Raises:
+        BenchFailedError: a process failed, or was not served at all; the text says which.
+
+    """
+    figures: list[BarFigure] = []
+    with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
+        machine = this_machine(Path(name))
+        folder = Path(name)
+        for part, compared in ((ObjectPart.PAIRS, PAIRS), (ObjectPart.MAPS, MAPS)):
+            if part in parts:
+                figures += in_turns(folder, compared, rounds, seconds, say)
+        if ObjectPart.WATCHES in parts:
+            figures += watches(folder, say)
+        if ObjectPart.BARRIER in parts:
+            figures += barrier_rounds(folder, rounds, say)
+        if ObjectPart.COST in parts:
+            figures += costs(rounds, say)
+    return ObjectBenchReport(machine, tuple(figures))
+
+
+@contextmanager
+def _nodes(folder: Path, say: Callable[[str], None]) -> Generator[Job]:
+    """Run three new nodes, and yield a job for them."""
+    say(f"starting {NODES} nodes")
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as own,
+        NodeProcesses(Path(own), "paxos", NODES, durable=True) as members,
+    ):
+        at = members.connect
+        with connect(at, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
+            members.wait_until_ready(watcher)
+        yield Job(kind=JobKind.TURNS, address=at, cluster=members.cluster)
+
+
+def in_turns(
+    folder: Path,
+    compared: Sequence[Comparison],
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> list[BarFigure]:
+    """Measure each use and its reference, in turns of ``seconds``; see `measure`."""
+    pairs = [(one.beside, one.use) for one in compared]
+    uses = tuple(dict.fromkeys(use for pair in pairs for use in pair if use is not None))
+    with _nodes(folder, say) as at:
+        job = replace(at, seconds=seconds, rounds=rounds, uses=uses, at_once=THREADS)
+        say(f"measuring {', '.join(uses)} in turns, {len(uses) * rounds * seconds:.0f} s")
+        counted = measured(folder, [replace(job, lock=f"own-{n}") for n in range(PROCESSES)])
+    rates = {use: [sum(turn) / seconds for turn in _turns(counted, use)] for use in uses}
+    return [
+        alone(one.name, one.unit, rates[one.use])
+        if one.beside is None
+        else higher_is_better(one.name, one.unit, rates[one.use], rates[one.beside], one.at_least)
+        for one in compared
+    ]
+
+
+def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
+    """Measure how many changes of one election few and many watchers receive."""
+    rates: list[float] = []
+    with _nodes(folder, say) as job:
+        for watchers, seconds in WATCHERS:
+            say(f"measuring {watchers:,} watchers")
+            timed = replace(job, warm_s=seconds, seconds=seconds)
+            follow = replace(
+                timed, kind=JobKind.FOLLOW, lock=ELECTION, at_once=watchers // PROCESSES
+            )
+            lead = replace(timed, uses=(Use.LEAD,), rounds=4)
+            *followed, _ = measured(folder, [*[follow] * PROCESSES, lead])
+            rates.append(per_s(followed))
+    names = [f"{watchers:,} watchers of one election" for watchers, _ in WATCHERS]
+    few, many = ([rate] for rate in rates)
+    return [
+        alone(names[0], "events/s", few),
+        higher_is_better(names[1], "events/s", many, few, WATCHED_MIN),
+    ]
+
+
+def barrier_rounds(folder: Path, rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
+    """Measure the time of one generation of a barrier."""
+    with _nodes(folder, say) as job, ExitStack() as stack:
+        clients = [
+            stack.enter_context(connect(job.address, cluster=job.cluster)) for _ in range(PROCESSES)
+        ]
+        threads = stack.enter_context(ThreadPoolExecutor(PARTIES))
+        barriers = [client.barrier("round", PARTIES) for client in clients]
+
+        def meet(party: int) -> list[float]:
+            barrier, times = barriers[party % len(barriers)], list[float]()
+            for _ in range(MEETINGS * rounds):
+                barrier.wait(CONNECT_S)
+                times.append(time.monotonic())
+            return times
+
+        say(f"measuring {MEETINGS * rounds} rounds of a barrier")
+        met = [max(times) for times in zip(*threads.map(meet, range(PARTIES)), strict=True)]
+    took = [1_000 * (after - before) for before, after in pairwise(met)]
+    return [alone(f"round of a barrier, {PARTIES} parties", "ms", took)]
+
+
+def _turns(counted: Sequence[dict[str, Any]], use: Use) -> Iterable[tuple[int, ...]]:
+    """Return the counts of all processes in each turn of ``use``.
+
+    Raises:
+        BenchFailedError: no process was served in one of the turns.
+
+    """
+    turns = list(zip(*(one[use] for one in counted), strict=True))
+    if not all(map(any, turns)):
+        raise BenchFailedError(f"{use} was not served even once in a turn: use longer --seconds")
+    return turns

@@ -1,0 +1,56 @@
+"""Pairs of acquire and release from many asyncio tasks of one process, measured."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fencelock import aio
+from fencelock.verification.bench.job import Job
+from fencelock.verification.bench.load import CONNECT_S
+
+
+async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
+    """Take and give back locks from many tasks; return the number of pairs and the time (s).
+
+    Args:
+        job: see there; ``at_once`` tasks.
+        begin: reports that all is ready, and returns when the measurement begins; may block.
+
+    """
+    async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
+        begin()
+        times = [0] * job.at_once
+
+        async def work(number: int) -> None:
+            lock = client.lock(job.lock_of(number))
+            while True:
+                await lock.acquire()
+                await lock.release()
+                times[number] += 1
+
+        return await counted(job, times, work)
+
+
+async def counted(
+    job: Job, times: list[int], work: Callable[[int], Coroutine[Any, Any, None]]
+) -> dict[str, float]:
+    """Run tasks, which count in ``times``; return how often they did it, and the time (s).
+
+    Args:
+        job: see there.
+        times: a number for each task.
+        work: does it, counts in ``times`` at the place that it is given, and does it again.
+
+    """
+    async with asyncio.TaskGroup() as group:
+        crowd = [group.create_task(work(number)) for number in range(len(times))]
+        await asyncio.sleep(job.warm_s)
+        before, began = sum(times), time.perf_counter()
+        await asyncio.sleep(job.seconds)
+        done, took = sum(times) - before, time.perf_counter() - began
+        for task in crowd:
+            task.cancel()
+    return {"times": done, "seconds": took}

@@ -1,0 +1,162 @@
+"""The client processes of a measurement, from the side of the process that starts them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, Any, Self
+
+from fencelock.verification.bench.job import Job
+from fencelock.verification.bench.members import BenchFailedError, stop_all, uninterrupted
+
+READY_S = 60.0
+"""Timeout for a process to be ready (s): it takes a second, under load some more."""
+
+LATE_S = 60.0
+"""Extra time for a job beyond its plan (s): an acquire may wait out an election."""
+
+SAID_CHARACTERS = 2_000
+
+
+class WorkerProcess:
+    """One process with one job, from `started`. Ends with the ``with`` block at the latest.
+
+    Args:
+        folder: for its log.
+        name: of its log, different for each.
+
+    """
+
+    def __init__(self, job: Job, folder: Path, name: str) -> None:
+        self.job = job
+        self.ready: dict[str, Any] = {}
+        self._log = folder / f"{name}.log"
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        command = [sys.executable, "-m", "fencelock.verification.bench.worker", job.line()]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._words: IO[str] = self._process.stdin
+        self._said: IO[str] = self._process.stdout
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        stop_all([self._process])
+        self._reader.join()
+        self._said.close()
+        # Nothing reads what could not be written any more.
+        try:
+            self._words.close()
+        except BrokenPipeError:
+            return
+
+    def wait_until_ready(self) -> None:
+        """Return when it has connected; `ready` then has its first line.
+
+        Raises:
+            BenchFailedError: it ended, or took longer than `READY_S`.
+
+        """
+        self.ready = self._answer(READY_S)
+
+    def tell(self) -> None:
+        """Let it begin, or end it if it runs until it is ended.
+
+        Raises:
+            BenchFailedError: it has ended.
+
+        """
+        try:
+            self._words.write("\n")
+            self._words.flush()
+        except BrokenPipeError:
+            raise BenchFailedError(self._why("has ended")) from None
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the process's result.
+
+        Raises:
+            BenchFailedError: the process ended without a result, or took far too long.
+
+        """
+        job = self.job
+        turns = job.rounds * (len(job.uses) or 1)
+        return self._answer(job.warm_s + job.seconds * turns + LATE_S)
+
+    def _answer(self, limit_s: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=limit_s)
+        except Empty:
+            raise BenchFailedError(self._why(f"said nothing for {limit_s:g} s")) from None
+        if not line:
+            raise BenchFailedError(self._why("ended"))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _read(self) -> None:
+        for line in self._said:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _why(self, what: str) -> str:
+        said = self._log.read_text(encoding="utf-8", errors="replace")[-SAID_CHARACTERS:]
+        return f"the client process of job {self.job.kind} {what}\n{said}".rstrip()
+
+
+def started(stack: ExitStack, job: Job, folder: Path, name: str) -> WorkerProcess:
+    """Return a process with ``job`` that ends with ``stack``, whenever an interrupt comes."""
+    with uninterrupted():
+        return stack.enter_context(WorkerProcess(job, folder, name))
+
+
+def together(workers: Sequence[WorkerProcess]) -> list[dict[str, Any]]:
+    """Let all begin at once; return the result of each.
+
+    Raises:
+        BenchFailedError: one of them failed.
+
+    """
+    for worker in workers:
+        worker.wait_until_ready()
+    for worker in workers:
+        worker.tell()
+    return [worker.result() for worker in workers]
+
+
+def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Return the results of processes that did ``jobs`` together, their logs in ``folder``.
+
+    Raises:
+        BenchFailedError: one of them failed.
+
+    """
+    with ExitStack() as stack:
+        workers = [
+            started(stack, job, folder, f"{job.kind}-{number}") for number, job in enumerate(jobs)
+        ]
+        return together(workers)
+
+
+def per_s(measured: Sequence[dict[str, float]]) -> float:
+    """Return the rate of all processes together (1/s).
+
+    Raises:
+        BenchFailedError: one of them was not served at all.
+
+    """
+    if not all(one["times"] for one in measured):
+        raise BenchFailedError("a client process was not served even once: measure longer")
+    return sum(one["times"] / one["seconds"] for one in measured)

@@ -1,0 +1,1 @@
+"""The commands `fencelock simulate` and `fencelock bench`."""

@@ -1,0 +1,295 @@
+"""``fencelock bench``: measurements on this machine, beside a known reference, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Generator
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fencelock.actors.timing import ROUND_TRIP_MS_MAX
+from fencelock.cluster.guarantee import PROMISES
+from fencelock.verification.bench import locks as lock_bench
+from fencelock.verification.bench import objects as object_bench
+from fencelock.verification.bench import profile as pair_profile
+from fencelock.verification.bench.bakery import compare, steps_table
+from fencelock.verification.bench.deaths import LeaderDeath
+from fencelock.verification.bench.failover import measure_deaths
+from fencelock.verification.bench.idle import share_of_a_core
+from fencelock.verification.bench.locks import LockBenchPlan, Part
+from fencelock.verification.bench.objects import ObjectPart
+from fencelock.verification.bench.report import readings_table, table_of
+from fencelock.verification.bench.runtime import measure
+
+PROTOCOLS = ", ".join(PROMISES)
+
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="End with one JSON object on the last line.")
+]
+SecondsOption = Annotated[
+    float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
+]
+RoundsOption = Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")]
+
+
+class Durability(StrEnum):
+    """The places where nodes keep their journals."""
+
+    FSYNC = "fsync"
+    MEMORY = "memory"
+
+
+app = typer.Typer(no_args_is_help=True, help="Measure fencelock on this machine.")
+
+
+@app.callback()
+def bench() -> None:
+    """Measure fencelock on this machine.
+
+    Machines are noisy. Trust ratios between alternating rounds of one run, and their medians.
+    """
+
+
+@app.command()
+def runtime(
+    rounds: RoundsOption = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare our one-thread runtime with Pykka's own threads; exit 1 if a bar is missed.
+
+    The command measures messages between two roles, requests from one thread and
+    from sixteen, an idle node, and ten thousand roles in one process.
+    """
+    console = Console(stderr=as_json)
+    with console.status("measuring") as status:
+        figures = measure(
+            rounds=rounds,
+            idle=share_of_a_core,
+            say=lambda what: status.update(f"measuring {what}"),
+        )
+    console.print(table_of("fencelock bench runtime", "fencelock", "pykka threads", figures))
+    if as_json:
+        typer.echo(json.dumps([asdict(figure) for figure in figures]))
+    if not all(figure.met for figure in figures):
+        raise typer.Exit(1)
+
+
+@app.command()
+def locks(
+    protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOLS}.")] = "paxos",
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="Number of node processes.")] = 3,
+    durability: Annotated[
+        Durability, typer.Option(help="Sync every write to disk, or keep everything in memory.")
+    ] = Durability.FSYNC,
+    seconds: SecondsOption = 5.0,
+    kills: Annotated[
+        int, typer.Option(min=1, max=1000, help="Failover: how often the master is killed.")
+    ] = 5,
+    held: Annotated[
+        int, typer.Option(min=100, max=200_000, help="Memory: the number of locks held.")
+    ] = 100_000,
+    only: Annotated[
+        list[Part] | None, typer.Option(help="Measure only this; may be given several times.")
+    ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Instead, show where the time of a single client's pair goes."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure [bold]locks[/bold] over real node and client processes on this machine.
+
+    A pair is an acquire and its release. Nodes listen on loopback and keep their
+    journals in a temporary folder; set TMPDIR to choose it. The command removes
+    everything at its end, also on Ctrl-C. Failover, reads and memory are measured
+    for paxos only, and failover only with fsync.
+
+    For example:
+
+      [cyan]fencelock bench locks --seconds 10[/cyan]
+
+      [cyan]fencelock bench locks --only failover --kills 10 --json[/cyan]
+
+      [cyan]fencelock bench locks --profile[/cyan]
+
+    """
+    plan = LockBenchPlan(
+        protocol=protocol,
+        nodes=nodes,
+        durable=durability is Durability.FSYNC,
+        seconds=seconds,
+        kills=kills,
+        held=held,
+        parts=tuple(part for part in Part if not only or part in only),
+    )
+    console = Console(stderr=as_json)
+    if profile:
+        _profile(plan, console, as_json)
+        return
+    with _ends_on_sigterm(), _progress(console) as say:
+        report = lock_bench.measure(plan, say)
+    console.print(readings_table(f"fencelock bench locks, {plan.in_words()}", report.readings))
+    console.print(report.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(report.as_plain()))
+
+
+@app.command()
+def failover(
+    kind: Annotated[
+        list[LeaderDeath] | None,
+        typer.Option(help="Measure only this; may be given several times."),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=3, max=9, help="Number of node processes.")] = 3,
+    times: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader dies.")] = 10,
+    one_way_ms: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=ROUND_TRIP_MS_MAX // 2,
+            help="Delay of every message, between nodes and to clients (ms). Above 25, the nodes' "
+            "round_trip_ms is twice as long.",
+        ),
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure for how long no lock is granted when the leader of paxos dies.
+
+    The leader is killed, stopped, or cut off silently. Nodes and clients are
+    processes that connect through relays, which can stop forwarding. The time
+    counts from the last grant before the death to the first after it.
+    """
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        readings = measure_deaths(tuple(kind or LeaderDeath), nodes, times, say, one_way_ms)
+    console.print(readings_table(f"fencelock bench failover, {nodes} nodes", readings))
+    if as_json:
+        rounds = {reading.key: reading.rounds for reading in readings}
+        figures = {reading.key: reading.value for reading in readings}
+        typer.echo(json.dumps({"figures": figures, "rounds": rounds}))
+
+
+@app.command()
+def bakery(
+    rounds: RoundsOption = 3,
+    seconds: SecondsOption = 3.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare [bold]bakery[/bold] with paxos in memory; exit 1 if a bar is missed.
+
+    Three nodes of each run in turns. The command measures a pair (acquire and
+    release) and hand-overs of one lock between clients. It also counts the
+    messages of a lock and shows them beside the steps in the protocol's source.
+    """
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        comparison = compare(rounds, seconds, say)
+    console.print(table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures))
+    console.print(steps_table(comparison.per_lock))
+    console.print(comparison.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(comparison.as_plain()))
+    if not comparison.met:
+        raise typer.Exit(1)
+
+
+@app.command()
+def objects(
+    rounds: RoundsOption = 10,
+    seconds: SecondsOption = 1.0,
+    only: Annotated[
+        list[ObjectPart] | None, typer.Option(help="Measure only this. Can be repeated.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare [bold]objects[/bold] of paxos with its locks; exit 1 if a bar is missed.
+
+    pairs: 100 threads acquire and release a semaphore or a read/write lock,
+    compared with a lock; two locks by lock_all, compared with two locks one by
+    one; one read/write lock that all threads read, compared with one for each.
+    Three nodes sync to disk. The kinds take turns of --seconds, and the medians
+    of the turns count.
+
+    maps: puts, and linearizable gets, of values of 100 bytes and of 10 KiB.
+
+    watches: changes of one election that 10,000 watchers receive per second,
+    compared with 1,000 watchers.
+
+    barrier: the time of one generation of a barrier of 64 parties.
+
+    cost: processor time of a pair in a table with 100,000 other objects, or with
+    10,000 waiters, compared with 100 of them.
+
+    For example:
+
+      [cyan]fencelock bench objects[/cyan]
+
+      [cyan]fencelock bench objects --only cost --json[/cyan]
+
+    """
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        report = object_bench.measure(tuple(only or ObjectPart), rounds, seconds, say)
+    console.print(table_of("fencelock bench objects", "measured", "beside", report.figures))
+    console.print(report.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(report.as_plain()))
+    if not report.met:
+        raise typer.Exit(1)
+
+
+def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
+    with _ends_on_sigterm(), _progress(console) as say:
+        found = pair_profile.profile(
+            plan.protocol,
+            plan.nodes,
+            durable=plan.durable,
+            seconds=plan.seconds,
+            title=f"fencelock bench locks --profile, {plan.in_words()}",
+            say=say,
+        )
+    console.print(pair_profile.profile_table(found))
+    console.print(pair_profile.steps_table(found))
+    console.print(found.in_words(), soft_wrap=True)
+    console.print(found.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(found.as_plain()))
+
+
+@contextlib.contextmanager
+def _progress(console: Console) -> Generator[Callable[[str], None]]:
+    """Show the current measurement: on a terminal in place, in a log as lines."""
+    if not console.is_terminal:
+        yield lambda what: console.print(what, soft_wrap=True)
+        return
+    with console.status("measuring") as status:
+        yield status.update
+
+
+@contextlib.contextmanager
+def _ends_on_sigterm() -> Generator[None]:
+    """Stop in order on SIGTERM as on Ctrl-C, so that no process is left behind."""
+
+    def leave(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add the commands of this module to ``group``."""
+    group.add_typer(app, name="bench")

@@ -1,0 +1,272 @@
+"""``fencelock simulate``: run a protocol in virtual time under every fault it must survive."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.init import PROTOCOLS
+from fencelock.cluster.guarantee import OBJECTS
+from fencelock.cluster.node.topology import ProtocolSettings
+
+if TYPE_CHECKING:
+    from fencelock.verification.simulation.report import RunReport, Total
+
+EXIT_VIOLATION = 1
+SEEDS_MAX = 1_000_000
+GRANTS_MIN = 5
+"""Grants per seed on average: a sweep with fewer proves nothing and fails."""
+SHOWN_MAX = 40
+"""Limit of marks in the summary."""
+
+
+_Judged = Annotated[
+    bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
+]
+_Objects = Annotated[
+    str,
+    typer.Option(
+        "--objects",
+        help="Objects that clients use instead of locks. paxos: "
+        f"{', '.join(one.word for one in OBJECTS)}, or all; bakery: rwlocks.",
+    ),
+]
+
+
+_Members = Annotated[
+    bool,
+    typer.Option(
+        "--members", help="paxos, bakery: locks in use while operators or leaders change members."
+    ),
+]
+
+
+_Journal = Annotated[
+    bool, typer.Option(help="central: give the server a journal, and also crash it.")
+]
+
+
+def simulate(
+    protocol: Annotated[
+        str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOLS}.")
+    ] = "paxos",
+    seeds: Annotated[
+        str, typer.Option(help="The seeds from A to B, both included.", metavar="A..B")
+    ] = "0..99",
+    seed: Annotated[int | None, typer.Option(min=0, help="One seed, instead of --seeds.")] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print every delivery of --seed, one per line.")
+    ] = False,
+    central_journal: _Journal = False,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Number of processes that share the seeds.")
+    ] = 1,
+    log: Annotated[
+        bool, typer.Option("--log", help="paxos: the log alone; check its invariants one by one.")
+    ] = False,
+    judged: _Judged = False,
+    objects: _Objects = "",
+    members: _Members = False,
+) -> None:
+    """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
+
+    A run has the faults that the protocol promises to survive: messages are lost,
+    repeated, delayed and reordered; links are cut in one or both directions;
+    nodes pause, crash and lose unsynced writes; clocks drift and jump. Judges
+    outside the roles check that at most one client holds a lock, that fences
+    rise, and that every client is served once the faults end.
+
+    Stops at the first seed that fails, prints its command, and exits with 1.
+
+    For example:
+
+      [cyan]fencelock simulate --seeds 0..1999 --workers 2[/cyan]
+
+      [cyan]fencelock simulate --protocol central --seed 7 --trace[/cyan]
+
+      [cyan]fencelock simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
+
+    """
+    from fencelock.cluster.node.node import check_assertions  # noqa: PLC0415 (sockets)
+    from fencelock.verification.simulation.promise import in_words, promise_of  # noqa: PLC0415
+
+    check_assertions()
+    settings = ProtocolSettings(central_journal=central_journal)
+    promise = promise_of(protocol, settings)
+    runs = _runs(protocol, settings, log=log, judged=judged)
+    if objects:
+        runs = _object_runs(protocol, objects, judged=judged)
+    if members:
+        runs = _member_runs(protocol)
+    if seed is not None:
+        _one(runs, seed, trace=trace)
+        return
+    if trace:
+        raise ConfigError("--trace shows one seed: add --seed")
+    first, last = seed_range(seeds)
+    console = Console()
+    if not log and not judged and not members:
+        console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
+    _many(console, runs, range(first, last + 1), workers)
+
+
+def seed_range(text: str) -> tuple[int, int]:
+    """Return the ends of ``A..B``, or of ``A``, which is a range of one.
+
+    Raises:
+        ConfigError: it is neither, or it is empty or longer than `SEEDS_MAX`.
+
+    """
+    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
+    if found is None:
+        raise ConfigError(f"--seeds is {text!r}, two numbers as in 0..99 are allowed")
+    first = int(found[1])
+    last = first if found[2] is None else int(found[2])
+    if last < first:
+        raise ConfigError(f"--seeds is {text!r}, the second may not be below the first")
+    if last - first >= SEEDS_MAX:
+        raise ConfigError(f"--seeds is {text!r}, at most {SEEDS_MAX:,} seeds are allowed")
+    return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """One kind of simulation: its title, its options and its function."""
+
+    title: str
+    options: str
+    """The options of the command that repeats it."""
+    answers: str
+    """The name of its count of answers."""
+    one: Callable[[int], RunReport]
+
+
+def _runs(protocol: str, settings: ProtocolSettings, *, log: bool, judged: bool) -> _Runs:
+    if log and protocol != "paxos":
+        raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
+    if judged and protocol != "bakery":
+        raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
+    from fencelock.verification.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
+    from fencelock.verification.simulation.paxos_run import run_log_seed  # noqa: PLC0415
+    from fencelock.verification.simulation.run import run_seed  # noqa: PLC0415
+
+    options = f"--protocol {protocol}"
+    if log:
+        return _Runs(f"the log of {protocol}", f"{options} --log", "answers", run_log_seed)
+    if judged:
+        return _Runs(f"{protocol}, judged", f"{options} --judged", "grants", run_bakery_seed)
+    return _Runs(
+        title=protocol,
+        options=f"{options} --central-journal" if settings.central_journal else options,
+        answers="grants",
+        one=partial(run_seed, protocol, settings=settings),
+    )
+
+
+def _member_runs(protocol: str) -> _Runs:
+    if protocol == "paxos":
+        from fencelock.verification.simulation.paxos_run import run_members_seed  # noqa: PLC0415
+    elif protocol == "bakery":
+        from fencelock.verification.simulation.bakery_run import run_members_seed  # noqa: PLC0415
+    else:
+        text = "--members is for paxos and bakery, whose members change"
+        raise ConfigError(f"{text}, not {protocol}")
+    return _Runs(
+        title=f"the changing members of {protocol}",
+        options=f"--protocol {protocol} --members",
+        answers="answers" if protocol == "paxos" else "grants",
+        one=run_members_seed,
+    )
+
+
+def _object_runs(protocol: str, word: str, *, judged: bool) -> _Runs:
+    from fencelock.verification.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
+    from fencelock.verification.simulation.objects import workload_of  # noqa: PLC0415
+    from fencelock.verification.simulation.run import run_seed  # noqa: PLC0415
+
+    run = run_bakery_seed if judged else partial(run_seed, protocol)
+    return _Runs(
+        title=f"objects of {protocol}: {word}",
+        options=f"--protocol {protocol} --objects {word}{' --judged' if judged else ''}",
+        answers="grants",
+        one=partial(run, workload=workload_of(word, protocol)),
+    )
+
+
+def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
+    report = runs.one(seed)
+    if trace:
+        for line in report.trace():
+            typer.echo(line)
+    typer.echo(f"seed {seed}: {report.plan}")
+    if report.violation is not None:
+        typer.echo(f"seed {seed} fails at {report.violation}", err=True)
+        raise typer.Exit(EXIT_VIOLATION)
+    typer.echo(
+        f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} "
+        f"{runs.answers}, {report.virtual_ms} virtual ms"
+    )
+
+
+def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
+    from fencelock.verification.simulation.report import Total  # noqa: PLC0415
+    from fencelock.verification.simulation.sweep import reports  # noqa: PLC0415
+
+    total = Total()
+    began = time.monotonic()
+    outcomes = reports(runs.one, seeds, workers)
+    watched = track(
+        outcomes,
+        description=f"{runs.title} {seeds[0]}..{seeds[-1]}",
+        total=len(seeds),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    for outcome in watched:
+        total.add(outcome)
+        if outcome.violation is not None:
+            outcomes.close()
+            typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
+            command = f"fencelock simulate {runs.options} --seed {outcome.seed} --trace"
+            typer.echo(f"repeat it: {command}")
+            raise typer.Exit(EXIT_VIOLATION)
+    _tell_total(console, runs.title, total, time.monotonic() - began)
+    if total.grants < GRANTS_MIN * total.seeds:
+        typer.echo(f"void: {total.grants} grants, {GRANTS_MIN} a seed are needed")
+        raise typer.Exit(EXIT_VIOLATION)
+
+
+def _tell_total(console: Console, title: str, total: Total, seconds: float) -> None:
+    table = Table(title=f"{title}: {total.seeds} seeds without a violation")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_row("deliveries", f"{total.deliveries:,}")
+    table.add_row("deliveries a second", f"{total.deliveries / max(seconds, 1e-9):,.0f}")
+    table.add_row("grants", f"{total.grants:,}")
+    table.add_row("virtual seconds", f"{total.virtual_ms / 1000:,.0f}")
+    table.add_row("seconds", f"{seconds:,.1f}", end_section=True)
+    _add_rows(table, "fault", total.faults)
+    table.add_section()
+    _add_rows(table, "mark", total.marks)
+    console.print(table)
+
+
+def _add_rows(table: Table, kind: str, counts: Mapping[str, int]) -> None:
+    for name, count in sorted(counts.items())[:SHOWN_MAX]:
+        table.add_row(f"{kind}: {name}", f"{count:,}")
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add the command of this module to ``group``."""
+    group.command("simulate")(simulate)

@@ -1,0 +1,288 @@
+"""Measure a well-behaved client while a stranger attacks three real nodes on loopback.
+
+Each attack (`attackers.py`) is a separate process, bounded in time, bytes and connections. It runs
+at the lowest priority, as if it had its own processors: the run measures how the nodes handle its
+frames. Before each attack the client is measured undisturbed, in the same run.
+
+On few processors, the attacker and the work of the attacked nodes take time from every process of
+the machine. The control shows how much: a client of a second cluster, which is not attacked, takes
+and releases a lock in the same seconds. Both clients pause between pairs, so that they do not
+disturb each other.
+
+The program prints a table and exits 1 if a bar is missed: p99 of the client at most `RATIO_MAX`
+times its undisturbed p99 or the control's, no pair longer than `GAP_MAX_MS` and the control's
+longest, no node exits, no hold is lost, and the resident memory of each node stays below
+`MEMORY_MAX_MIB`.
+
+Usage::
+
+    python verification/programs/attacks.py [--seconds 5] [--only nested --only idle] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import fencelock
+from fencelock.verification.bench.members import READY_S, NodeProcesses
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.keyed_nodes import KeyedProcesses
+
+RATIO_MAX = 3.0
+"""Maximum factor of the p99 of a pair under attack."""
+
+MEMORY_MAX_MIB = 640.0
+"""Resident memory of each node, during and after every attack."""
+
+GAP_MAX_MS = 200.0
+"""Maximum of the longest pair under attack (ms), or that of the control in the same seconds."""
+
+PAUSE_S = 0.004
+"""Pause between two pairs (s)."""
+
+DESCRIPTORS = 1024
+"""The limit of open files of each node: attacks with connections go beyond it."""
+
+PAIR_S = 30.0
+"""Time for which a pair is tried again after a phase is over (s)."""
+
+ATTACKERS = Path(__file__).with_name("attackers.py")
+ATTACKS = (
+    *("nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"),
+    *("parts-empty", "parts-64", "parts-ended", "parts-of-member", "unread"),
+    *("keyed-endless", "keyed-ended"),
+)
+
+CLUSTER = NodeProcesses.cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackOutcome:
+    """The effects of one attack on the client and the nodes."""
+
+    attack: str
+    quiet_p50_ms: float
+    quiet_p99_ms: float
+    quiet_longest_ms: float
+    p50_ms: float
+    p99_ms: float
+    ratio: float
+    pairs: int
+    longest_ms: float
+    control_p99_ms: float
+    control_longest_ms: float
+    load: float
+    exits: int
+    hold_kept: bool
+    memory_mib: float
+
+    @property
+    def met(self) -> bool:
+        """Whether every bar was met."""
+        safe = self.exits == 0 and self.hold_kept and self.pairs > 0
+        prompt = self.longest_ms <= max(GAP_MAX_MS, self.control_longest_ms)
+        quick = self.p99_ms <= RATIO_MAX * max(self.quiet_p99_ms, self.control_p99_ms)
+        return safe and prompt and quick and self.memory_mib <= MEMORY_MAX_MIB
+
+
+def pairs(lock: fencelock.Lock, seconds: float) -> list[float]:
+    """Acquire and release ``lock`` for ``seconds``; return how long each pair took (ms).
+
+    A pair that fails is tried again, and took as long as all its attempts.
+    """
+    took: list[float] = []
+    began = time.monotonic()
+    ends = began + seconds
+    while began < ends:
+        try:
+            with lock:
+                pass
+        except fencelock.FencelockError:
+            time.sleep(0.01)
+            if time.monotonic() < ends + PAIR_S:
+                continue
+        now = time.monotonic()
+        took.append(1_000 * (now - began))
+        began = now
+    return sorted(took)
+
+
+@contextlib.contextmanager
+def paced(lock: fencelock.Lock) -> Generator[list[float]]:
+    """Acquire and release ``lock`` with pauses; collect how long each pair took (ms).
+
+    A pair that fails is tried again, and took as long as all its attempts.
+    """
+    took: list[float] = []
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(PAUSE_S):
+            began = time.monotonic()
+            while time.monotonic() < began + PAIR_S:
+                with contextlib.suppress(fencelock.FencelockError), lock:
+                    break
+            took.append(1_000 * (time.monotonic() - began))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield took
+    finally:
+        over.set()
+        thread.join()
+
+
+def both(
+    lock: fencelock.Lock, control: fencelock.Lock, work: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    """Do ``work``; return how long pairs of both locks took meanwhile, shortest first (ms)."""
+    with paced(lock) as took, paced(control) as beside:
+        work()
+    return sorted(took), sorted(beside)
+
+
+def resident_mib(process: int) -> float:
+    """Return the resident memory of ``process``, 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
+        return pages * resource.getpagesize() / (1 << 20)
+    return 0.0
+
+
+@contextlib.contextmanager
+def memory_of(members: NodeProcesses) -> Generator[list[float]]:
+    """Collect the largest resident memory of any node into the list, at its first item."""
+    most, over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            most[0] = max(most[0], *(resident_mib(one.pid) for one in members.processes.values()))
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watcher.join()
+
+
+def connected(members: NodeProcesses) -> fencelock.Client:
+    """Return a client of ``members``, which may need a while to start on a loaded machine."""
+    ends = time.monotonic() + READY_S
+    while True:
+        try:
+            if isinstance(members, KeyedProcesses):
+                return members.client("alice")
+            return fencelock.connect(members.connect, cluster=CLUSTER)
+        except fencelock.UnavailableError:
+            if time.monotonic() > ends:
+                raise
+
+
+def measure(attack: str, seconds: float) -> AttackOutcome:
+    """Start a cluster, measure a client undisturbed and then under ``attack``."""
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder, contextlib.ExitStack() as stack:
+        kind = KeyedProcesses if attack.startswith("keyed-") else NodeProcesses
+        members = stack.enter_context(kind(Path(folder), "paxos", 3, durable=True))
+        for process in members.processes.values():
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        client = stack.enter_context(connected(members))
+        members.wait_until_ready(client)
+        others = stack.enter_context(tempfile.TemporaryDirectory(prefix="control-"))
+        beside = stack.enter_context(NodeProcesses(Path(others), "paxos", 3, durable=True))
+        control = stack.enter_context(connected(beside))
+        beside.wait_until_ready(control)
+        held, lock, other = client.lock("held"), client.lock("pairs"), control.lock("pairs")
+        stack.enter_context(contextlib.suppress(fencelock.FencelockError))
+        held.acquire()
+        both(lock, other, lambda: time.sleep(seconds / 3))
+        quiet, _ = both(lock, other, lambda: time.sleep(seconds))
+        command = [sys.executable, str(ATTACKERS), attack, str(seconds), CLUSTER]
+        memory = stack.enter_context(memory_of(members))
+        environment = {**os.environ, "FENCELOCK_KEY": str(Path(folder) / "keys" / "shop.key")}
+        command += members.addresses.values()
+
+        def attacked() -> None:
+            subprocess.run(command, env=environment, check=False)
+            time.sleep(1.0)  # What is queued still has to be worked off.
+
+        loud, calm = both(lock, other, attacked)
+        exits = sum(one.poll() is not None for one in members.processes.values())
+        quiet_p99, p99 = quiet[len(quiet) * 99 // 100], loud[len(loud) * 99 // 100]
+        return AttackOutcome(
+            attack=attack,
+            quiet_p50_ms=quiet[len(quiet) // 2],
+            quiet_p99_ms=quiet_p99,
+            quiet_longest_ms=quiet[-1],
+            p50_ms=loud[len(loud) // 2],
+            p99_ms=p99,
+            ratio=p99 / quiet_p99,
+            pairs=len(loud),
+            longest_ms=loud[-1],
+            control_p99_ms=calm[len(calm) * 99 // 100],
+            control_longest_ms=calm[-1],
+            load=os.getloadavg()[0],
+            exits=exits,
+            hold_kept=held.held,
+            memory_mib=memory[0],
+        )
+
+
+def main() -> int:
+    """Run the attacks, print the table; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each phase (s)")
+    parser.add_argument("--only", action="append", choices=ATTACKS)
+    parser.add_argument("--json", action="store_true", help="end with one JSON array")
+    given = parser.parse_args()
+    outcomes: list[AttackOutcome] = []
+    heads = (
+        "attack",
+        "p50",
+        "p99",
+        "longest",
+        "p50 att.",
+        "p99 att.",
+        "ratio",
+        "longest",
+        "p99 control",
+        "longest",
+        "load",
+        "exits",
+        "MiB",
+    )
+    print("".join(f"{head:>13}" for head in heads), "(ms)")
+    for attack in given.only or ATTACKS:
+        one = measure(attack, given.seconds)
+        outcomes.append(one)
+        quiet = one.quiet_p50_ms, one.quiet_p99_ms, one.quiet_longest_ms
+        figures = (*quiet, one.p50_ms, one.p99_ms, one.ratio)
+        row = "".join(f"{figure:>13.1f}" for figure in (*figures, one.longest_ms))
+        machine = one.control_p99_ms, one.control_longest_ms, one.load
+        beside = "".join(f"{figure:>13.1f}" for figure in machine)
+        kept = "" if one.hold_kept else "  HOLD LOST"
+        verdict = "ok" if one.met else "MISSED"
+        print(f"{attack:>13}{row}{beside}{one.exits:>13}{one.memory_mib:>13.0f}  {verdict}{kept}")
+    if given.json:
+        print(json.dumps([asdict(one) for one in outcomes]))
+    return 0 if all(one.met for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

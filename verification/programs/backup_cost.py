@@ -1,0 +1,167 @@
+"""The latency of a pair while backups are made, beside that without, in one run.
+
+Three members of `paxos` as processes. Slices without and with ``fencelock backup`` alternate. The
+command runs in a process that was started before, and that gets only the processor time that nobody
+else wants (``SCHED_IDLE``): an operator's machine is another one. With equal shares on two cores,
+even ``fencelock status`` in its place makes p99 more than twice as high.
+p50 and p99 are medians over the slices, so that a burst of other work on the machine counts little.
+Run it as ``python verification/programs/backup_cost.py``; it exits with 1 if p99 during backups is
+more than 1.5 times as high.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from catch_up import load
+from options import options_of
+from rich.console import Console
+from rich.table import Table
+
+import fencelock
+from fencelock import aio
+from fencelock.verification.bench.members import NodeProcesses
+
+SLOWER_MAX = 1.5
+"""The bar: p99 during backups, as a multiple of that without."""
+
+LONG_S = 60.0
+QUIET_S = 1.0
+
+OPERATOR = """
+import os, sys
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+from fencelock.cluster.cli.main import app
+import fencelock.cluster.cli.backup
+import fencelock.cluster.client.client
+import fencelock.cluster.node.storage.backup
+for line in sys.stdin:
+    app(["backup", *line.split()], standalone_mode=False)
+    print("done", flush=True)
+"""
+"""An operator's process: makes a backup for each line, which has the arguments."""
+
+
+class Load(threading.Thread):
+    """A thread that measures pairs on a lock of its own."""
+
+    def __init__(self, client: fencelock.Client, number: int) -> None:
+        super().__init__(daemon=True)
+        self.lock = client.lock(f"measured-{number}")
+        self.times: list[tuple[float, float]] = []
+        """The begin and the duration of each pair (s)."""
+        self.over = False
+
+    def run(self) -> None:
+        """Take and release the lock."""
+        while not self.over:
+            began = time.perf_counter()
+            with self.lock:
+                pass
+            self.times.append((began, time.perf_counter() - began))
+
+
+def measure(folder: Path, kept: int, threads: int, rounds: int) -> dict[str, float]:
+    """Return p50 and p99 of a pair (us) during each kind of slice."""
+    slices: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
+    with (
+        NodeProcesses(folder, "paxos", 3, durable=True) as members,
+        fencelock.connect(
+            members.connect, cluster=members.cluster, ttl=600, connect_timeout=LONG_S
+        ) as client,
+    ):
+        members.wait_until_ready(client)
+        loads = [Load(client, number) for number in range(threads)]
+        asyncio.run(_keep(members, kept, lambda: _measure(members, folder, loads, rounds, slices)))
+        size = max(file.stat().st_size for file in folder.glob("*.backup"))
+    found: dict[str, float] = {"bytes": size}
+    every = [pair for one in loads for pair in one.times]
+    for what, spans in slices.items():
+        each = [[took for began, took in every if first <= began < last] for first, last in spans]
+        cuts = [statistics.quantiles(times, n=100) for times in each if len(times) > 1]
+        found[f"{what}_p50_us"] = statistics.median(cut[49] for cut in cuts) * 1e6
+        found[f"{what}_p99_us"] = statistics.median(cut[98] for cut in cuts) * 1e6
+        found[f"{what}_pairs"] = sum(map(len, each))
+        found[f"{what}_s"] = sum(last - first for first, last in spans)
+    return found
+
+
+async def _keep(members: NodeProcesses, kept: int, then: object) -> None:
+    """Hold ``kept`` locks while ``then`` runs."""
+    assert callable(then)
+    async with aio.connect(members.connect, cluster=members.cluster, ttl=600) as client:
+        await load(client, kept, 0)
+        await asyncio.to_thread(then)
+
+
+def _measure(
+    members: NodeProcesses,
+    folder: Path,
+    loads: list[Load],
+    rounds: int,
+    slices: dict[str, list[tuple[float, float]]],
+) -> None:
+    for one in loads:
+        one.start()
+    operator = subprocess.Popen(
+        [sys.executable, "-c", OPERATOR],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    where = f"--connect {members.connect} --cluster {members.cluster}"
+    with operator:
+        assert operator.stdin is not None
+        assert operator.stdout is not None
+        for number in range(-1, rounds):  # The first one imports missing modules.
+            began = time.perf_counter()
+            time.sleep(QUIET_S)
+            between = time.perf_counter()
+            print(f"{folder / str(number)}.backup {where}", file=operator.stdin, flush=True)
+            while "done" not in (line := operator.stdout.readline()):
+                assert line, "the backup failed"
+            if number >= 0:
+                slices["without"].append((began, between))
+                slices["with"].append((between, time.perf_counter()))
+        operator.stdin.close()
+    for one in loads:
+        one.over = True
+    for one in loads:
+        one.join(LONG_S)
+
+
+def main() -> int:
+    options = options_of(
+        __doc__,
+        kept=(20_000, "locks that are held meanwhile"),
+        threads=(4, "clients' threads"),
+        rounds=(10, "backups"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), options.kept, options.threads, options.rounds)
+    slower = found["with_p99_us"] / found["without_p99_us"]
+    ok = slower <= SLOWER_MAX
+    if options.json:
+        print(json.dumps({"ok": ok, "slower": slower, **found}))
+        return 0 if ok else 1
+    size = found["bytes"] / 1e6
+    title = f"A pair while backups of {size:.1f} MB are made: p99 {slower:.2f} times as high"
+    shown = Table("backups", "pairs", "seconds", "p50", "p99", title=title)
+    for what in ("without", "with"):
+        p50, p99 = found[f"{what}_p50_us"], found[f"{what}_p99_us"]
+        pairs, seconds = f"{found[f'{what}_pairs']:.0f}", f"{found[f'{what}_s']:.1f}"
+        shown.add_row(what, pairs, seconds, f"{p50:.0f} us", f"{p99:.0f} us")
+    Console().print(shown)
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""fencelock and its peers on this machine, in one run, in turns.
+
+    python verification/programs/compare.py --peers redlock,redis,etcd,zookeeper --kills 10
+    python verification/programs/compare.py --json run.json --plot docs/performance
+    python verification/programs/compare.py --again run.json --plot docs/performance  # drawn anew
+    python verification/programs/compare.py --again run.json --profiles old new --plot charts
+
+Every peer is started on loopback with its data in a temporary folder, measured, and stopped,
+before the next one's turn; a round is a turn for each. A peer that is not installed is skipped with
+a note. ``docs/performance.md`` describes the figures and the set-up of the peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import compare_plot
+import compare_steps
+import compare_wire
+from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of, wire_table
+from compare_runs import (
+    DISTINCT,
+    HANDOVER,
+    PAIR,
+    PATIENCE_S,
+    ClientFailedError,
+    ClientProcesses,
+    measure,
+    measure_failover,
+)
+from peers.peer import ComparedPeer
+from peers.registry import PEERS
+from peers.servers import ServersFailedError, said_by
+
+from fencelock import FencelockError
+
+TASKS = 256
+WIRE_S = 1.0
+WRONG_USE, INTERRUPTED = 2, 130
+FAILURES = (ServersFailedError, ClientFailedError, FencelockError, OSError)
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM: raised where they come, and again before the next workload.
+
+    Python drops an exception raised inside a finalizer, and a run would then continue for minutes.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def check(self) -> None:
+        """Raise an exception again that may have been dropped."""
+        if self.came:
+            raise KeyboardInterrupt
+
+    def _take(self, number: int, frame: object) -> None:
+        del number, frame
+        self.came = True
+        raise KeyboardInterrupt
+
+
+class PeerComparison:
+    """One run: its figures grow with every workload, and are kept if a later workload fails."""
+
+    def __init__(
+        self, peers: list[str], seconds: float, folder: Path | None, interrupts: Interrupts
+    ) -> None:
+        self._interrupts = interrupts
+        self.results: dict[str, Any] = {
+            "machine": machine(folder or Path(tempfile.gettempdir())),
+            "seconds": seconds,
+            "peers": peers,
+            "versions": {},
+            "skipped": {},
+            "failed": [],
+            "wire": [],
+            "figures": {},
+        }
+        self._seconds = seconds
+        self._folder = folder
+
+    def round(self, number: int) -> None:
+        """Give every peer a turn."""
+        with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
+            bare = compare_wire.ping_pong(WIRE_S)
+            bare["sync_us"] = compare_wire.sync_us(Path(folder), WIRE_S)
+        self.results["wire"].append(bare)
+        say(f"round {number}: bare round trip {bare['p50_us']:.0f} us, sync {bare['sync_us']:.0f}")
+        for name in self.results["peers"]:
+            self._turn(name, number)
+
+    def failovers(self, kills: int) -> None:
+        """Kill every peer's leader, ``kills`` times."""
+        for name in self.results["peers"]:
+            peer = PEERS[name][0]()
+            if not peer.has_failover:
+                continue
+            with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
+                try:
+                    peer.start(Path(folder))
+                    self.results["versions"][name] = peer.version()
+                    self._interrupts.check()
+                    for figures in measure_failover(peer, Path(folder), kills):
+                        self._note(name, "failover", figures)
+                except FAILURES as error:
+                    self._failed(name, "failover", error)
+                finally:
+                    peer.stop()
+
+    def _turn(self, name: str, number: int) -> None:
+        peer = PEERS[name][0]()
+        with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
+            doing = "start"
+            try:
+                peer.start(Path(folder))
+                self.results["versions"][name] = peer.version()
+                for workload in (PAIR, DISTINCT, HANDOVER):
+                    doing = f"round {number}, {workload.name}"
+                    self._interrupts.check()
+                    figures = measure(peer, workload, Path(folder), self._seconds)
+                    self._note(name, workload.name, figures)
+                if name == OURS:
+                    doing = f"round {number}, asyncio"
+                    self._asyncio(peer, Path(folder))
+            except FAILURES as error:
+                self._failed(name, doing, error)
+            finally:
+                peer.stop()
+
+    def _asyncio(self, peer: ComparedPeer, folder: Path) -> None:
+        if importlib.util.find_spec("fencelock.aio") is None:
+            self.results["skipped"]["asyncio"] = "this fencelock has no asyncio client"
+            return
+        task = {"connect": peer.spec()["connect"], "tasks": TASKS}
+        task |= {"warm_s": peer.warm_s, "seconds": self._seconds}
+        patience_s = peer.warm_s + self._seconds + PATIENCE_S
+        with ClientProcesses("compare_tasks.py", [task], folder, patience_s) as clients:
+            clients.tell()
+            (result,) = clients.results()
+        pairs_per_s = result["pairs"] / self._seconds
+        per_trip = pairs_per_s / self.results["wire"][-1]["per_s"]
+        self._note(OURS, "asyncio", {"pairs_per_s": pairs_per_s, "per_round_trip": per_trip})
+
+    def _note(self, name: str, workload: str, figures: dict[str, float]) -> None:
+        self.results["figures"].setdefault(name, {}).setdefault(workload, []).append(figures)
+        told = ", ".join(f"{key} {value:,.4g}" for key, value in figures.items())
+        say(f"  {name:11} {workload:9} {told}")
+
+    def _failed(self, name: str, doing: str, error: Exception) -> None:
+        self.results["failed"].append({"peer": name, "doing": doing, "error": str(error)})
+        say(f"  {name:11} FAILED ({doing}): {error}")
+
+
+def machine(folder: Path) -> dict[str, Any]:
+    """Return the properties of the machine that affect the figures; servers keep data in
+    ``folder``.
+    """
+    model = ""
+    if (info := Path("/proc/cpuinfo")).exists():
+        lines = info.read_text(encoding="utf-8").splitlines()
+        model = next(
+            (line.partition(": ")[2] for line in lines if line.startswith("model name")), ""
+        )
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "file_system": said_by("stat", "--file-system", "--format=%T", str(folder)),
+        "load": os.getloadavg()[0],
+    }
+
+
+def say(text: str) -> None:
+    """Tell how far the run is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> bool:
+    """Print the tables, write the requested files, and return whether nothing failed."""
+    results["bars"] = judge(results)
+    text = told(results)
+    print(text)
+    if path is not None:
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if charts is not None:
+        charts.mkdir(parents=True, exist_ok=True)
+        (charts / "figures.md").write_text(f"# Figures of one run\n\n{text}\n", encoding="utf-8")
+        word = compare_plot.missing()
+        written = [] if word else compare_plot.plot(results, charts)
+        if results.get("profiles") and not word:
+            compare_steps.plot_steps(results["profiles"], charts / "steps.png")
+            written.append(charts / "steps.png")
+        say(f"no charts: {word}" if word else f"charts: {', '.join(map(str, written))}")
+    good = all(judged["verdict"] != "FAIL" for judged in results["bars"])
+    return good and not results["failed"] and not overlaps_of(results, OURS)
+
+
+def told(results: dict[str, Any]) -> str:
+    """Return everything that is known of a run, as Markdown."""
+    where = results["machine"]
+    rounds = len(results["wire"])
+    lines = [
+        f"{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}, "
+        f"{where['file_system']}, load at the start {where['load']:.1f}. Medians and spread of "
+        f"{rounds} rounds of {results['seconds']:g} s.",
+        "",
+    ]
+    lines += [f"- {name}: {version}" for name, version in results["versions"].items()]
+    lines += [f"- {name}: skipped: {word}" for name, word in results["skipped"].items()]
+    lines += ["", figures_table(results), "", wire_table(results), "", bars_table(results)]
+    lines += [
+        f"\n{failed['peer']} failed ({failed['doing']}): {failed['error']}"
+        for failed in results["failed"]
+    ]
+    lines += [
+        f"\n{peer}: {met} times a holder of the one lock met another"
+        for peer in results["peers"]
+        if (met := overlaps_of(results, peer))
+    ]
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    others = ",".join(name for name in PEERS if name != OURS)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--peers", default=others, help=f"beside fencelock, some of {others}")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each workload (default 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns for each (default 3)")
+    parser.add_argument("--kills", type=int, default=0, help="of each leader (default 0: none)")
+    parser.add_argument("--folder", type=Path, help="for the servers' data; on a real disk")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write tables and charts there")
+    parser.add_argument(
+        "--profiles", type=Path, nargs="+", metavar="FILE", default=[],
+        help="draw these too: output of `fencelock bench locks --profile --json`, one a version",
+    )  # fmt: skip
+    parser.add_argument("--again", type=Path, metavar="FILE", help="show an earlier run's figures")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the comparison; 0 if no bar failed and nothing else, 1 if it did."""
+    given = arguments()
+    try:
+        profiles = compare_steps.read_profiles(given.profiles)
+    except (OSError, ValueError) as error:
+        say(f"--profiles: {error}")
+        return WRONG_USE
+    if given.again is not None:
+        results = json.loads(given.again.read_text("utf-8"))
+        results["profiles"] = profiles or results.get("profiles", [])
+        return 0 if show(results, given.json, given.plot) else 1
+    wanted = [OURS, *(name for name in given.peers.split(",") if name and name != OURS)]
+    if unknown := [name for name in wanted if name not in PEERS]:
+        say(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+        return WRONG_USE
+    words = {name: PEERS[name][0]().missing() for name in wanted}
+    there = [name for name in wanted if words[name] is None]
+    comparison = PeerComparison(there, given.seconds, given.folder, Interrupts())
+    comparison.results["profiles"] = profiles
+    comparison.results["skipped"] = {name: word for name, word in words.items() if word}
+    interrupted = False
+    try:
+        for number in range(1, given.rounds + 1):
+            comparison.round(number)
+        if given.kills:
+            comparison.failovers(given.kills)
+    except KeyboardInterrupt:
+        say("interrupted; what was measured so far:")
+        interrupted = True
+    good = show(comparison.results, given.json, given.plot)
+    return INTERRUPTED if interrupted else 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Measure a client beside five floods of a stranger, with three real nodes on loopback.
+
+The floods (`attackers.py`, `FLOODS`) come one at a time, each to a cluster of its own: many
+connections, many frames, readers that do not read, many sessions, many locks of one client. They
+go to the node that leads, which also serves the client. A flood runs at the lowest priority: it
+would come from another machine, and shall not take the processors of the nodes on this one.
+
+The client takes and releases one lock, undisturbed and then beside the flood. p50 and p99 are
+medians over slices of `SLICE_S`, so that a burst of other work on the machine counts little. The
+program prints them, and the resident memory of each node before and at its peak. It exits
+with 1 if p99 beside a flood is more than `RATIO_MAX` times as high as undisturbed, a node grows
+beyond `MEMORY_MAX_MIB`, a node exits, or the client loses a hold.
+
+Usage::
+
+    python verification/programs/flood.py [--seconds 10] [--only sessions --only locks] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Generator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from attackers import FLOODS
+from attacks import ATTACKERS, connected, pairs, resident_mib
+
+import fencelock
+from fencelock.verification.bench.members import NodeProcesses, described, master_of
+
+RATIO_MAX = 2.0
+"""Maximum factor of the p99 of a pair beside a flood."""
+
+MEMORY_MAX_MIB = 384.0
+"""Maximum resident memory of a node at any time: libzmq takes some 29 KiB for a connection."""
+
+WARM_UP_S = 2.0
+
+SLICE_S = 2.0
+"""Length of a slice (s)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloodOutcome:
+    """The effects of one flood on the client and the nodes."""
+
+    flood: str
+    did: dict[str, object]
+    quiet_p50_ms: float
+    quiet_p99_ms: float
+    p50_ms: float
+    p99_ms: float
+    ratio: float
+    slices: int
+    longest_ms: float
+    mib_before: dict[str, float]
+    mib_peak: dict[str, float]
+    exits: int
+    hold_kept: bool
+
+    @property
+    def met(self) -> bool:
+        """Whether every bar was met."""
+        safe = self.exits == 0 and self.hold_kept
+        return safe and self.ratio <= RATIO_MAX and max(self.mib_peak.values()) <= MEMORY_MAX_MIB
+
+
+def memory_of(members: NodeProcesses) -> dict[str, float]:
+    """Return the resident memory of each node (MiB)."""
+    return {node: resident_mib(one.pid) for node, one in members.processes.items()}
+
+
+@contextlib.contextmanager
+def peaks_of(members: NodeProcesses) -> Generator[dict[str, float]]:
+    """Collect the largest resident memory of each node."""
+    peaks, over = memory_of(members), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            for node, mib in memory_of(members).items():
+                peaks[node] = max(peaks[node], mib)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        over.set()
+        watcher.join()
+
+
+def sliced(lock: fencelock.Lock, seconds: float) -> tuple[float, float, float, int]:
+    """Return the medians over slices of p50 and p99 (ms), the longest pair, and how many slices."""
+    each = [pairs(lock, SLICE_S) for _ in range(max(1, round(seconds / SLICE_S)))]
+    p50 = statistics.median(one[len(one) // 2] for one in each)
+    p99 = statistics.median(one[len(one) * 99 // 100] for one in each)
+    return p50, p99, max(one[-1] for one in each), len(each)
+
+
+def measure(flood: str, seconds: float) -> FloodOutcome:
+    """Start a cluster, measure a client undisturbed and then beside ``flood``."""
+    with tempfile.TemporaryDirectory(prefix="flood-") as folder, contextlib.ExitStack() as stack:
+        members = stack.enter_context(NodeProcesses(Path(folder), "paxos", 3, durable=True))
+        client = stack.enter_context(connected(members))
+        members.wait_until_ready(client)
+        leads = master_of(described(client))
+        addresses = [members.addresses[leads], *members.addresses.values()]
+        held, lock = client.lock("held"), client.lock("pairs")
+        stack.enter_context(contextlib.suppress(fencelock.FencelockError))
+        held.acquire()
+        pairs(lock, WARM_UP_S)
+        before = memory_of(members)
+        quiet_p50, quiet_p99, _, _ = sliced(lock, seconds)
+        peaks = stack.enter_context(peaks_of(members))
+        command = [sys.executable, str(ATTACKERS), flood, str(seconds), members.cluster]
+        with subprocess.Popen([*command, *addresses], stdout=subprocess.PIPE) as attacking:
+            p50, p99, longest, slices = sliced(lock, seconds)
+            did = json.loads(attacking.communicate()[0] or "{}")
+        return FloodOutcome(
+            flood=flood,
+            did=did,
+            quiet_p50_ms=quiet_p50,
+            quiet_p99_ms=quiet_p99,
+            p50_ms=p50,
+            p99_ms=p99,
+            ratio=p99 / quiet_p99,
+            slices=slices,
+            longest_ms=longest,
+            mib_before=before,
+            mib_peak=dict(peaks),
+            exits=sum(one.poll() is not None for one in members.processes.values()),
+            hold_kept=held.held,
+        )
+
+
+def main() -> int:
+    """Run the floods, print the table; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of each phase (s)")
+    parser.add_argument("--only", action="append", choices=FLOODS)
+    parser.add_argument("--json", action="store_true", help="end with one JSON array")
+    given = parser.parse_args()
+    print("Floods run with nice 19: they stand for a stranger on another machine. Times in ms.")
+    heads = "flood", "p50", "p99", "p50 beside", "p99 beside", "ratio", "longest"
+    print("".join(f"{head:>12}" for head in heads), "  MiB of each node before > peak")
+    outcomes: list[FloodOutcome] = []
+    for flood in given.only or FLOODS:
+        one = measure(flood, given.seconds)
+        outcomes.append(one)
+        figures = one.quiet_p50_ms, one.quiet_p99_ms, one.p50_ms, one.p99_ms, one.ratio
+        row = "".join(f"{figure:>12.2f}" for figure in (*figures, one.longest_ms))
+        grown = (f"{mib:.0f}>{one.mib_peak[node]:.0f}" for node, mib in one.mib_before.items())
+        verdict = "ok" if one.met else "MISSED"
+        lost = "" if one.hold_kept else "  HOLD LOST"
+        ended = f"  {one.exits} NODES ENDED" if one.exits else ""
+        print(f"{flood:>12}{row}   {' '.join(grown)}  {verdict}{lost}{ended}")
+        print(f"{'':>12}  {', '.join(f'{what}: {value}' for what, value in one.did.items())}")
+    if given.json:
+        print(json.dumps([asdict(one) for one in outcomes]))
+    return 0 if all(one.met for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""The longest step of the table when many sessions or entries of maps end together.
+
+    python verification/programs/mass_ends.py  # a line for each kind; status 1 if one is too long
+    python verification/programs/mass_ends.py --live  # three nodes with fsync, and a client
+
+Other commands wait for one step at most: the rest of the ends follows in later slots. With
+``--live`` the figure is the longest pause between two pairs of a client, beside one of the same
+run without ends, and one of the same seconds on a second cluster in which nothing ends; and the
+leader before and after.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import cbor2
+import zmq
+
+from fencelock import FencelockError, connect
+from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.table.table import LockTable
+from fencelock.verification.bench.members import NodeProcesses, described, master_of
+
+SESSIONS = 10_800
+ENTRIES = 100_000
+TTL_MS = 10_000
+STEP_S_MAX = 0.2
+
+AT_ONCE = 250
+"""Requests in one frame."""
+
+WINDOW = 2_000
+"""Requests without a reply."""
+
+LOAD_S = 45
+"""Time in which everything must be in the table, before it ends (s)."""
+
+WATCH_S = 10
+"""Time for which the client is watched, without ends and while things end (s)."""
+
+OPEN_TAG, OPENED_TAG, PUT_TAG, REFUSED_TAG = 0x60, 0x61, 0x71, 0x1B
+
+
+def with_sessions() -> LockTable:
+    """Return a table whose sessions expire together."""
+    table = LockTable()
+    for number in range(SESSIONS):
+        table.apply(0, Open(session=f"s{number}", ttl_ms=TTL_MS))
+    return table
+
+
+def with_entries(*, ephemeral: bool) -> LockTable:
+    """Return a table whose entries expire together, or end with one session."""
+    table = LockTable()
+    table.apply(0, Open(session="s", ttl_ms=TTL_MS))
+    for number in range(ENTRIES):
+        put = PutEntry(
+            session="s.1",
+            owner="o",
+            request=number + 1,
+            map="m",
+            entry_key=f"k{number}",
+            value=b"v",
+            ttl_ms=None if ephemeral else TTL_MS,
+            ephemeral=ephemeral,
+        )
+        table.apply(0, put)
+    return table
+
+
+def steps_of(table: LockTable) -> list[float]:
+    """Let everything end; return the duration of each step (s)."""
+    taken: list[float] = []
+    now_ms = TTL_MS
+    gc.collect()
+    while (due := table.due_ms()) is not None and due <= now_ms:
+        began = time.perf_counter()
+        table.advance(now_ms)
+        taken.append(time.perf_counter() - began)
+        now_ms += 1
+    return taken
+
+
+class Loader:
+    """A raw client of one node, which sends many requests at once."""
+
+    def __init__(self, cluster: str, address: str, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.refused = self.open = 0
+        self.session = self.why = ""
+        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    def send_all(self, make: Callable[[int], Sequence[object]], count: int) -> None:
+        """Send ``count`` requests that ``make`` returns by number, and wait for the replies."""
+        sent = 0
+        while sent < count or self.open > 0:  # A request that is sent again has two replies.
+            if sent < count and self.open + AT_ONCE <= WINDOW:
+                numbers = range(sent, min(count, sent + AT_ONCE))
+                envelopes = [["*/proxy", f"{self.name}/x", *make(number)] for number in numbers]
+                self.socket.send(cbor2.dumps([1, self.cluster, 0, 0, envelopes]))
+                sent += len(numbers)
+                self.open += len(numbers)
+                continue
+            assert self.socket.poll(20_000), f"{self.open} requests are not answered"
+            for _, _, tag, *fields in cbor2.loads(self.socket.recv())[4]:
+                self.open -= 1
+                if tag == REFUSED_TAG:
+                    self.refused += 1
+                    self.why = str(fields)
+                if tag == OPENED_TAG:
+                    self.session = fields[1]
+
+
+class Pairs:
+    """The times at which a client got and released a lock, again and again."""
+
+    def __init__(self, addresses: str) -> None:
+        self.addresses = addresses
+        self.times: list[float] = []
+        self.failures = 0
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with connect(self.addresses, cluster=NodeProcesses.cluster) as client:
+            while not self.stopped.wait(0.002):
+                try:
+                    with client.lock("probe"):
+                        pass
+                except FencelockError:
+                    self.failures += 1
+                self.times.append(time.monotonic())
+
+    def longest_gap(self, begins: float, ends: float) -> float:
+        """Return the longest time without a pair between these two times (s)."""
+        between = [begins, *(at for at in self.times if begins < at < ends), ends]
+        return max(later - at for at, later in pairwise(between))
+
+
+@contextlib.contextmanager
+def watched(addresses: str) -> Generator[Pairs]:
+    """Run a client for pairs."""
+    pairs = Pairs(addresses)
+    pairs.thread.start()
+    try:
+        yield pairs
+    finally:
+        pairs.stopped.set()
+        pairs.thread.join()
+
+
+def load_sessions(nodes: NodeProcesses, ends: float) -> int:
+    """Open sessions that all end at ``ends``; return how many were refused."""
+    refused = 0
+    for node, address in nodes.addresses.items():
+        loader = Loader(nodes.cluster, address, f"opener-{node}")
+
+        def opened(number: int, node: str = node) -> Sequence[object]:
+            left_ms = round(1_000 * (ends - time.monotonic()))
+            return (OPEN_TAG, f"opener-{node}~{number}", left_ms, "", number + 1)
+
+        loader.send_all(opened, SESSIONS // len(nodes.addresses))
+        refused += loader.refused
+    return refused
+
+
+def load_entries(nodes: NodeProcesses, ends: float) -> int:
+    """Put entries that are all due at ``ends``; return how many were refused."""
+    loader = Loader(nodes.cluster, next(iter(nodes.addresses.values())), "putter")
+    loader.send_all(lambda _: (OPEN_TAG, "putter", 600_000, "", 1), 1)
+
+    def put(number: int) -> Sequence[object]:
+        left_ms = round(1_000 * (ends - time.monotonic()))
+        key, session = f"k{number}", loader.session
+        return (PUT_TAG, "m", key, b"v", session, "o", number + 2, None, left_ms, False, "", 0)
+
+    loader.send_all(put, ENTRIES)
+    return loader.refused
+
+
+def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
+    """Measure one kind on three nodes; print it, and return whether the bar was met."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as other,
+        NodeProcesses(Path(folder), "paxos", 3, durable=True) as nodes,
+        NodeProcesses(Path(other), "paxos", 3, durable=True) as calm,
+        connect(nodes.connect, cluster=nodes.cluster, connect_timeout=30.0) as watcher,
+    ):
+        nodes.wait_until_ready(watcher)
+        ends = time.monotonic() + LOAD_S + WATCH_S
+        refused = load(nodes, ends)
+        loaded = time.monotonic()
+        assert loaded < ends - WATCH_S, f"loading took {loaded - ends + LOAD_S + WATCH_S:.0f} s"
+        leader = master_of(described(watcher))
+        with watched(nodes.connect) as pairs, watched(calm.connect) as beside:
+            time.sleep(max(0.0, ends - time.monotonic()) + WATCH_S)
+        control = pairs.longest_gap(ends - WATCH_S + 1, ends - 1)
+        gap = pairs.longest_gap(ends - 1, ends + WATCH_S - 1)
+        other_gap = beside.longest_gap(ends - 1, ends + WATCH_S - 1)
+        after = master_of(described(watcher))
+        print(
+            f"{name}: longest gap {gap:.3f} s, before {control:.3f} s, elsewhere meanwhile "
+            f"{other_gap:.3f} s; load {os.getloadavg()[0]:.1f}; {refused} refused, "
+            f"{pairs.failures} pairs failed; leader {leader}, then {after}",
+            flush=True,
+        )
+    return leader == after and gap <= max(STEP_S_MAX, other_gap)
+
+
+def main_live() -> int:
+    """Measure on three nodes and print each kind."""
+    met = [
+        live(f"{SESSIONS} sessions", load_sessions),
+        live(f"{ENTRIES} entries with a TTL", load_entries),
+    ]
+    return int(not all(met))
+
+
+def main() -> int:
+    """Measure and print each kind."""
+    longest = 0.0
+    for name, table in (
+        (f"{SESSIONS} sessions", with_sessions()),
+        (f"{ENTRIES} entries with a TTL", with_entries(ephemeral=False)),
+        (f"{ENTRIES} entries of a session", with_entries(ephemeral=True)),
+    ):
+        steps = steps_of(table)
+        longest = max(longest, *steps)
+        total = sum(steps)
+        print(f"{name}: {len(steps)} steps, longest {max(steps):.3f} s, all {total:.3f} s")
+    return int(longest > STEP_S_MAX)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--live", action="store_true", help="measure on three nodes with fsync")
+    sys.exit(main_live() if parser.parse_args().live else main())

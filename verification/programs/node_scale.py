@@ -1,0 +1,184 @@
+"""The cost of a request for a whole node, and whether it grows on a full or an old node.
+
+    python verification/programs/node_scale.py  # a table, and status 1 if it is not flat
+    python verification/programs/node_scale.py --only age --json     # one part; one JSON object
+    python verification/programs/node_scale.py --most 900000 --age 1000000  # some minutes and 3 GB
+
+All roles of a node that is its cluster's only member, as `serve` runs them: proxy, replica, leader,
+acceptor, table; no sockets, and records are encoded but not written. A request goes in as a
+message of a client's and comes out as its answer, one at a time. What is given is processor time.
+
+Each size has a process of its own, since Python's collector walks over all that a process has.
+Processes are measured in turns, several rounds each, and the best round counts. The largest of
+a million names is 900,000: the table refuses more than a million holds and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import count
+from multiprocessing.connection import Connection
+from random import Random
+from typing import TypeVar
+
+from scale_loads import Loads, SizeCost, costs, report
+
+from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.session_message import Open, Opened
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.cli.serve import GC_THRESHOLDS
+from fencelock.cluster.host.scheduler import Scheduler
+from fencelock.cluster.node.topology import NodeContext, paxos
+from fencelock.transport.codec import encode
+from fencelock.transport.frame import EnvelopeItems
+
+COMMANDS = 2_000
+"""Requests of a round; as many before the first, unmeasured."""
+
+TTL_MS = 3_600_000
+LONG_S = 30.0
+"""To find that it leads a node needs a second."""
+
+M = TypeVar("M", bound=Message)
+
+
+class NodeSubject:
+    """A node without sockets and disk, and the clients that ask it."""
+
+    def __init__(self, sessions: int) -> None:
+        self.scheduler = Scheduler("n1", lambda _slot: None, Counter())
+        self.proxy = address_of("n1", "proxy")
+        self.numbers = count(1)
+        self.sessions: list[str] = []
+        self.scheduler.open(paxos(NodeContext(node="n1", nodes=("n1",), boot=1, random=Random(1))))
+        for number in range(sessions):
+            client = f"client-{number}"
+            opening = Open(session=client, ttl_ms=TTL_MS, request=next(self.numbers))
+            self.sessions.append(self.ask(client, opening, Opened).assigned)
+
+    def acquire(self, who: int, lock: str, owner: str = "") -> int:
+        """Let the session take ``lock``; return the fence."""
+        return self.ask(f"client-{who}", self._asking(who, lock, owner), Granted).fence
+
+    def wait(self, who: int, lock: str, owner: str) -> None:
+        """Let ``owner`` wait for ``lock``, which somebody holds."""
+        self.say(f"client-{who}", self._asking(who, lock, owner))
+        self.turn()
+
+    def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
+        """Let the session give ``lock`` back."""
+        release = Release(
+            lock=lock, fence=fence, session=self.sessions[who], owner=owner,
+            request=next(self.numbers),
+        )  # fmt: skip
+        self.ask(f"client-{who}", release, Released)
+
+    def _asking(self, who: int, lock: str, owner: str) -> Acquire:
+        number = next(self.numbers)
+        return Acquire(lock=lock, session=self.sessions[who], owner=owner, request=number)
+
+    def ask(self, client: str, message: Message, kind: type[M]) -> M:
+        """Return the answer of this kind; the client hears nothing else that counts."""
+        self.say(client, message)
+        ends = time.monotonic() + LONG_S
+        while True:
+            for _, _, answer in self.turn().get(client, ()):
+                if isinstance(answer, kind):
+                    return answer
+            assert time.monotonic() < ends, f"no {kind.__name__} to {message}"
+            if idle_ms := self.scheduler.idle_ms():
+                time.sleep(idle_ms / 1000)
+
+    def say(self, client: str, message: Message) -> None:
+        """Let a message of a client's come in."""
+        sender: Address = address_of(client, "session")
+        self.scheduler.post(self.scheduler.roles[self.proxy], sender, message)
+
+    def turn(self) -> Mapping[str, list[EnvelopeItems]]:
+        """Run the steps of a dispatcher's turn; return the outgoing messages by client."""
+        scheduler = self.scheduler
+        scheduler.ring_alarms()
+        while scheduler.ready or scheduler.records:
+            scheduler.work(4_096)
+            for _, record in scheduler.records:
+                if isinstance(record, Message):
+                    encode(record)
+            scheduler.release_held()
+        outgoing, scheduler.outgoing = scheduler.outgoing, defaultdict(list)
+        return outgoing
+
+
+LOADS = Loads(NodeSubject, COMMANDS // 2)
+KINDS = {
+    "names held": LOADS.names,
+    "sessions": LOADS.sessions,
+    "waiters": LOADS.waiters,
+    "commands before": LOADS.age,
+}
+
+
+def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
+    """Return the lines of one kind, the smallest size first."""
+    spawning = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    for size in sizes:
+        mine, its = spawning.Pipe()
+        spawning.Process(target=_serve, args=(its, what, size), daemon=True).start()
+        pipes.append(mine)
+    for pipe in pipes:
+        pipe.recv()
+    best = [float("inf")] * len(sizes)
+    for _ in range(rounds):
+        for i, pipe in enumerate(pipes):
+            pipe.send(True)
+            best[i] = min(best[i], pipe.recv())
+    for pipe in pipes:
+        pipe.send(False)
+    return costs(what, sizes, best)
+
+
+def _serve(pipe: Connection, what: str, size: int) -> None:
+    """Fill a node, then measure a round at each request (in a separate process)."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    run = KINDS[what](size)
+    run()
+    pipe.send(True)
+    while pipe.recv():
+        began = time.process_time()
+        run()
+        pipe.send(1e6 * (time.process_time() - began) / COMMANDS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=7, help="of each size (default: 7)")
+    parser.add_argument("--only", choices=("names", "sessions", "waiters", "age"), action="append")
+    parser.add_argument("--most", type=int, default=100_000, help="names (default: 100,000)")
+    parser.add_argument("--age", type=int, default=100_000, help="commands (default: 100,000)")
+    given = parser.parse_args()
+    parts = {
+        "names": ("names held", (*(n for n in (1_000, 100_000) if n < given.most), given.most)),
+        "sessions": ("sessions", (10, 10_000)),
+        "waiters": ("waiters", (10, 10_000)),
+        "age": ("commands before", (1_000, given.age)),
+    }
+    lines = [
+        line
+        for part, (what, sizes) in parts.items()
+        if not given.only or part in given.only
+        for line in measure(what, sizes, given.rounds)
+    ]
+    return report("A whole node, without sockets and disk", lines, as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""fencelock itself: three nodes of the replicated log with fsync, the blocking client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import fencelock
+from fencelock.cluster.node.config import starting_config
+from fencelock.cluster.testing.ports import free_ports
+from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
+
+NODES = 3
+CONNECT_S = 30.0
+
+
+class Fencelock(ReplicatedPeer):
+    """Three ``fencelock serve`` processes with the default settings."""
+
+    name = "fencelock"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._addresses: dict[str, str] = {}
+        self._config = Path()
+
+    def version(self) -> str:
+        """Return the version of this package."""
+        return f"fencelock {fencelock.__version__}, protocol paxos"
+
+    def start(self, folder: Path) -> None:
+        """Start the nodes; see `Peer.start`."""
+        self._addresses = {
+            f"n{number + 1}": f"tcp://127.0.0.1:{port}"
+            for number, port in enumerate(free_ports(NODES))
+        }
+        self._config = folder / "cluster.toml"
+        text = starting_config(self._addresses, cluster="compare", protocol="paxos")
+        self._config.write_text(text, encoding="utf-8")
+        self.start_servers(folder, NODES)
+
+    def spec(self) -> Spec:
+        """Return the addresses."""
+        return {"connect": ",".join(self._addresses.values())}
+
+    def leader(self) -> int | None:
+        """Return the index of the master's node."""
+        masters = {status.master for status in self._statuses()} - {""}
+        return list(self._addresses).index(masters.pop()) if len(masters) == 1 else None
+
+    def start_server(self, index: int) -> None:
+        """Start one server; see `ServersPeer.start_server`."""
+        command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", f"n{index + 1}"]
+        search = os.pathsep.join(entry for entry in sys.path if entry)
+        self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
+
+    def serves(self) -> bool:
+        """Return whether all of them serve."""
+        return sum(status.ready for status in self._statuses()) == NODES
+
+    def _statuses(self) -> tuple[fencelock.NodeStatus, ...]:
+        connect = ",".join(self._addresses.values())
+        with (
+            contextlib.suppress(fencelock.FencelockError),
+            fencelock.connect(connect, cluster="compare", connect_timeout=1.0) as client,
+        ):
+            return client.describe()
+        return ()
+
+
+class FencelockConnection:
+    """One client for all threads of a process."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._client = fencelock.connect(
+            spec["connect"], cluster="compare", connect_timeout=CONNECT_S
+        )
+
+    def lock(self, name: str) -> Handle:
+        """Return the calling thread's lock."""
+        return FencelockHandle(self._client.lock(name))
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.close()
+
+
+class FencelockHandle:
+    """A `fencelock.Lock`; a lock that is still held after an error is released first."""
+
+    def __init__(self, lock: fencelock.Lock) -> None:
+        self._lock = lock
+
+    def acquire(self) -> None:
+        """Wait for the lock."""
+        if self._lock.held:
+            self._lock.release()
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """Release it."""
+        self._lock.release()
+
+
+def open_connection(spec: Spec) -> PeerConnection:
+    """Connect this process to the nodes of ``spec``."""
+    return FencelockConnection(spec)

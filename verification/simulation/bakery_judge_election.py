@@ -1,0 +1,237 @@
+"""The judge of elections in `bakery`: promises, seatings, and what majorities know durably."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencelock.actors.bakery.config import leader_of, majority
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
+from fencelock.actors.bakery.event import Serve
+from fencelock.actors.bakery.message import (
+    Beat,
+    Chosen,
+    Export,
+    Install,
+    Promised,
+    Propose,
+    Seating,
+    Table,
+)
+from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.membership import Member
+from fencelock.actors.message import NS_PER_MS, node_of
+from fencelock.verification.simulation.bakery_judge_members import MembersJudge
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.world import World
+
+
+class ElectionJudge:
+    """Judges B1, B2, B4 and, for lives, B3, by messages and by the content of disks.
+
+    Args:
+        world: with the roles and the disks.
+        violation_report: receives the violations.
+
+    """
+
+    def __init__(self, world: World, violation_report: ViolationReport) -> None:
+        self.world = world
+        self.violation_report = violation_report
+        self.seatings: dict[int, tuple[Chosen, ...]] = {}
+        """The leaders of each epoch, as soon as a message says that it is installed."""
+        self.given: dict[tuple[str, int, int], tuple[Chosen, ...]] = {}
+        """By member, life and epoch: the leaders it promised."""
+        self.kept: dict[str, tuple[int, tuple[Chosen, ...]]] = {}
+        """For each member, its highest promise that was received."""
+        self.left_at: dict[tuple[str, int], int] = {}
+        """By member and epoch: the true time at which it had promised a higher one."""
+        self.exported: dict[tuple[str, int], int] = {}
+        """By leader and life: the highest epoch for which it gave its table away."""
+        self.voted: dict[str, int] = {}
+        """The journal under which each member first promised. It never votes under another one."""
+        self.lives: dict[str, list[int]] = {}
+        """For each member, the lives that ended."""
+        self.said: dict[tuple[str, int], tuple[int, int]] = {}
+        """By member and life: the highest seating in its beats."""
+        self.gone: dict[str, list[int]] = {}
+        """For each member with a replaced disk, the lives before that."""
+        self.replaced_at: dict[str, int] = {}
+        """The true time at which the disk of a member was last replaced."""
+        self.changes = MembersJudge(violation_report, self._knows)
+        self.founders = FOUNDERS
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Judge an event of a coordinator or a leader, and its effects."""
+        event = delivered.event
+        match event:
+            case Beat():
+                self.changes.hear(event.seating.epoch, self._resolved(event.electorate))
+                self._seated(event.seating.epoch, event.seating.leaders)
+                self._said(node_of(delivered.sender), delivered.boot, event.seating)
+            case Promised():
+                self._heard(node_of(delivered.sender), delivered.boot, event)
+            case Serve() if delivered.to == leader_of(delivered.node):
+                self._serves(delivered.node, event)
+                self._is_the_chosen_one(delivered.node, event)
+            case _:
+                pass
+        boot = self.world.nodes[delivered.node].boot
+        for effect in effects:
+            if type(effect) is not Send:
+                continue
+            if type(effect.message) is Propose:
+                self._registers(effect.message)
+            elif type(effect.message) is Promised:
+                self._promises(delivered, boot, effect.message)
+            elif type(effect.message) is Table:
+                assert type(event) is Export
+                key = (delivered.node, boot)
+                self.exported[key] = max(self.exported.get(key, 0), event.epoch)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Record that ``node`` died in its life ``boot``."""
+        self.lives.setdefault(node, []).append(boot)
+
+    def disk_replaced(self, node: str) -> None:
+        """Record that the disk of ``node``, which is off, was lost or replaced by an old copy.
+
+        The seatings in its earlier messages still count as known: that member votes for nothing
+        else any more.
+        """
+        self.gone[node] = list(self.lives.get(node, ()))
+        self.replaced_at[node] = self.world.time
+
+    def _said(self, node: str, boot: int, seating: Seating) -> None:
+        self.said[node, boot] = max(_height(seating), self.said.get((node, boot), (0, 0)))
+
+    def _resolved(self, electorate: Electorate) -> Electorate:
+        """Return ``electorate``, or that of the founders, according to any disk."""
+        if electorate.number:
+            return electorate
+        for name in () if self.founders.members else self.world.members:
+            for record in self.world.nodes[name].disk.records().get("bootstrap", ()):
+                if isinstance(record, GroupConfig):
+                    seats = tuple(Member(one, "", journal) for one, journal in record.voters)
+                    self.founders = Electorate(0, seats)
+        return self.founders
+
+    def _registers(self, proposal: Propose) -> None:
+        """Let a member that lost its journal vote under the one that replaces it."""
+        for seat in proposal.electorate.members:
+            if self.voted.get(seat.name, seat.journal) != seat.journal:
+                self.voted[seat.name] = seat.journal
+                self.kept.pop(seat.name, None)
+
+    def _is_another(self, node: str) -> bool:
+        """Return whether the journal of ``node`` is not the one under which it voted."""
+        journal = self.world.nodes[node].disk.journal_id
+        return self.voted.get(node, journal) != journal
+
+    def _promises(self, delivered: Delivery, boot: int, promised: Promised) -> None:
+        node, epoch = delivered.node, promised.epoch
+        self.voted.setdefault(node, self.world.nodes[node].disk.journal_id)
+        if self._is_another(node):
+            self.violation_report("B1", f"{node} promises epoch {epoch}, and has lost its journal")
+        role: Any = self.world.role_at(delivered.to)
+        leaders = role.durable_promises.leaders if role.durable_promises.promised == epoch else ()
+        before, chosen = self.kept.get(node, (0, ()))
+        if epoch < before:
+            self.violation_report("B1", f"{node} promises epoch {epoch}, and had promised {before}")
+        # An installed seating was promised by a majority: another promise decides nothing.
+        installed = role.durable_promises.seating
+        decided = (installed.epoch, installed.leaders) == (epoch, leaders)
+        if epoch == before and leaders != chosen and not decided:
+            self.violation_report(
+                "B1", f"{node} promises {leaders} in {epoch}, and had promised {chosen}"
+            )
+        self.given[node, boot, epoch] = leaders
+        for lower in range(epoch - 1, -1, -1):
+            if (node, lower) in self.left_at:
+                break
+            self.left_at[node, lower] = self.world.time
+
+    def _heard(self, node: str, boot: int, promised: Promised) -> None:
+        leaders = self.given.get((node, boot, promised.epoch), ())
+        before = self.kept.get(node, (0, ()))
+        if promised.epoch > before[0]:
+            self.kept[node] = (promised.epoch, leaders)
+
+    def _seated(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
+        known = self.seatings.setdefault(epoch, leaders)
+        if known != leaders:
+            self.violation_report("B1", f"epoch {epoch} is led by {leaders}, and by {known}")
+
+    def _serves(self, node: str, serve: Serve) -> None:
+        self._seated(serve.epoch, serve.leaders)
+        wanted = (serve.epoch, serve.bound_ms)
+        electorate = self._resolved(self._installed(node, serve.epoch))
+        self.changes.hear(serve.epoch, electorate)
+        for group in electorate.groups:
+            know = [seat.name for seat in group if self._knows(seat, wanted)]
+            if len(know) < majority(len(group)):
+                told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
+                self.violation_report(
+                    "B2", f"{node} is let serve, with {told}, and only {know} know, durably"
+                )
+
+    def electorate_of(self, epoch: int) -> Electorate:
+        """Return the electorate of ``epoch``, as far as messages named it."""
+        return self._resolved(self.changes.of_epoch.get(epoch, FOUNDERS))
+
+    def _installed(self, node: str, epoch: int) -> Electorate:
+        """Return the electorate of ``epoch``, as ``node`` knows it."""
+        records = self.world.nodes[node].disk.records().get("election", ())
+        known = [
+            record.electorate
+            for record in records
+            if isinstance(record, Install) and record.seating.epoch == epoch
+        ]
+        return known[-1] if known else FOUNDERS
+
+    def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
+        """Check that a serving leader has not restarted since it was chosen: it lost its table."""
+        role: Any = self.world.role_at(leader_of(node))
+        lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
+        if role.epoch_state.serving and lives != [self.world.nodes[node].boot]:
+            self.violation_report("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
+
+    def _knows(self, seat: Member, wanted: tuple[int, int]) -> bool:
+        """Return whether a voter knows an epoch with its bound, or a higher one, durably."""
+        member = seat.name
+        past = [self.said.get((member, life), (0, 0)) for life in self.gone.get(member, ())]
+        if max(past, default=(0, 0)) >= wanted:
+            return True
+        if self.world.nodes[member].disk.journal_id != seat.journal:
+            return False
+        records = self.world.nodes[member].disk.records().get("election", ())
+        known = [record.seating for record in records if isinstance(record, Install)]
+        best = max(known, key=_height, default=None)
+        return best is not None and _height(best) >= wanted
+
+    def heeds(self, node: str, epoch: int, what: str) -> None:
+        """Judge that a leader sends a message in an epoch."""
+        boot = self.world.nodes[node].boot
+        barred = self.exported.get((node, boot), 0)
+        if epoch < barred:
+            self.violation_report(
+                "B4", f"{node} says {what} in epoch {epoch}, its table went to {barred}"
+            )
+
+    def may_be_trusted(self, epoch: int, trust_ms: int) -> bool:
+        """Return whether a majority had promised nothing above ``epoch`` so long ago."""
+        then = self.world.time - trust_ms * NS_PER_MS
+        members = self.world.members
+        late = {name for name in members if self.left_at.get((name, epoch), then) < then}
+        lost = {
+            name
+            for name in members
+            if self._is_another(name) and self.replaced_at.get(name, then) < then
+        }
+        electorate = self.electorate_of(epoch)
+        return electorate.is_quorum(set(electorate.everyone) - late - lost)
+
+
+def _height(seating: Seating) -> tuple[int, int]:
+    return (seating.epoch, seating.bound_ms)

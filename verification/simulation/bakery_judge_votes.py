@@ -1,0 +1,327 @@
+"""The judge of tickets in `bakery`: answers, votes, fences, and dropped requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fencelock.actors.bakery.config import BAKERY_TIMING, later, quorum
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    Extend,
+    Extended,
+    MaxTicket,
+    Yield,
+)
+from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock, UnlockAll
+from fencelock.actors.bakery.table import RequestKey, TicketPhase
+from fencelock.actors.bakery.ticket import Turn, Who
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Instant, Message, node_of
+from fencelock.verification.simulation.bakery_judge_election import ElectionJudge
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation_report import ViolationReport
+from fencelock.verification.simulation.world import World
+
+SLACK_MS = 5
+"""Upper bound of the difference of two clocks after the time of trust (ms)."""
+
+
+class VoteStanding(NamedTuple):
+    """A vote that was not given back."""
+
+    owner: str
+    fence: int
+    until: Instant
+    """The end of its lease, on the voter's clock."""
+    shared: bool
+
+
+@dataclass(slots=True)
+class Life:
+    """The messages of one leader in one life."""
+
+    epoch: int = -1
+    entered: dict[tuple[str, RequestKey], dict[str, None]] = field(
+        default_factory=dict[tuple[str, RequestKey], dict[str, None]]
+    )
+    """For each of its own requests: the leaders that confirmed its entering in this epoch."""
+    votes: dict[tuple[str, RequestKey, int], dict[str, None]] = field(
+        default_factory=dict[tuple[str, RequestKey, int], dict[str, None]]
+    )
+    """For each of its own requests and round: the leaders that voted for it in this epoch."""
+    standing: dict[str, dict[RequestKey, VoteStanding]] = field(
+        default_factory=dict[str, dict[RequestKey, VoteStanding]]
+    )
+    """By lock: its own votes."""
+    dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
+    """By owner: the last request that it dropped for a client."""
+    locked: dict[tuple[str, RequestKey, int], None] = field(
+        default_factory=dict[tuple[str, RequestKey, int], None]
+    )
+
+
+@dataclass
+class TicketJudge:
+    """Judges B5, B6, B7, B8, B10 and B13.
+
+    Args:
+        world: with the roles.
+        violation_report: receives the violations.
+        election: knows the promises and their times.
+        clocks_true: whether clocks keep to their declared bounds.
+
+    """
+
+    world: World
+    violation_report: ViolationReport
+    election: ElectionJudge
+    clocks_true: bool = field(kw_only=True)
+    lives: dict[tuple[str, int], Life] = field(default_factory=dict[tuple[str, int], Life])
+    turns: set[tuple[str, Turn]] = field(default_factory=set[tuple[str, Turn]])
+    """All turns that were drawn."""
+    fences: dict[str, dict[int, RequestKey]] = field(
+        default_factory=dict[str, dict[int, RequestKey]]
+    )
+    """By lock: the request to which each fence was granted."""
+    highest: dict[str, int] = field(default_factory=dict[str, int])
+    """The highest fence that was granted, by lock."""
+    written: dict[str, int] = field(default_factory=dict[str, int])
+    """The highest fence that was granted to an exclusive request, by lock."""
+    shared: set[tuple[str, RequestKey]] = field(default_factory=set[tuple[str, RequestKey]])
+    """The requests that their proxies sent as shared."""
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Judge an event of a leader, and its effects."""
+        node = delivered.node
+        role: Any = self.world.role_at(delivered.to)
+        life = self.lives.setdefault((node, self.world.nodes[node].boot), Life())
+        now = self.world.nodes[node].now()
+        self._take_epoch(life, role)
+        self._hears(life, role, delivered)
+        for effect in effects:
+            if type(effect) is Send:
+                self._says(node, life, role, delivered, effect.message, now)
+
+    def _take_epoch(self, life: Life, role: Any) -> None:
+        """Start anew in a new epoch, with only the content of the table."""
+        if role.epoch_state.epoch == life.epoch:
+            return
+        life.epoch = role.epoch_state.epoch
+        life.entered, life.votes, life.standing = {}, {}, {}
+        for entry in role.tickets.entries():
+            if entry.phase is TicketPhase.HOLDING:
+                stands = life.standing.setdefault(entry.ticket.lock, {})
+                stands[entry.key] = VoteStanding(
+                    entry.owner, entry.fence, entry.until, entry.ticket.shared
+                )
+
+    def _hears(self, life: Life, role: Any, delivered: Delivery) -> None:
+        event, sender = delivered.event, node_of(delivered.sender)
+        if getattr(event, "epoch", life.epoch) != life.epoch:
+            return
+        match event:
+            case Lock() if event.shared:
+                self.shared.add((event.lock, RequestKey(event.who, event.request)))
+            case MaxTicket():
+                key = RequestKey(event.who, event.request)
+                life.entered.setdefault((event.lock, key), {})[sender] = None
+            case Collected() if event.voted:
+                key = RequestKey(event.who, event.request)
+                life.votes.setdefault((event.lock, key, event.round), {})[sender] = None
+            case Yield():
+                self._give_back(life, role, event, sender)
+            case DropTicket() if event.mine:
+                self._give_back(life, role, event, sender)
+            case UnlockAll() if role.epoch_state.serving:
+                self._drop_all(life, event.session)
+            case DropTicket():
+                self._drop(life, event)
+            case Unlock() if role.epoch_state.serving and not event.waiting:
+                self._drop(life, event)
+            case _:
+                pass
+
+    def _give_back(self, life: Life, role: Any, word: Yield | DropTicket, owner: str) -> None:
+        """Forget a vote when its owner gives it back, or when a later owner of the request does."""
+        key, stands = RequestKey(word.who, word.request), life.standing.get(word.lock, {})
+        others = {leader.node for leader in role.epoch_state.leaders} - {owner}
+        if key not in stands or stands[key].owner in others:
+            return
+        entry = role.tickets.get(word.lock, key)
+        kept = entry is not None and entry.fence == stands[key].fence
+        if not kept:  # Of an earlier round; or this leader also has the request.
+            del stands[key]
+
+    def _drop_all(self, life: Life, session: str) -> None:
+        for stands in life.standing.values():
+            for key in [key for key in stands if key.who.session == session]:
+                del stands[key]
+
+    def _drop(self, life: Life, word: DropTicket | Unlock) -> None:
+        stands = life.standing.get(word.lock, {})
+        request = word.request
+        for key, vote in list(stands.items()):
+            if key.who == word.who and (key.request <= word.request or vote.fence == word.fence):
+                request = max(request, key.request)
+                del stands[key]
+        owner = (word.lock, word.who)
+        life.dropped[owner] = max(request, life.dropped.get(owner, 0))
+
+    def _says(
+        self,
+        node: str,
+        life: Life,
+        role: Any,
+        delivered: Delivery,
+        said: Message | Any,
+        now: Instant,
+    ) -> None:
+        event = delivered.event
+        match said:
+            case MaxTicket():
+                self.election.heeds(node, said.epoch, "MaxTicket")
+                self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
+            case Collected():
+                self.election.heeds(node, said.epoch, "Collected")
+                self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
+                if said.voted and isinstance(event, AddTicket):
+                    self._votes(node, life, role, node_of(delivered.sender), event, now)
+            case Extended():
+                self.election.heeds(node, said.epoch, "Extended")
+                if said.kept and isinstance(event, Extend):
+                    self._extends(life, event, node_of(delivered.sender), now)
+            case Entering():
+                ticket = said.ticket
+                self._takes_up(node, life, ticket.lock, RequestKey(ticket.who, ticket.request))
+            case AddTicket():
+                self._asks(node, life, role, said, now)
+            case Yield():
+                self._give_back(life, role, said, node)
+            case DropTicket() if said.mine:
+                self._give_back(life, role, said, node)
+            case DropTicket():
+                self._drop(life, said)
+            case Locked():
+                self._grants(node, life, role, said)
+            case _:
+                pass
+
+    def _takes_up(self, node: str, life: Life, lock: str, key: RequestKey) -> None:
+        if life.dropped.get((lock, key.who), 0) >= key.request:
+            self.violation_report("B10", f"{node} takes {key} for {lock!r} up, which it dropped")
+
+    def _asks(self, node: str, life: Life, role: Any, add: AddTicket, now: Instant) -> None:
+        """Judge a ticket's number, and the vote of its owner."""
+        ticket = add.ticket
+        key = RequestKey(ticket.who, ticket.request)
+        self._takes_up(node, life, ticket.lock, key)
+        if (ticket.lock, ticket.turn) not in self.turns:
+            self.turns.add((ticket.lock, ticket.turn))
+            known = life.entered.get((ticket.lock, key), {})
+            if ticket.turn.leader == node and 1 + len(known) < quorum(
+                len(role.epoch_state.leaders)
+            ):
+                self.violation_report(
+                    "B6", f"{node} draws {ticket.turn}, and only {list(known)} answered"
+                )
+        before = life.standing.get(ticket.lock, {}).pop(key, None)
+        others = {leader.node for leader in role.epoch_state.leaders} - {node}
+        if before is not None and before.fence != add.fence and before.until > now:
+            if before.owner in others:
+                self.violation_report(
+                    "B5", f"{node} takes {before} of {key} at {ticket.lock!r} back"
+                )
+        elif before is not None:
+            life.standing[ticket.lock][key] = before
+        if add.fence:
+            self._votes(node, life, role, node, add, now)
+
+    def _votes(
+        self, node: str, life: Life, role: Any, owner: str, add: AddTicket, now: Instant
+    ) -> None:
+        lock, key = add.ticket.lock, RequestKey(add.ticket.who, add.ticket.request)
+        stands = life.standing.setdefault(lock, {})
+        before = stands.get(key)
+        shared = (lock, key) in self.shared
+        if shared != add.ticket.shared:
+            self.violation_report("B13", f"{node} votes for {add}, which was sent with {shared=}")
+        if shared and not add.taken and (before is None or before.fence != add.fence):
+            self._passes_nobody(node, role, add, now)
+        for other, vote in stands.items():
+            if other != key and vote.until > now and not add.taken and not (shared and vote.shared):
+                self.violation_report(
+                    "B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands"
+                )
+        until = later(now, add.ticket.lease_ms)
+        if before is not None and before.fence == add.fence:
+            until = before.until
+        stands[key] = VoteStanding(owner, add.fence, until, shared)
+
+    def _passes_nobody(self, node: str, role: Any, add: AddTicket, now: Instant) -> None:
+        """Check that no exclusive ticket waits ahead of a shared one that ``node`` votes for."""
+        for entry in role.tickets.queues[add.ticket.lock].entries.values():
+            waits = entry.phase is TicketPhase.WAITING and not entry.is_over(now)
+            ahead = entry.ticket.turn < add.ticket.turn
+            if waits and ahead and (entry.ticket.lock, entry.key) not in self.shared:
+                self.violation_report("B13", f"{node} votes for {add} while {entry.ticket} waits")
+
+    def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
+        """Record a renewal: if it arrives before the request for a vote, it is the vote."""
+        ticket = word.ticket
+        stands = life.standing.setdefault(ticket.lock, {})
+        until = later(now, ticket.lease_ms)
+        before = stands.get(RequestKey(ticket.who, ticket.request))
+        if before is not None and before.fence == word.fence:
+            until = max(until, before.until)
+        key = RequestKey(ticket.who, ticket.request)
+        shared = (ticket.lock, key) in self.shared
+        stands[key] = VoteStanding(owner, word.fence, until, shared)
+
+    def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
+        lock, key, epoch_state = (
+            locked.lock,
+            RequestKey(locked.who, locked.request),
+            role.epoch_state,
+        )
+        self.election.heeds(node, epoch_state.epoch, "Locked")
+        if (lock, key, locked.fence) in life.locked:
+            return
+        life.locked[lock, key, locked.fence] = None
+        self._takes_up(node, life, lock, key)
+        entry = role.tickets.get(lock, key)
+        attempt = role.attempts.timers.find(lock, locked.who, locked.request)
+        if entry is None or entry.phase is not TicketPhase.HOLDING:
+            self.violation_report("B7", f"{node} grants {locked}, and votes for it no more itself")
+            return
+        votes = life.votes.get((lock, key, entry.round), {})
+        counted = [name for name in attempt.votes if name != node and name not in votes]
+        if counted:
+            self.violation_report(
+                "B6", f"{node} grants {locked} with votes of {counted}, who gave none"
+            )
+        if 1 + len(votes) < quorum(len(epoch_state.leaders)):
+            self.violation_report(
+                "B7", f"{node} grants {locked} with the votes of {list(votes)} only"
+            )
+        trust_ms = BAKERY_TIMING.trust_ms + SLACK_MS
+        if self.clocks_true and not self.election.may_be_trusted(epoch_state.epoch, trust_ms):
+            self.violation_report(
+                "B7", f"{node} grants {locked} in epoch {epoch_state.epoch}, which is over"
+            )
+        self._judge_fence(node, locked, key)
+
+    def _judge_fence(self, node: str, locked: Locked, key: RequestKey) -> None:
+        known = self.fences.setdefault(locked.lock, {})
+        before = known.setdefault(locked.fence, key)
+        if before != key:
+            self.violation_report("B8", f"{node} grants {locked}, a fence that {before} had")
+        shared = (locked.lock, key) in self.shared
+        highest = (self.written if shared else self.highest).get(locked.lock, 0)
+        if locked.fence < highest and len(known) > 1 and before is key:
+            self.violation_report("B8", f"{node} grants {locked} after fence {highest}")
+        for known_fences in (self.highest, self.written)[: 1 + (not shared)]:
+            known_fences[locked.lock] = max(known_fences.get(locked.lock, 0), locked.fence)

@@ -1,0 +1,48 @@
+"""The state of clients that judges read: what the threads of a client see, and nothing more."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fencelock.actors.message import Instant, address_of
+from fencelock.actors.session.holds import Hold
+from fencelock.actors.session.requests import Claim
+from fencelock.verification.simulation.world import World
+
+
+class Clients(Protocol):
+    """The clocks and the holds of clients."""
+
+    def now(self, client: str) -> Instant:
+        """Read the clock of a client's node."""
+        ...
+
+    def hold_of(self, client: str, lock: str, owner: str) -> Hold | None:
+        """Return the hold that the threads of a client read, or None if there is none."""
+        ...
+
+
+class ClientView:
+    """Reads the session roles of the clients in a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def now(self, client: str) -> Instant:
+        """Read the clock of a client's node."""
+        return self.world.nodes[client].now()
+
+    def hold_of(self, client: str, lock: str, owner: str) -> Hold | None:
+        """Return the hold that the threads of a client read, or None if there is none."""
+        hold: Hold | None = self._session(client).holds.get(Claim(lock, owner))
+        return hold
+
+    def relied_on(self, client: str) -> tuple[str, Instant] | None:
+        """Return the session of a client, and until when it relies on it; None without one."""
+        if not self.world.nodes[client].up:
+            return None
+        lease = self._session(client).session_lease
+        return (lease.assigned, lease.until) if lease.kept else None
+
+    def _session(self, client: str) -> Any:
+        return self.world.role_at(address_of(client, "session")).session_state

@@ -1,0 +1,185 @@
+"""A workload with locks, some of whose holds have deadlines, and its judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
+from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, Message
+from fencelock.actors.paxos.event import Decided, Learned, SlotOutcomes
+from fencelock.actors.paxos.message import NO_BALLOT, Batch
+from fencelock.actors.role import Host
+from fencelock.actors.table.message import ExtendSessions
+from fencelock.cluster.node.lock_machine import read_command
+from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.run import Workload
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import HOLD_MS_MAX, LockUser, Met, Mood, Used
+
+DURATIONS_MS = (0, 120, 300, 800)
+"""Durations of holds; 0 for a hold without a deadline."""
+
+GRACES_MS = (100, 300)
+
+RENEW_SHARE = 0.5
+"""Share of the ends of work at which a user renews its hold instead of releasing it."""
+
+
+GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
+"""The refusals of a renewal after which the lock is not held."""
+
+
+class DeadlineUser(LockUser):
+    """Acquires a lock for a duration, works for less or for longer, and sometimes renews."""
+
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
+        self._named = (*self._named, Renewed)
+
+    def handle(self, sender: Address, event: Met | Renewed, now: Instant) -> Effects:
+        """Go on to the next action. Replies to renewals have the number of the turn."""
+        if not isinstance(event, Renewed | Refused) or not event.request:
+            assert not isinstance(event, Renewed)
+            return super().handle(sender, event, now)
+        if self.mood is not Mood.HOLDS or event.request != self.turn:
+            return [Observe("contender.lost_while_renewing")]
+        if isinstance(event, Renewed):
+            used = Wake(self.random.randint(0, HOLD_MS_MAX), Used(turn=self.turn))
+            return [used, Observe("contender.renewed")]
+        if event.reason not in GONE:
+            return super()._leave()
+        return [Observe("contender.not_renewed"), *self._on_end(left=0)]
+
+    def _ask(self, wait_ms: int | None) -> Send:
+        hold_ms = self.random.choice(DURATIONS_MS)
+        acquire = Acquire(
+            lock=self.lock,
+            owner=self.owner,
+            wait_ms=wait_ms,
+            limit=self.most,
+            hold_ms=hold_ms,
+            grace_ms=self.random.choice(GRACES_MS) if hold_ms else 0,
+        )
+        return Send(self.session, acquire)
+
+    def _leave(self) -> Effects:
+        if self.finishing or self.mood is not Mood.HOLDS or self.random.random() >= RENEW_SHARE:
+            return super()._leave()
+        renew = Renew(
+            lock=self.lock,
+            fence=self.fence,
+            hold_ms=self.random.choice(DURATIONS_MS),
+            owner=self.owner,
+            request=self.turn,
+        )
+        return [Send(self.session, renew), Observe("contender.renews")]
+
+
+class DeadlineJudge(LockJudge):
+    """Judges locks as `LockJudge` does, and the ends of holds with deadlines in the log.
+
+    - Early: a hold is not taken away before its duration and grace have passed in log time since
+      its grant or its renewal. The time between two leaderships does not count.
+    - Relied on: no hold is taken away while its client may rely on it.
+    - Lost: a hold that was taken away is not renewed.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.log = DeadlineLog()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Observe the log of each member, and the contenders."""
+        event = delivered.event
+        match event:
+            case Decided():
+                self.log.batches.setdefault(event.slot, event.batch)
+            case Learned():
+                for slot, batch in event.slots:
+                    self.log.batches.setdefault(slot, batch)
+            case SlotOutcomes():
+                self.log.applied(event.slot, event.outcomes)
+                for outcome in event.outcomes:
+                    if isinstance(outcome, HoldLost):
+                        self._judge_belief(outcome)
+            case _:
+                pass
+        of_renewal = isinstance(event, Refused) and event.request
+        want = self.wants.get(delivered.to)
+        super().handled(delivered, effects)
+        if of_renewal and want is not None:
+            self.wants.setdefault(delivered.to, want)
+
+    def _judge_belief(self, lost: HoldLost) -> None:
+        hold = self.inside.get(lost.lock)
+        if hold is None or hold.fence != lost.fence or not self.clocks_true:
+            return
+        if self.may_be_inside(hold):
+            raise ViolationError(f"relied on: {lost} while {hold.contender} may rely on the hold")
+
+
+class DeadlineLog:
+    """Follows the deadlines of holds through the batches of the log and their outcomes."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Batch] = {}
+        self.next = 0
+        """The slot to judge next, 0 before the first."""
+        self.time_ms = 0
+        self.origin = NO_BALLOT
+        self.counted_ms = 0
+        """Log time without the times between leaderships."""
+        self.ends: dict[int, int] = {}
+        """The end of each hold in counted time, by fence."""
+        self.renewed: set[tuple[int, int]] = set()
+        """The renewals so far, by fence and request number."""
+        self.lost: set[int] = set()
+
+    def applied(self, slot: int, outcomes: tuple[Message, ...]) -> None:
+        """Judge the outcomes of a slot when the first member reports it."""
+        if slot < self.next:
+            return
+        for earlier in range(self.next or slot, slot + 1):
+            batch = self.batches.pop(earlier, None)
+            if batch is None:  # All members that learned the slot crashed, or took a snapshot.
+                self.ends.clear()
+            else:
+                self._pass(batch)
+        self.next = slot + 1
+        for outcome in outcomes:
+            self._judge(outcome)
+
+    def _pass(self, batch: Batch) -> None:
+        """Let the log time of ``batch`` pass."""
+        leftover = batch.origin < self.origin
+        self.origin = max(self.origin, batch.origin)
+        passed_ms = 0 if leftover else max(0, batch.time_ms - self.time_ms)
+        self.time_ms += passed_ms
+        opens = any(isinstance(read_command(one), ExtendSessions) for one in batch.commands)
+        self.counted_ms += 0 if opens else passed_ms
+
+    def _judge(self, outcome: Message) -> None:
+        match outcome:
+            case Granted(fence=fence) if outcome.hold_ms and fence not in self.ends:
+                if fence not in self.lost:
+                    self.ends[fence] = self.counted_ms + outcome.hold_ms + outcome.grace_ms
+            case Renewed(fence=fence):
+                if fence in self.lost:
+                    raise ViolationError(f"lost: {outcome} for a hold that was taken away")
+                if (fence, outcome.request) not in self.renewed and fence in self.ends:
+                    self.renewed.add((fence, outcome.request))
+                    end = self.counted_ms + outcome.hold_ms + outcome.grace_ms
+                    self.ends[fence] = max(self.ends[fence], end)
+            case HoldLost(fence=fence):
+                self.lost.add(fence)
+                left_ms = self.ends.pop(fence, 0) - self.counted_ms
+                if left_ms > 0:
+                    raise ViolationError(f"early: {outcome} came {left_ms} ms before its deadline")
+            case _:
+                pass
+
+
+DEADLINES = Workload(DeadlineUser, DeadlineJudge)

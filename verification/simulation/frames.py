@@ -1,0 +1,160 @@
+"""The links of a simulated node: production's frames and checks over the virtual network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
+from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator, check_client_size
+from fencelock.transport.frame import Frame, encode_frame
+from fencelock.transport.listener import Arrival, ClientQueue, QueuedFrame
+from fencelock.verification.simulation.environment import NodeView
+from fencelock.verification.simulation.scheduler import EventQueue
+from fencelock.verification.simulation.violation import ViolationError
+
+OVERSIZED = "wire.oversized"
+"""The counter of frames that are too large for their sender."""
+
+OTHER_GROUP = "wire.other_group"
+"""The counter of frames of another group."""
+
+CLUSTER = "simulated"
+"""The cluster id in every frame."""
+
+
+class VirtualLinks:
+    """The simulated counterpart of a node's `SocketHub`, without sockets (Links).
+
+    A routing id names the life of its node, as on a real node. No simulated process sends a
+    frame that does not pass, so such a frame is a violation.
+
+    Args:
+        machine: the node.
+        queue: is told which life of a node sent the frames that are being delivered.
+
+    """
+
+    def __init__(self, machine: NodeView, queue: EventQueue) -> None:
+        peers = set(machine.world.members) - {machine.name}
+        self.cluster = CLUSTER
+        self._group = 0
+        self._machine = machine
+        self._queue = queue
+        self._peers = peers
+        self._former: set[str] = set()
+        """Nodes that were members: frames that they sent before they learned of the change may be
+        too large."""
+        self._client = not machine.member
+        self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
+        self._clients = ClientQueue()
+        self.waiting: Collection[str] = self._clients.frames
+        self._frames: list[tuple[str, int, bytes]] = []
+        self._news: list[LinkUp | LinkDown | LinkRefused] = []
+
+    @property
+    def group(self) -> int:
+        """The group of this node, 0 while it knows none."""
+        world, stands_in = self._machine.world, self._machine.stands_in
+        return next(iter(world.groups), 0) if stands_in else self._group
+
+    @group.setter
+    def group(self, group: int) -> None:
+        self._group = self._admission.group = group
+        self._machine.world.joined(self._machine.name, group)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be received."""
+        return not (self._frames or self._news or self.waiting)
+
+    def arrive(self, link: str, boot: int, raw: bytes) -> None:
+        """Let a frame wait that the node ``link`` sent in its life ``boot``."""
+        if link in self._peers:
+            self._frames.append((link, boot, raw))
+        elif not self._clients.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
+            self._machine.world.fault_counts["client flooded"] += 1
+
+    def change(self, news: LinkUp | LinkDown) -> None:
+        """Let the news of a link wait."""
+        self._news.append(news)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether something changed about links since the last call of `events`."""
+        return bool(self._news)
+
+    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
+        """Return the changes of links since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def receive_members(self, most: int) -> Iterable[Arrival]:
+        """Return up to ``most`` frames of members."""
+        taken, self._frames = self._frames[:most], self._frames[most:]
+        return self._delivered([(boot, self._admit(link, raw)) for link, boot, raw in taken])
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[Iterable[Arrival], int]:
+        """Return frames of clients with about ``most`` envelopes, each client in turn."""
+        del within_ns  # Decoding takes no virtual time.
+        taken: list[tuple[int, Arrival]] = []
+        left = most
+        while left > 0 and self.waiting:
+            link, waiting = self._clients.take()
+            arrival = self._admit(link, waiting.raw)
+            left -= len(arrival.frame.envelopes) or 1
+            taken.append((int(waiting.identity.rpartition(b"#")[2], 16), arrival))
+        return self._delivered(taken), most - left
+
+    def send(self, link: str, frame: Frame) -> None:
+        """Let ``frame`` travel.
+
+        Raises:
+            FrameTooLargeError: encoded, it is above the limit; nothing was sent.
+
+        """
+        raw = encode_frame(frame, link if self._client else "")
+        if len(raw) > CLIENT_BYTES_MAX:
+            check_client_size(frame, len(raw), client=self._client)
+        self._machine.world.carry(self._machine.name, self._machine.boot, link, raw)
+
+    def poll(self, timeout_ms: int | None) -> None:
+        """Do nothing: the world wakes its nodes."""
+
+    def ring(self) -> None:
+        """Do nothing: there is one thread."""
+
+    def connect(self, node: str, endpoint: str) -> None:
+        """Take frames of ``node`` as a member's: every simulated node can be reached."""
+        del endpoint
+        if self._client or node not in self._peers:
+            self._news.append(LinkUp(node=node))
+        self._peers.add(node)
+
+    def disconnect(self, node: str) -> None:
+        """Take frames of ``node`` as a client's."""
+        self._peers.discard(node)
+        self._former.add(node)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _admit(self, link: str, raw: bytes) -> Arrival:
+        frame = self._admission.admit(link, raw)
+        if not isinstance(frame, Frame) and link in self._former and frame.counter == OVERSIZED:
+            self._machine.world.fault_counts["too large for a former member"] += 1
+            return Arrival(link, Frame(CLUSTER, 0, 0, ()))
+        if not isinstance(frame, Frame) and frame.counter == OTHER_GROUP:
+            self._machine.world.fault_counts["of another group"] += 1
+            return Arrival(link, Frame(CLUSTER, 0, 0, ()))
+        if not isinstance(frame, Frame):
+            raise ViolationError(
+                f"{self._machine.name} drops a frame of {link}: {frame.counter} {frame.detail}"
+            )
+        return Arrival(link, frame)
+
+    def _delivered(self, arrivals: Sequence[tuple[int, Arrival]]) -> Iterator[Arrival]:
+        """Yield arrivals; while an arrival is delivered, the queue knows its sender's life."""
+        for boot, arrival in arrivals:
+            self._queue.boot = boot
+            yield arrival
+        self._queue.boot = self._machine.boot

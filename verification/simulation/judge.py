@@ -1,0 +1,254 @@
+"""The judges of locks: they are no part of the roles, know true time, and see every grant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fencelock.actors.api.message import Acquire, Granted, Refused, Release
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import NS_PER_MS, Address, node_of, role_of
+from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.message import HoldsLost
+from fencelock.verification.simulation.client_view import Clients
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import LockUser, Mood
+
+
+@dataclass(slots=True)
+class JudgedHold:
+    """A contender in its section: from handling its grant until it sends the release."""
+
+    contender: Address
+    lock: str
+    fence: int
+    since: int
+    node: str
+    """The node through which it was granted, empty if none is known."""
+    boot: int
+    """The boot of that node when it granted."""
+    believed: Hold | None = None
+    """The hold of the client, from which its threads learn of a loss; None without sessions."""
+
+
+class LockJudge:
+    """Judges one run.
+
+    - Exclusion: at most one contender is inside a lock at any true time.
+    - Fences: a contender that enters a lock shows a higher fence than all before it.
+    - Wants: no contender is granted what it did not ask for, was refused, or already has.
+    - Belief: a contender that enters a lock in a session of the cluster may rely on it.
+
+    If ``holds_end_with_node``, a hold counts only until the node that granted it dies:
+    the protocol gives the lock to others then, and only the fence stops the former
+    holder. Its fence is still judged: no other may get the same, nor a lower one after it.
+    A grant that arrives when its node has already died is not a hold at all, and may be late
+    with its fence, as it may at any resource that checks it.
+
+    With ``clients``, a contender counts as inside while it may believe that it is: until it
+    sends the release, until its client's session reports the hold as lost, or until the
+    hold that its client's threads read is lost by its client's own clock. If
+    ``clocks_true`` is false, clocks went further from true than the protocol declares:
+    then more than one may believe so, a grant may come late with its fence, and the
+    fences stop the former holder.
+
+    Args:
+        members: the nodes of the cluster.
+        contenders: the roles whose grants count; sessions and members send the same messages.
+        holds_end_with_node: whether a crash of a node ends the holds granted through it.
+        clients: the clocks and holds of clients, where the cluster keeps sessions; None where it
+            does not.
+        clocks_true: whether clocks keep to their declared bounds.
+
+    """
+
+    def __init__(
+        self,
+        members: tuple[str, ...],
+        contenders: tuple[Address, ...],
+        *,
+        holds_end_with_node: bool = False,
+        clients: Clients | None = None,
+        clocks_true: bool = True,
+    ) -> None:
+        self.members = frozenset(members)
+        self.contenders = frozenset(contenders)
+        self.holds_end_with_node = holds_end_with_node
+        self.clients = clients
+        self.clocks_true = clocks_true
+        self.grants = 0
+        self.losses = 0
+        self.inside: dict[str, JudgedHold] = {}
+        self.wants: dict[Address, str] = {}
+        """The lock that each waiting contender waits for."""
+        self.fences: dict[str, dict[int, Address]] = {}
+        """All fences ever shown at a lock, and their contenders."""
+        self.highest: dict[str, int] = {}
+        self._granted_by: dict[tuple[str, str, str, int], tuple[str, int]] = {}
+        self._given: dict[Address, Hold | None] = {}
+        """The hold of the last grant that each contender's session passed on."""
+        self._dead: set[tuple[str, int]] = set()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Watch grants in flight, and contenders that enter, leave and want."""
+        event = delivered.event
+        self._note_holds(delivered, effects)
+        if type(event) is Granted and node_of(delivered.sender) in self.members:
+            node = (node_of(delivered.sender), delivered.boot)
+            key = (delivered.node, event.owner, event.lock, event.fence)
+            self._granted_by.setdefault(key, node)
+        if type(event) is HoldsLost:
+            self._lose(delivered.node, event)
+        if delivered.to not in self.contenders:
+            return
+        if type(event) is Granted:
+            self._enter(delivered, event)
+        elif type(event) is Refused:
+            self.wants.pop(delivered.to, None)
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Acquire:
+                self.wants[delivered.to] = effect.message.lock
+            elif type(effect) is Send and type(effect.message) is Release:
+                self._leave(delivered.to, effect.message.lock)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """End the holds of ``node``, and holds granted through it if the protocol says so."""
+        self.left(node)
+        if self.holds_end_with_node:
+            self._dead.add((node, boot))
+            gone = [hold for hold in self.inside.values() if (hold.node, hold.boot) == (node, boot)]
+            for hold in gone:
+                del self.inside[hold.lock]
+
+    def left(self, client: str) -> None:
+        """End all waits and holds of ``client``, which died or closes."""
+        for user in [user for user in self.wants if node_of(user) == client]:
+            del self.wants[user]
+        for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:
+            del self.inside[hold.lock]
+
+    def _enter(self, delivered: Delivery, granted: Granted) -> None:
+        contender = delivered.to
+        if self.wants.pop(contender, None) != granted.lock:
+            raise ViolationError(f"{contender} was granted {granted!r} and did not wait for it")
+        self.grants += 1
+        key = (delivered.node, granted.owner, granted.lock, granted.fence)
+        node, boot = self._granted_by.get(key, ("", 0))
+        believed = self._given.get(contender)
+        hold = JudgedHold(
+            contender, granted.lock, granted.fence, delivered.time, node, boot, believed
+        )
+        dead_on_arrival = (node, boot) in self._dead
+        before = self.fences.get(hold.lock, {}).get(hold.fence)
+        if granted.count <= 1 or before != contender:
+            self._judge_fence(hold, may_be_late=dead_on_arrival or not self.clocks_true)
+        if dead_on_arrival:
+            return
+        other = self.inside.get(hold.lock)
+        if other is not None and (other.contender, other.fence) == (contender, hold.fence):
+            return  # It enters a lock again that it holds.
+        if not self._believes(hold):
+            raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
+        if other is not None and self.clocks_true and self.may_be_inside(other):
+            raise ViolationError(f"mutual exclusion: {_told(hold)} while {_told(other)}")
+        self.inside[hold.lock] = hold
+
+    def _note_holds(self, delivered: Delivery, effects: Effects) -> None:
+        """Note the hold that belongs to each grant which a session passes on to a contender."""
+        if self.clients is None or delivered.node in self.members:
+            return
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Granted:
+                lock, owner = effect.message.lock, role_of(effect.to)
+                self._given[effect.to] = self.clients.hold_of(delivered.node, lock, owner)
+
+    def _believes(self, hold: JudgedHold) -> bool:
+        """Return whether the holder may rely on its grant by its own clock.
+
+        Its session may have lost it already: then the message about it is on its way.
+        """
+        if self.clients is None:
+            return True
+        believed, now = hold.believed, self.clients.now(node_of(hold.contender))
+        until = None if believed is None else believed.until()
+        return believed is not None and (until is None or now < until)
+
+    def may_be_inside(self, hold: JudgedHold) -> bool:
+        """Return whether the holder may still believe that it holds the lock."""
+        if self.clients is None:
+            return True
+        believed, now = hold.believed, self.clients.now(node_of(hold.contender))
+        return believed is not None and believed.state_at(now) is not HoldState.LOST
+
+    def _lose(self, client: str, lost: HoldsLost) -> None:
+        for loss in lost.losses:
+            self.losses += 1
+            hold = self.inside.get(loss.lock)
+            if hold is not None and (node_of(hold.contender), hold.fence) == (client, loss.fence):
+                del self.inside[loss.lock]
+
+    def _judge_fence(self, hold: JudgedHold, *, may_be_late: bool) -> None:
+        shown = self.fences.setdefault(hold.lock, {})
+        if hold.fence in shown:
+            raise ViolationError(f"fences: {_told(hold)}, a fence {shown[hold.fence]} had before")
+        highest = self.highest.get(hold.lock, 0)
+        if hold.fence <= highest and not may_be_late:
+            raise ViolationError(f"fences: {_told(hold)} after fence {highest} was shown")
+        shown[hold.fence] = hold.contender
+        self.highest[hold.lock] = max(highest, hold.fence)
+
+    def _leave(self, contender: Address, lock: str) -> None:
+        hold = self.inside.get(lock)
+        if hold is not None and hold.contender == contender:
+            del self.inside[lock]
+
+
+def _told(hold: JudgedHold) -> str:
+    since = f"{hold.since / NS_PER_MS:.3f} ms"
+    through = f" through {hold.node}" if hold.node else ""
+    return f"{hold.contender} is in {hold.lock!r} with fence {hold.fence}{through} since {since}"
+
+
+def unserved(contenders: Mapping[Address, LockUser]) -> list[str]:
+    """Describe each contender that is not done."""
+    return [
+        f"{address} {role.mood.value} ({role.lock!r})"
+        for address, role in contenders.items()
+        if role.mood is not Mood.DONE
+    ]
+
+
+def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> None:
+    """Check that every contender was served.
+
+    Raises:
+        ViolationError: one was not, ``bound_ms`` after all faults ended.
+
+    """
+    if waiting := unserved(contenders):
+        raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
+
+
+def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
+    """Check that no proxy remembers a wait or a hold when every contender is done.
+
+    Raises:
+        ViolationError: one does, ``bound_ms`` after all others were.
+
+    """
+    if left:
+        told = "; ".join(f"{node}: {what}" for node, what in left.items())
+        raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
+
+
+def judge_freed(left: Mapping[str, object], bound_ms: int) -> None:
+    """Check that no lock is held when all sessions have ended.
+
+    Raises:
+        ViolationError: one is, ``bound_ms`` after the last session ended.
+
+    """
+    if left:
+        told = "; ".join(f"{lock!r}: {hold}" for lock, hold in left.items())
+        raise ViolationError(f"sessions: {bound_ms} ms after all sessions ended, {told}")

@@ -1,0 +1,81 @@
+"""Judges that follow the log through the reports of nodes about its slots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from fencelock.actors.paxos.event import Applied, Restore
+from fencelock.verification.simulation.judge import LockJudge
+from fencelock.verification.simulation.trace import Delivery
+
+T = TypeVar("T")
+
+
+class SlotSequence(ABC, Generic[T]):
+    """Judges the reports of nodes about the slots of the log, in the order of the slots.
+
+    Each slot is judged once, by the report of the first node that applied it. A slot that a node
+    applied without a report had no outcomes. If no node reports a slot, because all nodes crashed,
+    the state is unknown from there on, and nothing more is judged.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[int, T] = {}
+        """Reports of slots that wait for the reports of earlier slots."""
+        self.empty: set[int] = set()
+        """Slots without outcomes that wait for the reports of earlier slots."""
+        self.next = 0
+        """The slot to judge next, 0 before the first."""
+        self.applied_by: dict[str, int] = {}
+        """The slot up to which each node has applied the log in its present life."""
+
+    def applied(self, slot: int, report: T) -> None:
+        """Judge the report of a slot as soon as all earlier slots are judged."""
+        self.next = self.next or slot
+        if slot >= self.next:
+            self.slots.setdefault(slot, report)
+        self._go_on()
+
+    def progress(self, node: str, slot: int) -> None:
+        """Note that ``node`` has applied all slots before ``slot``.
+
+        Those that it has not reported had no outcomes.
+        """
+        known = range(max(self.next, self.applied_by.get(node, slot)), slot)
+        self.empty.update(one for one in known if one not in self.slots)
+        self.applied_by[node] = slot
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self.next in self.slots or self.next in self.empty:
+            self.empty.discard(self.next)
+            of_next = self.slots.pop(self.next, None)
+            self.next += 1
+            if of_next is not None:
+                self._judge(of_next)
+
+    @abstractmethod
+    def _judge(self, report: T, /) -> None: ...
+
+
+class LogJudge(LockJudge):
+    """A `LockJudge` that also judges the outcomes in the log."""
+
+    sequence: SlotSequence[Any]
+    """The judge of the log."""
+
+    def note_progress(self, delivered: Delivery) -> None:
+        """Note the slots that a node has applied."""
+        match delivered.event:
+            case Applied(slot=slot):
+                self.sequence.progress(delivered.node, slot)
+            case Restore():  # The node reports no outcomes of the slots that a snapshot covers.
+                self.sequence.applied_by.pop(delivered.node, None)
+            case _:
+                pass
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Note that the life of ``node`` has ended, and with it its reports."""
+        self.sequence.applied_by.pop(node, None)
+        super().crashed(node, boot)

@@ -1,0 +1,356 @@
+"""A workload with a map and with locks that guard it, and its judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fencelock.actors.api.changes import ChangesRead
+from fencelock.actors.api.map import (
+    MAP,
+    DeleteEntry,
+    EntryChanged,
+    EntryList,
+    EntryRequest,
+    EntrySeen,
+    GetEntry,
+    ListEntries,
+    PutEntry,
+)
+from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
+from fencelock.actors.api.name import kind_of, object_name, without_secret
+from fencelock.actors.api.request import Key
+from fencelock.actors.api.session_message import Ended, HoldLost
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, Message, Timer, timer
+from fencelock.actors.paxos.event import Applied, SlotOutcomes
+from fencelock.actors.role import Host
+from fencelock.verification.simulation.log_judge import LogJudge
+from fencelock.verification.simulation.run import Workload
+from fencelock.verification.simulation.semaphores import LogOrder
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.watches import WatchAgain, Watching, WatchJudge, is_of_watch
+from fencelock.verification.simulation.workload import Met, Mood
+
+NAME = "register"
+KEYS = ("x", "y", "z")
+TTL_MS = (100, 800)
+"""Range of the times to live of entries (ms)."""
+
+PAUSE_MS_MAX = 120
+"""Longest pause between two requests of a user (ms)."""
+
+READ_SHARE, DELETE_SHARE, EPHEMERAL_SHARE, TTL_SHARE = 0.4, 0.1, 0.25, 0.2
+GUARD_SHARE, STALE_SHARE = 0.7, 0.2
+"""Shares of changes that name a hold: while the user has the hold, and after it lost it."""
+
+
+@timer
+class MapRested(Timer):
+    """Send the next request about the map."""
+
+
+class MapUser(Watching):
+    """Uses locks like a `LockUser`, and at the same time a map, with holds as guards of changes.
+
+    One user of each client also watches the map.
+    """
+
+    _named = (*Watching._named, EntryChanged, EntryList, MapRested)
+
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
+        self.seen: dict[str, int] = {}
+        """The last version of each key that the user has seen."""
+        self.puts = 0
+        one_of_each_client = self.owner.startswith("owner-1")
+        self.watched = (object_name(MAP, NAME),) if one_of_each_client else ()
+
+    def begin(self, now: Instant) -> Effects:
+        """Pause before the first requests."""
+        return [*super().begin(now), self._pause()]
+
+    def handle(
+        self,
+        sender: Address,
+        event: Met | EntryChanged | EntryList | MapRested | ChangesRead | WatchAgain,
+        now: Instant,
+    ) -> Effects:
+        """Go on with the map, or with the locks."""
+        match event:
+            case MapRested():
+                return () if self.mood is Mood.DONE else self._use_map()
+            case EntryChanged():
+                return [self._pause()]
+            case EntryList():
+                self.seen |= {one.key: one.version for one in event.entries}
+                return [self._pause()]
+            case Refused() if kind_of(event.lock) == MAP and not is_of_watch(event):
+                refused = Observe(f"contender.map_{event.reason.name.lower()}")
+                return [refused, self._pause()]
+            case _:
+                return super().handle(sender, event, now)
+
+    def _pause(self) -> Wake:
+        return Wake(self.random.randint(1, PAUSE_MS_MAX), MapRested())
+
+    def _use_map(self) -> Effects:
+        chance, key = self.random.random, self.random.choice(KEYS)
+        if chance() < READ_SHARE:
+            if chance() < READ_SHARE:
+                return [Send(self.session, ListEntries(map=NAME))]
+            return [Send(self.session, GetEntry(map=NAME, entry_key=key))]
+        about: dict[str, Any] = {"map": NAME, "entry_key": key, "owner": self.owner}
+        if chance() < (GUARD_SHARE if self.mood is Mood.HOLDS else STALE_SHARE) and self.fence:
+            about |= {"guard": self.lock, "fence": self.fence}
+        about["version"] = self.random.choice((None, None, 0, self.seen.get(key)))
+        if chance() < DELETE_SHARE:
+            return [Send(self.session, DeleteEntry(**about))]
+        self.puts += 1
+        put = PutEntry(
+            **about,
+            value=f"{self.address}/{self.puts}".encode(),
+            ttl_ms=self.random.randint(*TTL_MS) if chance() < TTL_SHARE else None,
+            ephemeral=chance() < EPHEMERAL_SHARE,
+        )
+        return [Send(self.session, put)]
+
+
+class State(NamedTuple):
+    """The state of an entry from ``slot`` on."""
+
+    slot: int
+    version: int
+    """The version of the change, which may be a deletion."""
+    put: PutEntry | None
+    """The put that made the entry; None if there is no entry."""
+    session: str = ""
+    """The session with which the entry ends, or empty."""
+
+
+class MapLog(LogOrder):
+    """Replays the changes of the map in the order of the log, from the outcomes of each slot.
+
+    Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[Key, EntryRequest] = {}
+        """The changes that nodes have received, by their keys."""
+        self.outcomes: dict[Key, EntryChanged] = {}
+        self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
+        self.slots_of: dict[int, int] = {}
+        """The slot of each version."""
+        self.holders: dict[str, tuple[int, str, str] | None] = {}
+        """The fence, session and owner of the holder of each lock; None if it is not known."""
+        self.next = 1
+
+    def _judge(self, outcomes: Iterable[Message]) -> None:
+        slot = self.next - 1
+        for one in outcomes:
+            match one:
+                case Granted():
+                    self.holders[one.lock] = one.fence, one.session, one.owner
+                case Released(count=0) if self._holder(one.lock) == (one.session, one.owner):
+                    del self.holders[one.lock]
+                case Cancelled() if self._holder(one.lock) == (one.session, one.owner):
+                    self.holders[one.lock] = None
+                case HoldLost():
+                    self.holders.pop(one.lock, None)
+                case Ended():
+                    self._end(one.session, slot)
+                case EntryChanged():
+                    self._change(one, slot)
+                case _:
+                    pass
+
+    def _holder(self, lock: str) -> tuple[str, str] | None:
+        holder = self.holders.get(lock)
+        return None if holder is None else holder[1:]
+
+    def _end(self, session: str, slot: int) -> None:
+        for lock in [lock for lock in self.holders if (self._holder(lock) or ("",))[0] == session]:
+            del self.holders[lock]
+        for states in self.states.values():
+            if states[-1].session == session:
+                states.append(State(slot, states[-1].version, None))
+
+    def _change(self, changed: EntryChanged, slot: int) -> None:
+        before = self.outcomes.get(changed.key)
+        if before is not None:
+            if before != changed:
+                raise ViolationError(f"once: {changed!r} after {before!r}")
+            return  # A repetition.
+        self.outcomes[changed.key] = changed
+        command = self.commands[changed.key]
+        states = self.states[command.entry_key]
+        last = states[-1]
+        may_be_gone = last.put is not None and last.put.ttl_ms is not None
+        found = {0} if last.put is None else {last.version, *([0] if may_be_gone else ())}
+        if not changed.changed:
+            if changed.version not in found:
+                raise ViolationError(f"versions: {changed!r}, but the entry was {last!r}")
+            return
+        self._judge_change(command, changed, found)
+        put = command if isinstance(command, PutEntry) else None
+        session = changed.session if put is not None and put.ephemeral else ""
+        states.append(State(slot, changed.version, put, session))
+        self.slots_of[changed.version] = slot
+
+    def _judge_change(self, command: EntryRequest, changed: EntryChanged, found: set[int]) -> None:
+        if command.version is not None and command.version not in found:
+            raise ViolationError(f"versions: {command!r} was applied at version {found}")
+        if changed.version <= max(self.slots_of, default=0):
+            raise ViolationError(f"versions: {changed!r} after {max(self.slots_of)}")
+        holder = self.holders.get(command.guard, (0, "", "")) if command.guard else None
+        if holder is not None and holder[0] != command.fence:
+            raise ViolationError(f"guard: {command!r} was applied while the holder was {holder}")
+
+    def at(self, key: str, slot: int) -> State:
+        """Return the entry after all slots before ``slot``."""
+        return next(state for state in reversed(self.states[key]) if state.slot < slot)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A read in flight.
+
+    Attributes:
+        query: the request.
+        floor: the slot after all changes that any user knew when the read was requested.
+
+    """
+
+    query: GetEntry | ListEntries
+    floor: int
+
+
+@dataclass(slots=True)
+class Reads:
+    """The reads of all users. A read is judged once the log is known up to its slot."""
+
+    asked: dict[Address, Asked] = field(default_factory=dict[Address, Asked])
+    waiting: list[tuple[Address, Asked, EntryList]] = field(
+        default_factory=list[tuple[Address, Asked, EntryList]]
+    )
+    floor: int = 0
+    """The slot after all changes that any user knows by a reply or by a read."""
+
+
+class MapJudge(LogJudge):
+    """Judges the locks of one run as `LockJudge` does, and the map that they guard.
+
+    - Order: in the order of the log, versions rise, and each change found the version that it
+      required. No change is applied twice.
+    - Guard: a change that names a hold is applied only while the lock is held under that fence.
+    - Reads: a read returns exactly the entries that exist before its slot, and none of an ended
+      session. Its slot comes after all changes that any user knew when the read was requested.
+      Together with the order, this makes the history of each key linearizable.
+    - Watches and gaps: see `WatchJudge`. Each value that a watcher sees was put in the log.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sequence = self.log = MapLog()
+        self.reads = Reads()
+        self.judged = 0
+        self.watches = WatchJudge()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Observe the log, the changes that nodes receive, and the users."""
+        self.note_progress(delivered)
+        event, user = delivered.event, delivered.to
+        if user not in self.contenders:
+            self._follow_log(delivered)
+            super().handled(delivered, effects)
+            return
+        if isinstance(event, Refused) and kind_of(event.lock) == MAP:
+            if not is_of_watch(event):
+                self.reads.asked.pop(user, None)
+            return
+        super().handled(delivered, effects)
+        match event:
+            case ChangesRead():
+                self._see(user, event)
+            case EntryChanged(version=version):
+                slot = self.log.slots_of.get(version, 0)
+                self.reads.floor = max(self.reads.floor, slot + 1)
+            case EntryList() if user in self.reads.asked:
+                asked = self.reads.asked.pop(user)
+                self.reads.waiting.append((user, asked, event))
+                self.reads.floor = max(self.reads.floor, event.slot)
+                self._judge_reads()
+            case _:
+                pass
+        for effect in effects:
+            match effect:
+                case Send(message=GetEntry() | ListEntries() as query):
+                    self.reads.asked[user] = Asked(query, self.reads.floor)
+                case _:
+                    pass
+
+    def _follow_log(self, delivered: Delivery) -> None:
+        match delivered.event:
+            case SlotOutcomes(slot=slot, outcomes=outcomes):
+                self.log.applied(slot, outcomes)
+                self._judge_reads()
+            case Applied():
+                self._judge_reads()
+            case EntryRequest() as change if change.session:
+                self.log.commands.setdefault(change.key, change)
+            case _:
+                pass
+
+    def left(self, client: str) -> None:
+        """End all waits and holds of ``client``. Its reads get no reply any more."""
+        super().left(client)
+        self.watches.left(client)
+        for user in [user for user in self.reads.asked if user.startswith(f"{client}/")]:
+            del self.reads.asked[user]
+
+    def _see(self, user: Address, read: ChangesRead) -> None:
+        self.watches.see(user, read)
+        for change in read.changes:
+            for state in self.log.states[change.key]:
+                put = state.put if state.version == change.version else None
+                if put is not None and change.value not in (put.value, None):
+                    raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
+
+    def _judge_reads(self) -> None:
+        waiting, self.reads.waiting = self.reads.waiting, []
+        for one in waiting:
+            if one[2].slot <= self.log.next:
+                self._judge_read(*one)
+            else:
+                self.reads.waiting.append(one)
+
+    def _judge_read(self, user: Address, asked: Asked, read: EntryList) -> None:
+        self.judged += 1
+        if read.slot < asked.floor:
+            raise ViolationError(
+                f"reads: {user} read the state before slot {read.slot}, but {asked.floor} was known"
+            )
+        query = asked.query
+        keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
+        seen = {one.key: one for one in read.entries}
+        for key in keys:
+            state = self.log.at(key, read.slot)
+            if not _agrees(state, seen.pop(key, None)):
+                raise ViolationError(f"reads: {user} read {read!r}, but {key} was {state!r}")
+        if seen:
+            raise ViolationError(f"reads: {user} read {read!r} in reply to {query!r}")
+
+
+def _agrees(state: State, seen: EntrySeen | None) -> bool:
+    """Return whether a read of ``state`` may have returned ``seen``."""
+    put = state.put
+    if put is None or seen is None:
+        return seen is None and (put is None or put.ttl_ms is not None)
+    right = state.version, put.value, without_secret(state.session)
+    return (seen.version, seen.value, seen.session) == right
+
+
+MAPS = Workload(MapUser, MapJudge)

@@ -1,0 +1,197 @@
+"""Faults of nodes: partitions, pauses, crashes and clock errors, until the run is healed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fencelock.actors.message import NS_PER_MS
+from fencelock.verification.simulation.disk_faults import DiskFaults
+from fencelock.verification.simulation.drift import PPM
+from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.world import World
+
+HOLDING_SHARE = 0.3
+"""Share of partitions that hold frames back, as TCP does, instead of losing them."""
+
+
+SLOW_SYNC_US = 300_000
+"""Time of each sync of a slow disk (us)."""
+
+
+LULL_MS = 600
+"""Pause of all other faults while a member starts from an old copy of its disk (ms)."""
+
+
+class Nemesis:
+    """Causes the faults that ``world.faults`` sets, at times from its own random stream.
+
+    Args:
+        world: the world of the nodes.
+        may_crash: the nodes that may be killed.
+
+    """
+
+    def __init__(self, world: World, may_crash: tuple[str, ...]) -> None:
+        self.world = world
+        self.may_crash = may_crash
+        self._random = world.streams.nemesis
+        self._over = False
+        self.disks = DiskFaults(world, may_crash)
+
+    def begin(self) -> None:
+        """Start every kind of fault that is on."""
+        knobs = self.world.faults
+        self._plague(knobs.cut_every_ms, self._cut)
+        self._plague(knobs.pause_every_ms, self._pause)
+        self._plague(knobs.crash_every_ms, self._crash)
+        self._plague(knobs.drift_every_ms, self._drift)
+        self._plague(knobs.jump_every_ms, self._jump)
+        self._plague(knobs.lose_disk_every_ms, self._lose_disk)
+        self._plague(knobs.old_copy_every_ms, self._age_disk)
+        self._plague(knobs.slow_disk_every_ms, self._slow_disk)
+
+    def heal(self) -> None:
+        """End all faults: links are good, nodes are up and run, clocks are true."""
+        self._over = True
+        world = self.world
+        world.calm = True
+        world.network.mend()
+        world.slow_disks.clear()
+        world.mishap("-", "all faults end")
+        for node in world.nodes.values():
+            if node.clock.rate != PPM:
+                node.run_clock_at(PPM)
+            if node.paused:
+                node.resume()
+            world.power_on(node.name)
+        world.links.mend()
+
+    def _plague(self, every_ms: int, strike: Callable[[], None]) -> None:
+        if every_ms > 0:
+            self.world.after(self._about(every_ms), self._strike, every_ms, strike)
+
+    def _strike(self, every_ms: int, strike: Callable[[], None]) -> None:
+        if not self._over:
+            if not self.world.calm:
+                strike()
+            self._plague(every_ms, strike)
+
+    def _about(self, ms: int) -> int:
+        """Return a random time with the mean ``ms`` (in ns)."""
+        return 1 + int(self._random.expovariate(1.0) * ms * NS_PER_MS)
+
+    def _cut(self) -> None:
+        """Stop some links for a while: around one node, between two, or through the middle."""
+        names = list(self.world.nodes)
+        if len(names) == 1:
+            return
+        self._random.shuffle(names)
+        shape = self._random.choice(("one", "split", "pair"))
+        size = 1 if shape != "split" else self._random.randint(1, len(names) - 1)
+        here, there = names[:size], names[size:]
+        if shape == "pair":
+            there = there[:1]
+        out = [(a, b) for a in here for b in there]
+        back = [(b, a) for a in here for b in there]
+        side = self._random.randrange(3)
+        one_way = self.world.faults.cut_one_way and side > 0
+        links = out if one_way and side == 1 else back if one_way else out + back
+        ends = self.world.time + self._about(self.world.faults.cut_ms)
+        cut = Cut(ends, holds=self._random.random() < HOLDING_SHARE)
+        self.world.fault_counts["one-way partition" if one_way else "partition"] += 1
+        self.world.mishap("-", f"nothing goes from {_pairs(links)} until {ends // NS_PER_MS} ms")
+        self.world.network.cut(links, cut)
+        self.world.links.cut(links)
+        self.world.at(ends, self._end_cut)
+
+    def _end_cut(self) -> None:
+        if not self._over:
+            self.world.links.mend()
+
+    def _pause(self) -> None:
+        node = self.world.nodes[self._random.choice(list(self.world.nodes))]
+        length = self._about(self.world.faults.pause_ms)
+        if node.up and not node.paused:
+            self.world.fault_counts["pause"] += 1
+            node.pause()
+            self.world.after(length, self._resume, node.name, node.boot)
+
+    def _resume(self, name: str, boot: int) -> None:
+        node = self.world.nodes[name]
+        if node.boot == boot and node.paused:
+            node.resume()
+
+    def _crash(self) -> None:
+        if not self.may_crash:
+            return
+        name = self._random.choice(self.may_crash)
+        down = self._about(self.world.faults.down_ms)
+        if self.world.nodes[name].up:
+            self.world.crash(name)
+            self.world.after(down, self.world.power_on, name)
+
+    def _slow_disk(self) -> None:
+        """Make the disk of a member slow for a while."""
+        name = self._random.choice(self.world.members)
+        self.world.fault_counts["slow disk"] += 1
+        self.world.mishap(name, "has a slow disk")
+        self.world.slow_disks[name] = SLOW_SYNC_US
+        length = self._about(self.world.faults.slow_disk_ms)
+        self.world.after(length, self._end_slow_disk, name)
+
+    def _end_slow_disk(self, name: str) -> None:
+        self.world.slow_disks.pop(name, None)
+
+    def _lose_disk(self) -> None:
+        """Let a member lose its disk, and restart with an empty one."""
+        name = self.disks.may_be_lost()
+        if name is not None:
+            self._without_power(name, lambda: self.disks.lose(name))
+
+    def _age_disk(self) -> None:
+        """Copy the disk of a member; or put an earlier copy in its place, and restart it.
+
+        A copy is recognised only if a member that knows of a later start is reachable at the
+        restart. So all faults pause then.
+        """
+        name = self.disks.may_be_aged()
+        if name is None:
+            return
+        self.world.calm = True
+        self.world.network.mend()
+        self.world.links.mend()
+        self._without_power(name, lambda: self.disks.age(name), down=1)
+        self.world.after(LULL_MS * NS_PER_MS, self._end_lull)
+
+    def _without_power(
+        self, name: str, action: Callable[[], None], *, down: int | None = None
+    ) -> None:
+        if self.world.nodes[name].up:
+            self.world.crash(name)
+        action()
+        down = down or self._about(self.world.faults.down_ms)
+        self.world.after(down, self.world.power_on, name)
+
+    def _end_lull(self) -> None:
+        if not self._over:
+            self.world.calm = False
+            self.world.network.unmend()
+
+    def _drift(self) -> None:
+        node = self.world.nodes[self._random.choice(list(self.world.nodes))]
+        most = self.world.faults.drift_ppm
+        rate = PPM + self._random.randint(-most, most)
+        if node.up:
+            self.world.fault_counts["clock drift"] += 1
+            node.run_clock_at(rate)
+
+    def _jump(self) -> None:
+        node = self.world.nodes[self._random.choice(list(self.world.nodes))]
+        by_ms = self._random.randint(1, self.world.faults.jump_ms)
+        if node.up:
+            self.world.fault_counts["clock jump"] += 1
+            node.jump_clock(by_ms)
+
+
+def _pairs(links: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{source} to {to}" for source, to in links)

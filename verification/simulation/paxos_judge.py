@@ -1,0 +1,243 @@
+"""The judge of the log, which sees everything: all disks, all messages, and true time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Instant, Message, node_of
+from fencelock.actors.paxos.config import acceptor_of, replica_of
+from fencelock.actors.paxos.event import (
+    Applied,
+    Consult,
+    Consulted,
+    Decided,
+    Isolate,
+    Learned,
+    LeaseHeld,
+    ProposalBatch,
+    SlotOutcomes,
+    SteppedDown,
+)
+from fencelock.actors.paxos.message import Promise, Propose
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.node.lock_machine import read_command
+from fencelock.verification.simulation.node import SimulatedNode
+from fencelock.verification.simulation.paxos_image import Choices
+from fencelock.verification.simulation.paxos_judge_divergence import DivergenceJudge
+from fencelock.verification.simulation.paxos_judge_locks import LogLocksJudge
+from fencelock.verification.simulation.paxos_judge_members import TargetJudge
+from fencelock.verification.simulation.paxos_judge_state import StateJudge
+from fencelock.verification.simulation.paxos_judge_votes import AcceptorJudge, Followed
+from fencelock.verification.simulation.paxos_lock_machine import LockRegister
+from fencelock.verification.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
+from fencelock.verification.simulation.paxos_plan import LogPlan
+from fencelock.verification.simulation.paxos_world import Letter
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation_report import ViolationReport
+
+INVARIANTS = {
+    "P1": "one batch is chosen for a slot",
+    "P2": "what is chosen was proposed",
+    "P3": "a ballot has one batch for a slot",
+    "P4": "a ballot is led by one life of one node",
+    "P5": "a promise is kept, over restarts too",
+    "P6": "nothing is accepted below the promise",
+    "P7": "a promise reports all votes",
+    "P8": "the vote of the highest ballot is proposed",
+    "P9": "what is said is durable",
+    "P10": "a majority of distinct members counts",
+    "P11": "what is decided was chosen, and stays",
+    "P12": "all apply the same, without a gap",
+    "P13": "a request takes effect once, and has one answer",
+    "P14": "a read sees what was acknowledged before it",
+    "P15": "one node has the lease",
+    "P16": "what is trimmed is in a durable snapshot",
+    "P17": "a change follows a decided slot of its leader, when no other change is in flight",
+    "P18": "a node has caught up when it becomes a member",
+    "P19": "once the faults end, everybody is answered and replicas are equal",
+    "I3": "a journal that was lost, or is an old copy, does not vote",
+    "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
+    "P21": "a node votes only on the slots that its journal decides",
+    "P22": "a leader by itself replaces members that do not answer it, while a majority does",
+    "S1": "a session lives as long as its client may believe",
+    "L1": "a lock has one owner",
+    "L2": "fences rise",
+    "L3": "an owner enters again under the same fence, within its limit",
+    "L4": "waiters are granted in the order of the log",
+    "L5": "an ended session is granted nothing",
+    "L6": "a release needs the owner and the fence",
+    "L7": "a request takes effect once",
+}
+"""The judged invariants, by the numbers of the design; S1 and the Ls are of the log's machine."""
+
+
+class Belief(NamedTuple):
+    """A node's belief about its lease."""
+
+    until: Instant
+    """The end of the lease, on the node's own clock."""
+    boot: int
+
+
+class LogJudge:
+    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20 to P22, S1.
+
+    It looks at nothing inside a role: only at deliveries, messages and records; and at the
+    machines in the replicas, which are its own.
+
+    Args:
+        members: all nodes that may ever vote.
+        plan: the run.
+        twin: an empty machine like those of the members.
+        judged: the invariants to judge, by number, or None for all.
+        wrong: members whose machine has a bug; their states and reports are not judged.
+
+    """
+
+    def __init__(
+        self,
+        members: tuple[str, ...],
+        plan: LogPlan,
+        twin: Register,
+        judged: frozenset[str] | None = None,
+        wrong: frozenset[str] = frozenset(),
+    ) -> None:
+        self.violation_report = ViolationReport(INVARIANTS, judged)
+        self.choices = Choices(self.violation_report)
+        self.choices.commands.add(OPENING)
+        self.state = StateJudge(
+            self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms, twin
+        )
+        self.locks = LogLocksJudge(self.violation_report)
+        if isinstance(twin, LockRegister):
+            self.state.watch = lambda command, outcomes: self.locks.applied(
+                read_command(command), outcomes
+            )
+        self.votes = AcceptorJudge(
+            self.choices,
+            members,
+            lambda node: self.nodes[node].disk.journal_id,
+            lambda node: self.state.best.get(node, 0),
+            self.violation_report,
+        )
+        self.state.wrong = wrong
+        electorates = self.choices.electorates
+        self.target = TargetJudge(plan, electorates, self.violation_report)
+        self.divergence = DivergenceJudge(self.state, self.violation_report)
+        self.nodes: dict[str, SimulatedNode] = {}
+        """The members, once they have been added."""
+        self.beliefs: dict[str, Belief] = {}
+
+    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Judge records that became durable."""
+        self.votes.wrote(node, role, records, alone=alone)
+
+    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge a checkpoint, which forgets earlier records."""
+        self.votes.forgets(node, role, records)
+
+    def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge what a checkpoint that ended has left."""
+        self.votes.kept(node, role, records)
+
+    def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Record that a disk was lost, or replaced by an old copy."""
+        self.votes.replaced(node, records)
+        self.state.best.pop(node, None)
+
+    def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
+        """Judge the messages that leave a node as a turn ends."""
+        self.votes.leaves(node, boot, [(sender, message) for sender, _, message in letters])
+        self.divergence.leaves(node, [sender for sender, _, _ in letters])
+
+    def begins(self, node: str, machine: Register) -> None:
+        """Record the machine of a new life."""
+        self.state.begins(node, machine)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Forget the beliefs of a dead node."""
+        del boot
+        self.beliefs.pop(node, None)
+        if node in self.nodes:
+            self.votes.crashed(node)
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Judge one event, and the effects of the role that handled it."""
+        event, node = delivered.event, delivered.node
+        if isinstance(event, Message) and node_of(delivered.sender) == node:
+            self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
+        self.target.handled(delivered, effects)
+        match event:
+            case Promise():
+                self.votes.reported(delivered.sender, event)
+            case Decided():
+                self.votes.decided(node, ((event.slot, event.batch),), counted=True)
+            case Learned():
+                self.votes.decided(node, event.slots, counted=False)
+            case Applied() if delivered.to == acceptor_of(node):
+                self.state.recovers(node, event.slot)
+            case LeaseHeld():
+                self._judge_lease(delivered, event)
+            case Isolate():
+                self.divergence.isolates(node)
+            case SteppedDown():
+                self.beliefs.pop(node, None)
+            case Consulted(answer=OrderRead() as peeked):
+                self.state.has_read(peeked, delivered.time)
+            case Appended() if event.client == delivered.to:
+                self.state.answered(event, delivered.time)
+            case _:
+                pass
+        self._judge_effects(delivered, effects)
+
+    def _judge_effects(self, delivered: Delivery, effects: Effects) -> None:
+        for effect in effects:
+            if type(effect) is Observe:
+                self.divergence.observes(delivered.node, effect.name)
+            if type(effect) is not Send:
+                continue
+            if isinstance(effect.message, Followed) and delivered.to == acceptor_of(delivered.node):
+                self.votes.emits(delivered.node, effect.message)
+            match effect.message:
+                case SlotOutcomes():
+                    self.state.has_applied(delivered.node, effect.message, delivered.time)
+                case Appended():
+                    self.state.tells(delivered.node, (effect.message,), delivered.time)
+                case Propose() if effect.message.client == delivered.to:
+                    self.state.proposes(effect.message, delivered.time)
+                case ProposalBatch():
+                    self.choices.commands.update(effect.message.commands)
+                case Consult():
+                    self.state.asks(delivered.to, effect.message)
+                case Consulted():
+                    self.state.reads_out(effect.to, effect.message, delivered.time)
+                case _:
+                    pass
+        if delivered.to == replica_of(delivered.node):
+            self._judge_state(delivered.node)
+
+    def _judge_state(self, node: str) -> None:
+        """Judge the state of a replica once it has applied more slots."""
+        role_slot = self.nodes[node].scheduler.roles.get(replica_of(node))
+        if role_slot is None or not isinstance(role_slot.role, Replica):
+            return
+        applied = role_slot.role.decided.next
+        if applied != self.state.applied[node]:
+            self.state.applies(node, applied)
+
+    def _judge_lease(self, delivered: Delivery, leased: LeaseHeld) -> None:
+        """Check that no other node relies on a lease when a node's lease begins or is renewed."""
+        node = self.nodes[delivered.node]
+        if node.now() >= leased.until:
+            self.beliefs.pop(node.name, None)
+            return
+        self.beliefs[node.name] = Belief(leased.until, node.boot)
+        for name, belief in self.beliefs.items():
+            other = self.nodes[name]
+            left = belief.until - other.now()
+            if other is not node and other.boot == belief.boot and left > 0:
+                self.violation_report(
+                    "P15", f"{leased} at {node.name}, and {name} believes for {left} ns"
+                )

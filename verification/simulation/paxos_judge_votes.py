@@ -1,0 +1,349 @@
+"""The judge of acceptors and leaders: promises, votes, ballots, and the time of durability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
+from fencelock.actors.message import Address, Message, node_of, role_of
+from fencelock.actors.paxos.config import JOIN_SLOTS, WINDOW
+from fencelock.actors.paxos.membership import change_in
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    NUMBER_MAX,
+    Accept,
+    Accepted,
+    Ballot,
+    Commit,
+    Heartbeat,
+    HeartbeatAck,
+    Preempted,
+    Prepare,
+    Promise,
+    Vote,
+)
+from fencelock.verification.simulation.paxos_image import Choices, Electorate, Image, image_of
+from fencelock.verification.simulation.violation_report import ViolationReport
+
+NEVER = Ballot(NUMBER_MAX, Address(""))
+"""A ballot above all others: an acceptor that promised it accepts nothing."""
+
+Led = Prepare | Accept | Commit | Heartbeat
+"""Messages that only the leader of a ballot sends."""
+
+Followed = Promise | Accepted | HeartbeatAck | Preempted
+"""Messages of an acceptor that name the ballot it has promised."""
+
+
+@dataclass(slots=True)
+class VotesReported:
+    """The report of one acceptor to the scout of one ballot."""
+
+    votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
+    floor: int = 0
+    """The slots before it are decided, as the acceptor reported."""
+    end: int = 0
+    """It covers the slots before this one; the next page begins there."""
+    complete: bool = False
+    asked: int = 0
+    """The first slot that it was asked for."""
+
+
+class AcceptorJudge:
+    """Judges P1 to P10 and P16 by durable records and departing messages.
+
+    Args:
+        choices: the votes that were durable.
+        members: all nodes that may ever vote.
+        journal_of: returns the id of a node's present journal.
+        applied: returns how far a node was at its best, with its present journal.
+        violation_report: receives the violations.
+
+    """
+
+    def __init__(
+        self,
+        choices: Choices,
+        members: tuple[str, ...],
+        journal_of: Callable[[str], int],
+        applied: Callable[[str], int],
+        violation_report: ViolationReport,
+    ) -> None:
+        self.choices = choices
+        self.journal_of = journal_of
+        self.applied = applied
+        self.violation_report = violation_report
+        self.images = {member: Image() for member in members}
+        self.led: dict[Ballot, tuple[str, int]] = {}
+        """The node and the life that lead each ballot."""
+        self.said = dict.fromkeys(members, NO_BALLOT)
+        """The highest ballot that an acceptor named as promised, before this turn."""
+        self.fresh = dict.fromkeys(members, NO_BALLOT)
+        """The same in this turn; only the disk knows its order."""
+        self.emitted = dict.fromkeys(members, NO_BALLOT)
+        """The highest ballot that an acceptor named in this life, in the order of its events."""
+        self.promisers: dict[tuple[str, Ballot], Voter] = {}
+        """The journal under which each node promised a ballot; it may be lost meanwhile."""
+        self.reports: dict[Ballot, dict[Voter, VotesReported]] = {}
+        self.proposed: set[tuple[int, Ballot]] = set()
+        self.journals: dict[str, int] = {}
+        """The last journal that each node wrote to."""
+        self.silenced: set[Voter] = set()
+        """The voters whose journal was lost or replaced by an old copy."""
+
+    def voter(self, node: str) -> Voter:
+        """Return ``node`` with its present journal."""
+        return Voter(node, self.journal_of(node))
+
+    def _is_silenced(self, node: str) -> bool:
+        """Return whether ``node`` may not vote under its present journal."""
+        voter = self.voter(node)
+        return voter in self.silenced or voter not in self.choices.electorates.ever
+
+    def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Record that ``node`` has another disk: its former journal must not vote again."""
+        self.silenced.add(Voter(node, self.journals.get(node, 0)))
+        image = self.images[node] = image_of(records)
+        for record in records:
+            image.cover(record)
+        self.said[node] = self.fresh[node] = self.emitted[node] = NO_BALLOT
+
+    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Judge records that became durable."""
+        image = self.images[node]
+        self.journals[node] = self.journal_of(node)
+        if alone and role == "acceptor":
+            image.promised, image.votes = NO_BALLOT, {}
+        for record in records:
+            if role == "replica":
+                image.cover(record)
+                continue
+            if isinstance(record, GroupConfig):
+                self.choices.electorates.found(record.voters)
+            if isinstance(record, Accept):
+                kept = not self._is_silenced(node)
+                if record.ballot < image.promised and kept and not alone:
+                    self.violation_report(
+                        "P6", f"{node} promised {image.promised} and wrote {record}"
+                    )
+                if kept:  # A member that lost its journal casts no vote.
+                    self.choices.accept(
+                        self.voter(node), Vote(record.slot, record.ballot, record.batch)
+                    )
+            image.take(record)
+
+    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge the omissions of a checkpoint: they must be in a snapshot that is durable now."""
+        image, left = self.images[node], image_of(records)
+        if role == "acceptor":
+            gone = [slot for slot in image.votes if slot not in left.votes]
+            if any(slot >= image.covered for slot in gone):
+                self.violation_report(
+                    "P16", f"{node} trims {gone}, what is durable ends at {image.covered}"
+                )
+            if left.promised < image.promised and not self._is_silenced(node):
+                self.violation_report("P5", f"{node} promised {image.promised}, and trims that")
+        if role == "leader" and left.led < image.led:
+            self.violation_report("P4", f"{node} led round {image.led}, and trims that")
+
+    def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Judge the end of a checkpoint: what is left must cover all that was covered."""
+        left, image = Image(), self.images[node]
+        for record in records:
+            left.cover(record)
+        if role == "replica" and left.covered < image.covered:
+            self.violation_report(
+                "P16", f"{node} covered the slots before {image.covered}, now {left.covered}"
+            )
+
+    def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
+        """Judge the messages that leave ``node`` as a turn ends."""
+        for sender, message in letters:
+            self.says(node, boot, sender, message, local=False)
+        self.said[node] = max(self.said[node], self.fresh[node])
+
+    def crashed(self, node: str) -> None:
+        """Forget what never left ``node``."""
+        self.emitted[node] = self.fresh[node] = self.said[node]
+
+    def emits(self, node: str, message: Followed) -> None:
+        """Judge an answer of an acceptor when its role returns it: promises rise in that order."""
+        if message.ballot < self.emitted[node]:
+            self.violation_report(
+                "P5", f"{node} spoke of {self.emitted[node]}, and now says {message}"
+            )
+        self.emitted[node] = max(self.emitted[node], message.ballot)
+
+    def says(self, node: str, boot: int, sender: Address, message: Message, *, local: bool) -> None:
+        """Judge a message of a role of ``node``, to another node or to one of its own roles.
+
+        A message between its own roles may be handled after later ones have left: `emits` judges
+        their order.
+        """
+        if isinstance(message, Led | Followed) and self._is_silenced(node):
+            self.violation_report("I3", f"no group counts {self.voter(node)}, yet {message}")
+        if isinstance(message, Led):
+            self._judge_led(node, boot, message)
+        elif isinstance(message, Followed) and role_of(sender) == "acceptor":
+            self._judge_followed(node, message, local=local)
+
+    def _judge_led(self, node: str, boot: int, message: Led) -> None:
+        ballot = message.ballot
+        life = self.led.setdefault(ballot, (node, boot))
+        if life != (node, boot) or node_of(ballot.leader) != node:
+            self.violation_report("P4", f"{ballot} is led by life {boot:x} of {node} and by {life}")
+        if self.images[node].led < ballot.round:
+            self.violation_report(
+                "P9", f"{node} leads {ballot}, on its disk is {self.images[node].led}"
+            )
+        if isinstance(message, Accept) and (message.slot, ballot) not in self.proposed:
+            self.proposed.add((message.slot, ballot))
+            self._judge_proposal(message)
+
+    def _judge_proposal(self, accept: Accept) -> None:
+        """Judge the first proposal for a slot under a ballot."""
+        reports = self.reports.get(accept.ballot, {})
+        told = [voter for voter, one in reports.items() if one.complete]
+        floor = max((one.floor for one in reports.values()), default=0)
+        first = max(floor, min((one.asked for one in reports.values()), default=0))
+        found = accept.slot <= self._last_found(accept.ballot)
+        for slot in (first, accept.slot if found else min(accept.slot, first + WINDOW - 1)):
+            if not self.choices.electorates.at(slot).is_majority(told):
+                self.violation_report("P10", f"{told} promised {accept.ballot}, yet {accept}")
+        self._judge_choice(accept)
+        if change_in(accept.batch) is not None:
+            self._judge_change(accept)
+        for batch in self.choices.may_win(accept.slot, accept.ballot, self._promised):
+            if batch != accept.batch:
+                self.violation_report("P1", f"{batch} may still be chosen, yet {accept}")
+
+    def _last_found(self, ballot: Ballot) -> int:
+        """Return the last slot for which phase one of ``ballot`` found a vote."""
+        reports = self.reports.get(ballot, {}).values()
+        return max((slot for one in reports for slot in one.votes), default=0)
+
+    def _judge_change(self, accept: Accept) -> None:
+        """Judge the first proposal of a change under a ballot, unless phase one found it."""
+        reports = self.reports.get(accept.ballot, {}).values()
+        if any(vote.batch == accept.batch for one in reports for vote in one.votes.values()):
+            return
+        slot, electorates = accept.slot, self.choices.electorates
+        if accept.ballot not in self.choices.decided_by:
+            self.violation_report("P17", f"nothing is decided under its ballot, yet {accept}")
+        newest = self._newest_for(accept.ballot)
+        if newest.first > slot or electorates.next <= slot - WINDOW:
+            self.violation_report("P17", f"{newest} is not in force, yet {accept}")
+        for earlier in range(slot - WINDOW + 1, slot):
+            of_slot = self.choices.votes.get(earlier, {}).get(accept.ballot)
+            chosen = self.choices.chosen.get(earlier)
+            batch = of_slot[0] if of_slot is not None else chosen
+            if batch is not None and change_in(batch) is not None:
+                self.violation_report("P17", f"slot {earlier} has a change, yet {accept}")
+        change = change_in(accept.batch)
+        assert change is not None
+        known = {voter.member for voter in newest.voters}
+        for joiner in [name for name in change.names if name not in known]:
+            if self.applied(joiner) < slot - JOIN_SLOTS - WINDOW:
+                self.violation_report(
+                    "P18", f"{joiner} has applied {self.applied(joiner)}, yet {accept}"
+                )
+
+    def _newest_for(self, ballot: Ballot) -> Electorate:
+        """Return the last voters that the leader of ``ballot`` can know to be decided.
+
+        It may have been paused while a leader with a higher ballot changed them.
+        """
+        for one in reversed(self.choices.electorates.past):
+            votes = self.choices.votes.get(one.first - WINDOW, {})
+            if not votes or min(votes) <= ballot:
+                return one
+        return self.choices.electorates.past[0]
+
+    def _judge_choice(self, accept: Accept) -> None:
+        """Check that a majority's highest vote is the proposal, or that it has none.
+
+        An acceptor whose later pages are missing has reported this slot, if it is in the earlier
+        ones.
+        """
+        electorate = self.choices.electorates.at(accept.slot)
+        reports = [
+            one
+            for voter, one in self.reports.get(accept.ballot, {}).items()
+            if voter in electorate.voters
+        ]
+        told = [one for one in reports if one.complete or accept.slot < one.end]
+        if any(one.floor > accept.slot for one in told):
+            if self.choices.chosen.get(accept.slot) != accept.batch:
+                self.violation_report(
+                    "P8", f"slot {accept.slot} was reported as decided, yet {accept}"
+                )
+            return
+        votes = [one.votes.get(accept.slot) for one in told]
+        same = [vote.ballot for vote in votes if vote is not None and vote.batch == accept.batch]
+        highest = max(same, default=NO_BALLOT)
+        backing = sum(vote is None or vote.ballot <= highest for vote in votes)
+        # Members that came after the leader was elected have promised nothing to it.
+        asked = electorate.number == 0 or accept.slot <= self._last_found(accept.ballot)
+        if backing <= len(electorate.voters) // 2 and asked:
+            self.violation_report("P8", f"of {votes} {accept} was made")
+
+    def _promised(self, voter: Voter) -> Ballot:
+        lost = voter in self.silenced or self.voter(voter.member) != voter
+        return NEVER if lost else self.images[voter.member].promised
+
+    def _judge_followed(self, node: str, message: Followed, *, local: bool) -> None:
+        ballot = message.ballot
+        if ballot < self.said[node] and not local:
+            self.violation_report(
+                "P5", f"{node} spoke of {self.said[node]}, and now says {message}"
+            )
+        self.fresh[node] = max(self.fresh[node], ballot)
+        image = self.images[node]
+        if image.promised < ballot:
+            self.violation_report("P9", f"{node} says {message}, on its disk is {image.promised}")
+        match message:
+            case Accepted() if not self.choices.accepted(self.voter(node), message.slot, ballot):
+                self.violation_report("P9", f"{node} says {message}, which is not on its disk")
+            case Accepted() if (
+                self.voter(node) not in self.choices.electorates.at(message.slot).voters
+            ):
+                self.violation_report("P21", f"{node} is no member, and says {message}")
+            case Promise():
+                self.promisers.setdefault((node, ballot), self.voter(node))
+                self._judge_report(node, message)
+            case _:
+                pass
+
+    def _judge_report(self, node: str, promise: Promise) -> None:
+        """Check that a promise has all votes of its slots that are on the disk."""
+        told = {vote.slot: vote for vote in promise.votes}
+        for slot, vote in self.images[node].votes.items():
+            inside = promise.first <= slot and (promise.more is None or slot < promise.more)
+            if inside and vote.ballot < promise.ballot and told.get(slot) != vote:
+                self.violation_report("P7", f"{node} has {vote}, and says {promise}")
+        skipped = range(promise.asked, promise.first)
+        if any(slot not in self.choices.chosen for slot in skipped):
+            self.violation_report("P7", f"{node} leaves out {skipped} of {promise}")
+
+    def reported(self, acceptor: Address, promise: Promise) -> None:
+        """Record that a promise reached its scout."""
+        node = node_of(acceptor)
+        voter = self.promisers.get((node, promise.ballot), self.voter(node))
+        told = self.reports.setdefault(promise.ballot, {}).setdefault(voter, VotesReported())
+        told.asked = promise.asked if not told.end else told.asked
+        told.votes.update((vote.slot, vote) for vote in promise.votes)
+        if promise.first > promise.asked:
+            told.floor = promise.first
+        told.end = max(told.end, promise.more or 0)
+        told.complete = told.complete or promise.more is None
+
+    def decided(self, node: str, slots: Iterable[tuple[int, Message]], *, counted: bool) -> None:
+        """Judge decisions that reach a replica, from votes ``counted`` here or by others."""
+        for slot, batch in slots:
+            chosen = self.choices.chosen.get(slot)
+            if chosen != batch:
+                number = "P10" if counted and chosen is None else "P11"
+                self.violation_report(
+                    number, f"{node} takes slot {slot} as {batch}, chosen is {chosen}"
+                )

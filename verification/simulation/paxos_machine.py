@@ -1,0 +1,224 @@
+"""A small machine for the log to carry: a list that grows, and sessions that end. No locks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from fencelock.actors.effect import Fault
+from fencelock.actors.message import Local, Message, local, message
+from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
+from fencelock.actors.paxos.message import Figure
+
+OPENING = b"extend"
+"""The first command of a leadership: every session lives for its whole time from now."""
+
+CHUNK_BYTES = 200
+"""So small that a snapshot has several parts, which may come from several snapshots."""
+
+
+@message(0xFE01)
+class Appended(Message):
+    """Request ``number`` of ``client`` is entry ``position`` of the list.
+
+    ``chain`` is a hash of the list up to that entry, so equal for equal histories only.
+    """
+
+    client: str
+    number: int
+    position: int
+    chain: bytes
+
+
+@message(0xFE02)
+class SessionDropped(Message):
+    """The session of ``client`` ended at that log time: nothing came from it for its TTL.
+
+    The list had ``position`` entries then.
+    """
+
+    client: str
+    time_ms: int
+    position: int
+
+
+@local
+class ReadOrder(Local):
+    """A query for the length of the list."""
+
+
+@local
+class OrderRead(Local):
+    """The number of entries in the list, and their hash."""
+
+    position: int
+    chain: bytes
+
+
+class AppendRequest(NamedTuple):
+    """The content of a command."""
+
+    client: str
+    number: int
+    ttl_ms: int
+
+
+def command_of(request: AppendRequest, padding: int) -> bytes:
+    """Return a command, ``padding`` bytes longer than it must be."""
+    return b" ".join(str(part).encode() for part in request) + b" " + b"." * padding
+
+
+def request_in(command: bytes) -> AppendRequest | None:
+    """Return the request in ``command``, or None if it is not a client's."""
+    parts = command.split(b" ")
+    if (
+        len(parts) != len(AppendRequest._fields) + 1
+        or not parts[1].isdigit()
+        or not parts[2].isdigit()
+    ):
+        return None
+    return AppendRequest(parts[0].decode(), int(parts[1]), int(parts[2]))
+
+
+class Register:
+    """A `Machine` whose state and outcomes depend on all its commands and their order.
+
+    It keeps the last outcome of each client, so that a repetition gets the same again. A
+    client sends one request at a time; requests older than its last do nothing.
+    """
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.position = 0
+        """The number of entries in the list."""
+        self.chain = b""
+        self.made = 0
+        """The sum of all hashes that this process computed."""
+        self.told: dict[str, Appended] = {}
+        """The last outcome, by client."""
+        self.sessions: dict[str, tuple[int, int]] = {}
+        """The end (log time) and the lifetime without a message (ms) of each session, by client."""
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no session is left."""
+        return not self.sessions
+
+    def admits(self, command: bytes) -> bool:
+        """Return whether ``command`` can be read."""
+        return command == OPENING or request_in(command) is not None
+
+    def version_of(self, command: bytes) -> int:
+        """Return 1, because all members can apply every command."""
+        del command
+        return 1
+
+    def is_patient(self, command: bytes) -> bool:
+        """Return true for every other command, so that runs also include delayed batches."""
+        return sum(command) % 2 == 0
+
+    def advance(self, time_ms: int) -> Sequence[Message]:
+        """End the sessions that are over by ``time_ms``."""
+        self.time_ms = max(self.time_ms, time_ms)
+        over = [name for name, (due, _) in self.sessions.items() if due <= self.time_ms]
+        for name in over:
+            del self.sessions[name]
+        at = {"time_ms": self.time_ms, "position": self.position}
+        return [SessionDropped(client=name, **at) for name in over]
+
+    def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
+        """Do each of ``commands``: none of them raises."""
+        del slot
+        return self.apply(time_ms, commands)
+
+    def take_faults(self) -> Sequence[Fault]:
+        """Return nothing."""
+        return ()
+
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Do each of ``commands``."""
+        return [self.do(time_ms, command) for command in commands]
+
+    def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
+        """Append an entry, unless the same request did; a message of its client keeps a session."""
+        now = max(self.time_ms, time_ms)
+        if command == OPENING:
+            self.extend(now)
+            return self.advance(now)
+        request = request_in(command)
+        if request is None:
+            return self.advance(now)
+        self.sessions[request.client] = (now + request.ttl_ms, request.ttl_ms)
+        expired = self.advance(now)
+        told = self.told.get(request.client)
+        if told is not None and request.number <= told.number:
+            return [*expired, told] if request.number == told.number else expired
+        return [*expired, self.append(request, command)]
+
+    def extend(self, now: int) -> None:
+        """Let every session live for its whole time from ``now``."""
+        self.sessions = {name: (now + ttl, ttl) for name, (_, ttl) in self.sessions.items()}
+
+    def append(self, request: AppendRequest, command: bytes) -> Appended:
+        """Append an entry, and remember its outcome."""
+        self.position += 1
+        self.chain = sha256(self.chain + command).digest()
+        self.made += int.from_bytes(self.chain[:7])
+        told = Appended(
+            client=request.client,
+            number=request.number,
+            position=self.position,
+            chain=self.chain,
+        )
+        self.told[request.client] = told
+        return told
+
+    def due_ms(self, before: int | None = None) -> int | None:
+        """Return the log time at which the next session ends."""
+        return min((due for due, _ in self.sessions.values()), default=None)
+
+    def read(self, question: Local) -> Local:
+        """Answer `ReadOrder`, the only query."""
+        del question
+        return OrderRead(position=self.position, chain=self.chain)
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return nothing, because no client watches this machine."""
+        return ()
+
+    def snapshot(self) -> Iterator[Part | None]:
+        """Freeze the state, and return it in small parts, with work between them."""
+        text = self.frozen()
+        parts = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]
+        return iter((None, *map(EncodedPart, parts)))
+
+    def restore(self, chunks: Sequence[bytes]) -> None:
+        """Take over the state of a snapshot."""
+        time_ms, position, chain, told, sessions = json.loads(b"".join(chunks))
+        self.time_ms, self.position, self.chain = time_ms, position, bytes.fromhex(chain)
+        self.told = {
+            client: Appended(client=client, number=number, position=at, chain=bytes.fromhex(link))
+            for client, number, at, link in told
+        }
+        self.sessions = {name: (due, ttl) for name, (due, ttl) in sessions.items()}
+
+    def digest(self) -> bytes:
+        """Return a hash of the whole state."""
+        return sha256(self.frozen()).digest()
+
+    def fingerprint(self) -> Fingerprint:
+        """Return a digest of the state, and a digest of all entries, which is part of it."""
+        chain = int.from_bytes(self.chain[:7])
+        due = sum(due for due, _ in self.sessions.values())
+        state = state_of((self.time_ms, self.position, chain, len(self.told), due))
+        return Fingerprint(state, self.made, (Figure("entries", self.position),))
+
+    def frozen(self) -> bytes:
+        """Return the whole state."""
+        told = [
+            (one.client, one.number, one.position, one.chain.hex()) for one in self.told.values()
+        ]
+        state = (self.time_ms, self.position, self.chain.hex(), told, self.sessions)
+        return json.dumps(state).encode()

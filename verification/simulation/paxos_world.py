@@ -1,0 +1,279 @@
+"""A world with watched disks and links, in which nodes die at the worst moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fencelock.actors.message import NS_PER_MS, Address, Message
+from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
+from fencelock.cluster.host.gateway import Gateway, Links
+from fencelock.cluster.host.scheduler import Scheduler
+from fencelock.cluster.node.storage.record import Mark
+from fencelock.cluster.node.topology import ProtocolSettings, Recipe
+from fencelock.verification.simulation.disk import Copy, Disk
+from fencelock.verification.simulation.drift import PPM
+from fencelock.verification.simulation.environment import Environment
+from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.node import SimulatedNode
+from fencelock.verification.simulation.paxos_plan import LogPlan
+from fencelock.verification.simulation.world import World
+
+CRASH_NS_MAX = 40 * NS_PER_MS
+"""Longest time until the crash of a leader whose proposals reached only some (ns)."""
+
+GAP_NS_MAX = 10 * NS_PER_MS
+"""Longest time for which proposals are lost that others follow (ns)."""
+
+SILENCE_ELECTIONS = 4
+"""Longest silence of such a leader, in election timeouts."""
+
+DEAF_SHARE = 0.7
+"""Share of such leaders with a slow clock that receive nothing either: none deposes them."""
+
+Letter = tuple[Address, Address, Message]
+"""Sender, receiver and message."""
+
+
+class Watcher(Protocol):
+    """Notified of durable records and of departing messages."""
+
+    def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
+        """Record that ``records`` are durable; with ``alone``, they replace all of ``role``."""
+        ...
+
+    def forgets(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Record that ``records`` will replace all that ``role`` wrote, when synced."""
+        ...
+
+    def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
+        """Record that after a checkpoint the disk has only ``records`` of ``role``."""
+        ...
+
+    def replaced(self, node: str, records: Sequence[Message]) -> None:
+        """Record that the disk of ``node`` was replaced by another one with ``records``."""
+        ...
+
+    def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
+        """Record everything that leaves ``node`` at the end of a turn."""
+        ...
+
+
+class WatchedDisk(Disk):
+    """A disk that reports durable records.
+
+    Args:
+        node: the node of the disk.
+        watcher: receives the reports.
+
+    """
+
+    def __init__(self, node: str, watcher: Watcher) -> None:
+        super().__init__()
+        self.node = node
+        self.watcher = watcher
+        self.unsynced: list[Sequence[Message]] = []
+        """The messages in the tail, before they were encoded."""
+
+    def append(self, role: str, record: Message) -> None:
+        """Write ``record``."""
+        super().append(role, record)
+        self.unsynced.append((record,))
+
+    def checkpoint(self, role: str, records: Sequence[Message]) -> None:
+        """Write ``records`` in place of earlier ones."""
+        super().checkpoint(role, records)
+        self.unsynced.append(records)
+        self.watcher.forgets(self.node, role, records)
+
+    def checkpoint_part(self, role: str, records: Sequence[Message], *, first: bool) -> None:
+        """Write a part of a checkpoint."""
+        super().checkpoint_part(role, records, first=first)
+        self.unsynced.append(records)
+
+    def end_checkpoint(self, role: str) -> None:
+        """Forget what was written before the checkpoint."""
+        super().end_checkpoint(role)
+        self.unsynced.append(())
+
+    def restore(self, copy: Copy) -> None:
+        """Replace everything by ``copy``."""
+        super().restore(copy)
+        self.unsynced = []
+        records = [record for records in self.records().values() for record in records]
+        self.watcher.replaced(self.node, records)
+
+    def sync(self) -> None:
+        """Make the tail durable; after a crash it may be shorter than the written data."""
+        written = list(zip(self.tail, self.unsynced, strict=False))
+        self.unsynced = []
+        super().sync()
+        for one, records in written:
+            self.watcher.wrote(self.node, one.role, records, alone=one.alone)
+        for role in sorted({one.role for one, _ in written if one.mark is Mark.END}):
+            self.watcher.kept(self.node, role, self.records()[role])
+
+
+class WatchedGateway(Gateway):
+    """A gateway that shows what leaves before it does."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        links: Links,
+        members: frozenset[str],
+        departs: Callable[[], None],
+    ) -> None:
+        super().__init__(scheduler, links, members)
+        self.departs = departs
+
+    def flush(self) -> None:
+        """Send the messages that wait for each peer."""
+        self.departs()
+        super().flush()
+
+
+class WatchedNode(SimulatedNode):
+    """A node that shows its departing messages before it sends them."""
+
+    def __init__(
+        self,
+        world: Environment,
+        name: str,
+        recipe: Recipe,
+        *,
+        settings: ProtocolSettings,
+        departs: Callable[[SimulatedNode], None],
+    ) -> None:
+        super().__init__(world, name, recipe, member=True, settings=settings)
+        self.departs = departs
+
+    def _make_gateway(self, members: frozenset[str]) -> Gateway:
+        return WatchedGateway(self.scheduler, self.links, members, lambda: self.departs(self))
+
+
+class LogWorld(World):
+    """Runs watched members, and strikes them where a proof would look.
+
+    Args:
+        seed: fixes all chance.
+        plan: the faults and their rates.
+        watcher: notified of durable records and departing messages.
+        disk: makes the disks of members.
+
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        plan: LogPlan,
+        watcher: Watcher,
+        disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk,
+    ) -> None:
+        super().__init__(seed, plan.faults)
+        self.plan = plan
+        self.watcher = watcher
+        self.disk = disk
+        self.chance = self.streams.fork("log")
+        self.last_ballot = NO_BALLOT
+        """The highest ballot of any proposal."""
+
+    def add(
+        self, name: str, recipe: Recipe, *, member: bool, settings: ProtocolSettings | None = None
+    ) -> SimulatedNode:
+        """Add a node, switched off; members are watched."""
+        if not member:
+            return super().add(name, recipe, member=False, settings=settings)
+        chosen = settings or ProtocolSettings()
+        node = WatchedNode(self, name, recipe, settings=chosen, departs=self._on_departure)
+        node.disk = self.disk(name, self.watcher)
+        self.nodes[name] = node
+        self.members = tuple(sorted((*self.members, name)))
+        return node
+
+    def sync_time(self, node: str, boot: int) -> int:
+        """Return the time of a sync (ns); now and then a node dies while it writes what matters."""
+        time = super().sync_time(node, boot)
+        kinds = (Pledged, SnapshotChunk)
+        disk = self.nodes[node].disk
+        matters = isinstance(disk, WatchedDisk) and any(
+            isinstance(record, kinds) for records in disk.unsynced for record in records
+        )
+        dies = self.chance.randrange(1_000) < self.plan.crash_at_ballot_per_mille
+        if matters and dies and not self.calm:
+            self.fault_counts["crash at a ballot"] += 1
+            self.after(self.chance.randrange(time), self.kill, node, boot)
+        return time
+
+    def kill(self, name: str, boot: int) -> None:
+        """Let a node die if it still lives the life ``boot``; it restarts after a while."""
+        if self.nodes[name].boot == boot and self.nodes[name].up and not self.calm:
+            self.crash(name)
+            down = int(self.chance.expovariate(1.0) * self.faults.down_ms * NS_PER_MS)
+            self.after(down, self.power_on, name)
+
+    def _on_departure(self, node: SimulatedNode) -> None:
+        letters = [
+            (sender, to, message)
+            for envelopes in node.scheduler.outgoing.values()
+            for to, sender, message in envelopes
+        ]
+        self.watcher.leaves(node.name, node.boot, letters)
+        ballots = [message.ballot for _, _, message in letters if isinstance(message, Accept)]
+        if ballots and not self.calm:
+            self._strike(node, ballots[-1])
+
+    def _strike(self, node: SimulatedNode, ballot: Ballot) -> None:
+        """Now and then let a leader's proposals reach only some, and let it fall silent.
+
+        The first proposals of a leadership are struck most: two leaderships that end so leave two
+        votes for one slot.
+        """
+        chance, plan = self.chance, self.plan
+        per_mille = plan.partial_per_mille
+        if ballot > self.last_ballot:
+            self.last_ballot, per_mille = ballot, plan.partial_reign_per_mille
+        if chance.randrange(1_000) >= per_mille:
+            return
+        self.fault_counts["partial proposal"] += 1
+        others = [member for member in self.members if member != node.name]
+        if chance.random() < plan.gap_share:
+            self._leave_gap(node, others)
+            return
+        spared = chance.randint(0, (len(others) - 1) // 2)
+        chance.shuffle(others)
+        until = self.time + chance.randrange(SILENCE_ELECTIONS * plan.election_ms) * NS_PER_MS
+        self.mishap(node.name, f"reaches only {others[:spared]} until {until // NS_PER_MS} ms")
+        self._silence(node.name, others[spared:], until)
+        self.after(1, self._silence, node.name, others[:spared], until)
+        if plan.wrong_clocks:
+            self._set_clocks_wrong(node.name)
+            self.links.cut([(node.name, other) for other in others])
+            if chance.random() < DEAF_SHARE:
+                back = [(other, node.name) for other in others]
+                self.network.cut(back, Cut(until, holds=False))
+        if chance.random() < plan.partial_crash_share:
+            self.after(chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot)
+        if chance.random() < plan.others_crash_share:
+            for other in others:
+                wait = chance.randrange(CRASH_NS_MAX)
+                self.after(wait, self.kill, other, self.nodes[other].boot)
+
+    def _leave_gap(self, node: SimulatedNode, others: list[str]) -> None:
+        """Let the present proposals reach no member, the next ones all, and the leader die."""
+        until = self.time + 1 + self.chance.randrange(GAP_NS_MAX)
+        self.mishap(node.name, f"reaches nobody until {until // NS_PER_MS} ms")
+        self._silence(node.name, others, until)
+        self.after(
+            GAP_NS_MAX + self.chance.randrange(CRASH_NS_MAX), self.kill, node.name, node.boot
+        )
+
+    def _set_clocks_wrong(self, slow: str) -> None:
+        for name in self.members:
+            wrong = -self.plan.drift_ppm if name == slow else self.plan.drift_ppm
+            if self.nodes[name].up:
+                self.nodes[name].run_clock_at(PPM + wrong)
+
+    def _silence(self, name: str, to: list[str], until: int) -> None:
+        if not self.calm:
+            self.network.cut([(name, other) for other in to], Cut(until, holds=False))

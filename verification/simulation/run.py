@@ -1,0 +1,230 @@
+"""One run, from a seed to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe
+from fencelock.verification.simulation.adversary import Adversary
+from fencelock.verification.simulation.audit import Auditor
+from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
+from fencelock.verification.simulation.bakery_terms import with_terms
+from fencelock.verification.simulation.client_view import ClientView
+from fencelock.verification.simulation.environment import Judge
+from fencelock.verification.simulation.founder_loss import AFTER_MS
+from fencelock.verification.simulation.judge import (
+    LockJudge,
+    judge_drain,
+    judge_freed,
+    judge_progress,
+)
+from fencelock.verification.simulation.nemesis import Nemesis
+from fencelock.verification.simulation.plan import RunPlan, draw_plan
+from fencelock.verification.simulation.promise import NO_CRASH, Survival, promise_of
+from fencelock.verification.simulation.report import RunReport, report_of
+from fencelock.verification.simulation.users import Users
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import LEVELS, LockUser, MakeSession, client_session
+from fencelock.verification.simulation.world import World
+
+STEP_MS = 50
+"""Interval at which a run checks whether it is done."""
+
+
+class Workload(NamedTuple):
+    """The workload of a run: the role of its users, and their judge."""
+
+    user: type[LockUser]
+    judge: Callable[..., LockJudge]
+    others: tuple[type[LockUser], ...] = ()
+    """The users of the other kinds, in a workload of several kinds."""
+
+
+LOCKS = Workload(LockUser, LockJudge)
+
+
+def run_seed(
+    protocol: str | Recipe,
+    seed: int,
+    *,
+    plan: RunPlan | None = None,
+    settings: ProtocolSettings | None = None,
+    promise: Survival | None = None,
+    make_session: MakeSession = client_session,
+    judges: Callable[[World], list[Judge]] | None = None,
+    workload: Workload = LOCKS,
+) -> RunReport:
+    """Run one seed and judge it.
+
+    Args:
+        protocol: the name of a protocol; or a recipe, such as one with a bug in it.
+        seed: fixes everything.
+        plan: the plan to run; drawn from the seed if None.
+        settings: for the recipe.
+        promise: the faults to draw the plan from, and the effect of a crash on a hold; the
+            protocol's own promise if None; for a recipe everything but crashes.
+        make_session: returns a client's role ``session``.
+        judges: makes further judges for the world before anything happens in it.
+        workload: the users and their judge.
+
+    """
+    chosen = settings or ProtocolSettings()
+    if promise is None:
+        promise = Survival(survives=NO_CRASH)
+        if isinstance(protocol, str):
+            promise = promise_of(protocol, chosen)
+    if plan is None:
+        plan = draw_plan(seed, promise)
+    if promise.leases:
+        chosen = with_terms(chosen, seed)
+    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, make_session, workload)
+    if judges is not None:
+        run.world.judges += judges(run.world)
+    return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
+
+
+def _recipe(protocol: str | Recipe) -> Recipe:
+    if not isinstance(protocol, str):
+        return protocol
+    from fencelock.cluster.node.topology import recipe_of  # noqa: PLC0415
+
+    return recipe_of(protocol)
+
+
+class _LockRun:
+    """The phases of one run, and their state."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        seed: int,
+        plan: RunPlan,
+        settings: ProtocolSettings,
+        promise: Survival,
+        make_session: MakeSession,
+        workload: Workload,
+    ) -> None:
+        self.seed = seed
+        self.workload = workload
+        self.plan = plan
+        self.world = World(seed, plan.faults)
+        members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        for name in members:
+            node = self.world.add(name, recipe, member=True, settings=settings)
+            node.dated = plan.dated
+        server = settings.central_server or members[0]
+        crashing = members if plan.dated or promise.holds_by_session else members[-1:]
+        if promise.spares_server:
+            crashing = tuple(name for name in crashing if name != server)
+        self.server = address_of(server, "server")
+        self.proxies = tuple(address_of(name, "proxy") for name in members)
+        self.promise = promise
+        self.users = Users(
+            self.world,
+            plan,
+            self.proxies,
+            make_session,
+            ttl_ms=plan.ttl_ms if promise.sessions else 0,
+            levels=1 if promise.leases else LEVELS,
+            users=(workload.user, *workload.others),
+        )
+        self.judge = workload.judge(
+            members,
+            self.users.addresses,
+            holds_end_with_node=promise.hold_ends_with_node,
+            clients=ClientView(self.world) if promise.sessions else None,
+            clocks_true=promise.clocks_true(plan.faults),
+        )
+        self.users.judge = self.judge
+        self.world.judges.append(self.judge)
+        self.nemesis = Nemesis(self.world, crashing)
+        self.adversary = Adversary(
+            self.world,
+            self.judge,
+            Random(f"{seed}/adversary"),
+            plan.strikes_every_ms,
+            plan.ttl_ms,
+        )
+        self.world.may_die_in_sync = frozenset(crashing)
+
+    def play(self) -> None:
+        """Go through the phases.
+
+        Raises:
+            ViolationError: a judge saw a promise broken, or a role raised.
+
+        """
+        late = self.plan.late_start_ms * NS_PER_MS
+        late_comers = {f"{name}r" for name in self.users.dying}
+        for name in self.world.nodes:
+            start = self.world.streams.nodes.randint(0, late)
+            if name not in late_comers:
+                self.world.at(start, self.world.power_on, name)
+        self.users.begin()
+        self.nemesis.begin()
+        self.adversary.begin()
+        if self.plan.hunts_every_ms:
+            hunter = LeaderNemesis(self.world, tuple(Blow), self.plan.hunts_every_ms)
+            self.world.judges.append(hunter)
+            hunter.begin()
+        self.world.run(self.plan.chaos_ms * NS_PER_MS)
+        self.nemesis.heal()
+        if self.plan.safety_only:
+            self.world.run(self.world.time + AFTER_MS * NS_PER_MS)
+            return
+        self.users.finish()
+        self._wait(self.plan.served_ms, lambda: not self.users.waiting())
+        self._demand_single_grants()
+        judge_progress(self.users.contenders(), self.plan.served_ms)
+        if self.plan.audit:
+            self._audit()
+        if self.promise.holds_by_session:
+            self._end_sessions()
+        self._demand_grants()
+
+    def _wait(self, most_ms: int, done: Callable[[], bool]) -> None:
+        end = self.world.time + most_ms * NS_PER_MS
+        while self.world.time < end and not done():
+            self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
+
+    def _audit(self) -> None:
+        address = address_of("auditor", "auditor")
+
+        def cast(seat: NodeContext) -> RoleSet:
+            del seat
+            arguments = {"proxies": self.proxies, "table": self.promise.table}
+            return RoleSet((Spawn(address, Auditor, arguments),))
+
+        node = self.world.add("auditor", cast, member=False)
+        self.world.power_on(node.name)
+        auditor: Any = self.world.role_at(address)
+        self._wait(self.plan.drained_ms, lambda: not auditor.left)
+        judge_drain(auditor.left, self.plan.drained_ms)
+
+    def _end_sessions(self) -> None:
+        """Close every client, and check that nothing is held in an ended session."""
+        self.users.close()
+
+        def held() -> dict[str, Any]:
+            server: Any = self.world.role_at(self.server)
+            return dict(server.held)
+
+        self._wait(self.plan.drained_ms, lambda: not held())
+        judge_freed(held(), self.plan.drained_ms)
+
+    def _demand_single_grants(self) -> None:
+        twice = self.world.marks["proxy.granted_twice"]
+        if twice:
+            raise ViolationError(
+                f"mutual exclusion: a node was granted what it held, {twice} times"
+            )
+
+    def _demand_grants(self) -> None:
+        enough = len(self.users.contenders()) + self.plan.grants_min
+        if self.judge.grants < enough:
+            raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")

@@ -1,0 +1,211 @@
+"""A workload of semaphores in place of locks, and its judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencelock.actors.api.message import Granted, Refused, Release
+from fencelock.actors.api.name import object_name, plain_name, titled
+from fencelock.actors.api.object_request import PartRequest, PermitRequest
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.role import Host
+from fencelock.actors.session.message import HoldsLost
+from fencelock.actors.table.message import Queued
+from fencelock.verification.simulation.judge import JudgedHold
+from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
+from fencelock.verification.simulation.run import Workload
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import LockUser
+
+PERMITS = 3
+"""Permits of each semaphore: few, so that claims of one to three permits meet in queues."""
+
+PART_SHARE = 0.5
+"""Share of releases that give back a part of a hold."""
+
+Key = tuple[str, str, int]
+"""A claim in the log: its session, owner and number."""
+
+
+class PermitUser(LockUser):
+    """Wants some permits of one semaphore of a few, holds them, and gives them back in parts."""
+
+    def __init__(
+        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
+    ) -> None:
+        names = tuple(object_name(SEMAPHORE, lock) for lock in locks)
+        options["levels"] = 1
+        super().__init__(address, host, locks=names, **options)
+
+    def _ask(self, wait_ms: int | None) -> Send:
+        acquire = AcquirePermits(
+            semaphore=plain_name(self.lock),
+            permits=PERMITS,
+            amount=self.random.randint(1, PERMITS),
+            owner=self.owner,
+            wait_ms=wait_ms,
+        )
+        return Send(self.session, acquire)
+
+    def _leave(self) -> Effects:
+        if self.random.random() >= PART_SHARE:
+            return super()._leave()
+        self.mood = self.mood.LEAVES
+        part = ReleasePermits(
+            semaphore=plain_name(self.lock),
+            fence=self.fence,
+            amount=self.random.randint(1, self.levels),
+            owner=self.owner,
+        )
+        return [Send(self.session, part), Observe("contender.gives_back_a_part")]
+
+
+class PermitJudge(LogJudge):
+    """Judges one run of objects that have permits.
+
+    - Capacity: all permits that contenders may believe to hold are no more than there are.
+    - Fences: each hold has a different fence.
+    - Wants: a contender is granted the permits that it asked for, and nothing else.
+    - Upgrades: a hold never gets more permits than it was granted with.
+    - Order: in the log, no claim is granted before an earlier one that still waits.
+
+    As for locks, capacity is judged only where clocks keep to their bounds.
+    """
+
+    capacity = PERMITS
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.asked: dict[Address, PermitRequest] = {}
+        self.amounts: dict[Address, int] = {}
+        """The permits of each contender that holds some."""
+        self.sequence = self.log = LogOrder()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Watch outcomes of the log, and contenders that enter, leave and want."""
+        self.note_progress(delivered)
+        self._note_holds(delivered, effects)
+        event, contender = delivered.event, delivered.to
+        match event:
+            case SlotOutcomes(slot=slot, outcomes=outcomes):
+                self.log.applied(slot, outcomes)
+            case HoldsLost():
+                self._lose(delivered.node, event)
+            case Granted() if contender in self.contenders:
+                self._enter(delivered, event)
+            case Refused() if contender in self.contenders:
+                self.asked.pop(contender, None)
+            case _:
+                pass
+        if contender not in self.contenders:
+            return
+        for effect in effects:
+            match effect:
+                case Send(message=PermitRequest() as acquire):
+                    self.asked[contender] = acquire
+                case Send(message=PartRequest() as release):
+                    self._give_back(contender, release.amount)
+                case Send(message=Release()):
+                    self._give_back(contender, self.capacity)
+                case _:
+                    pass
+
+    def left(self, client: str) -> None:
+        """End all wants and holds of ``client``, which died or closes."""
+        for user in [user for user in self.asked if node_of(user) == client]:
+            del self.asked[user]
+        for user in [user for user in self.amounts if node_of(user) == client]:
+            self._give_back(user, self.capacity)
+
+    def _enter(self, delivered: Delivery, granted: Granted) -> None:
+        contender, lock = delivered.to, granted.lock
+        asked = self.asked.pop(contender, None)
+        if asked is None or asked.lock != lock or not self._fits(asked, granted):
+            raise ViolationError(f"{contender} was granted {granted!r}, and wanted {asked!r}")
+        self.grants += 1
+        mine = self.inside.get(contender)
+        if mine is not None and (mine.lock, mine.fence) == (lock, granted.fence):
+            if asked.amount > self.amounts[contender]:
+                raise ViolationError(f"upgrade: {contender} held less than {granted!r} says")
+            return  # It acquires again what it holds.
+        before = self.fences.setdefault(lock, {}).setdefault(granted.fence, contender)
+        if before != contender:
+            raise ViolationError(f"fences: {contender} has {granted!r}, as {before} had before")
+        believed = self._given.get(contender)
+        hold = JudgedHold(contender, lock, granted.fence, delivered.time, "", 0, believed)
+        if not self._believes(hold):
+            raise ViolationError(f"belief: {contender} cannot rely on {granted!r}")
+        others = {
+            user: self.amounts[user]
+            for user, other in sorted(self.inside.items())
+            if other.lock == lock and self.may_be_inside(other)
+            for user in (Address(user),)
+        }
+        if self.clocks_true and sum(others.values()) + asked.amount > self.capacity:
+            held = ", ".join(f"{user} holds {amount}" for user, amount in others.items())
+            raise ViolationError(f"capacity: {contender} was granted {granted!r} while {held}")
+        self.inside[contender] = hold
+        self.amounts[contender] = asked.amount
+
+    def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
+        """Return whether ``granted`` is the grant that was asked for."""
+        return asked.amount == granted.count
+
+    def _give_back(self, contender: Address, amount: int) -> None:
+        left = self.amounts.pop(contender, 0) - amount
+        if left > 0:
+            self.amounts[contender] = left
+        else:
+            self.inside.pop(contender, None)
+
+    def _lose(self, client: str, lost: HoldsLost) -> None:
+        for loss in lost.losses:
+            self.losses += 1
+            for hold in list(self.inside.values()):
+                if (node_of(hold.contender), hold.lock, hold.fence) == (
+                    client,
+                    loss.lock,
+                    loss.fence,
+                ):
+                    self._give_back(hold.contender, self.capacity)
+
+
+class LogOrder(SlotSequence[tuple[Message, ...]]):
+    """Judges the order of grants in the log, from the outcomes of each slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues: dict[str, list[Key]] = {}
+        self.granted: set[int] = set()
+        """The fences of all grants."""
+
+    def _judge(self, outcomes: tuple[Message, ...], /) -> None:
+        for outcome in outcomes:
+            if not isinstance(outcome, Queued | Granted | Refused):
+                continue
+            key = (outcome.session, outcome.owner, outcome.request)
+            queue = self.queues.setdefault(outcome.lock, [])
+            if isinstance(outcome, Queued):
+                if key not in queue:
+                    queue.append(key)
+            elif isinstance(outcome, Granted):
+                self._judge_grant(outcome, key, queue)
+            elif key in queue:
+                queue.remove(key)
+
+    def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
+        if granted.fence in self.granted:
+            return  # It holds it already: the outcome of a repetition, or of another acquire.
+        if queue and queue[0] != key:
+            name = titled(granted.lock)
+            raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")
+        self.granted.add(granted.fence)
+        if queue:
+            del queue[0]
+
+
+SEMAPHORES = Workload(PermitUser, PermitJudge)

@@ -1,0 +1,33 @@
+"""The report of a violation by a judge that knows all invariants of a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fencelock.verification.simulation.violation import ViolationError
+
+
+class ViolationReport:
+    """Raises a violation, if its invariant is judged in this run.
+
+    Args:
+        invariants: the invariants, in words, by number.
+        judged: the invariants to judge, by number, or None for all. Leaving some out shows what the
+            others detect by themselves.
+
+    """
+
+    def __init__(self, invariants: Mapping[str, str], judged: frozenset[str] | None = None) -> None:
+        assert judged is None or judged <= invariants.keys()
+        self.invariants = invariants
+        self.judged = judged
+
+    def __call__(self, number: str, told: str) -> None:
+        """Report that the invariant ``number`` is broken.
+
+        Raises:
+            ViolationError: the invariant is judged.
+
+        """
+        if self.judged is None or number in self.judged:
+            raise ViolationError(f"{number}, {self.invariants[number]}: {told}")

@@ -1,0 +1,285 @@
+"""The users of locks in a run: contenders behind a client's session, which reports losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import Enum
+from itertools import count
+from random import Random
+from typing import NamedTuple
+
+from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
+from fencelock.actors.api.session_message import Unlocking
+from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.message import (
+    Address,
+    Instant,
+    Local,
+    Timer,
+    address_of,
+    local,
+    node_of,
+    timer,
+)
+from fencelock.actors.role import Host, Role
+from fencelock.actors.session.message import HoldsLost, Suspected
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.topology import NodeContext, Recipe
+
+HOLD_MS_MAX = 150
+REST_MS_MAX = 250
+WAIT_MS_MAX = 2_000
+LEVELS = 2
+"""The most holds of a contender that enters a lock again."""
+REENTRY_SHARE = 0.3
+LONG_SHARE = 0.5
+"""Share of holds that last so long that their session may end meanwhile."""
+
+
+class Mood(Enum):
+    """The state of a contender."""
+
+    RESTS = "rests"
+    WANTS = "wants"
+    HOLDS = "holds"
+    LEAVES = "leaves"
+    DONE = "is done"
+
+
+@local
+class Finish(Local):
+    """The faults are over: get a lock once more, without limit, release it, and be done.
+
+    A proposer of the log finishes one more request, and deposes no leader any more.
+    """
+
+
+@local
+class Bereft(Local):
+    """The hold under that fence was lost."""
+
+    lock: str
+    fence: int
+
+
+@timer
+class Rested(Timer):
+    """Request a lock, if this is still the ``turn``."""
+
+    turn: int
+
+
+@timer
+class Used(Timer):
+    """Release the hold, if this is still the ``turn``."""
+
+    turn: int
+
+
+Met = Finish | Bereft | Rested | Used | Granted | Refused | Released
+
+
+class LockUser(Role[Met]):
+    """Wants one lock of a few, holds it for a while, releases it, rests, and again.
+
+    Args:
+        session: the client's session, on the same node.
+        owner: its owner name in that client.
+        locks: the names to choose from.
+        random: decides its choices and the lengths of waits, holds and rests.
+        lease_ms: time that its holds outlive its client's silence, or 0 if there is no such limit;
+            with one it sometimes holds for longer.
+        levels: limit of its holds of a lock at once; with more than one it sometimes
+            enters again.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        session: Address,
+        owner: str,
+        locks: tuple[str, ...],
+        random: Random,
+        lease_ms: int = 0,
+        levels: int = 1,
+    ) -> None:
+        super().__init__(address, host)
+        self.lease_ms = lease_ms
+        self.most = levels
+        self.session, self.owner = session, owner
+        self.locks, self.random = locks, random
+        self.mood = Mood.RESTS
+        self.lock = ""
+        self.fence = 0
+        self.levels = 0
+        """The number of its holds of the lock."""
+        self.turn = 0
+        self.finishing = False
+        self.served = False
+        """Whether a lock was granted since `Finish` came."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Pause before the first request."""
+        del now
+        return self._rest()
+
+    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
+        """Go on to the contender's next action."""
+        del sender, now
+        match event:
+            case Finish():
+                self.finishing = True
+                return self._want() if self.mood is Mood.RESTS else ()
+            case Rested():
+                return self._want() if self._is_current(event.turn, Mood.RESTS) else ()
+            case Used():
+                return self._leave() if self._is_current(event.turn, Mood.HOLDS) else ()
+            case Granted():
+                return self._on_granted(event)
+            case Bereft():
+                return self._on_bereft(event)
+            case Refused():
+                return self._on_end(left=0)
+            case Released():
+                return self._on_end(left=event.count)
+
+    def _is_current(self, turn: int, mood: Mood) -> bool:
+        return turn == self.turn and mood is self.mood
+
+    def _want(self) -> Effects:
+        self.turn += 1
+        self.mood = Mood.WANTS
+        self.lock = self.random.choice(self.locks)
+        limit = self.random.choice((None, None, None, 0, self.random.randint(1, WAIT_MS_MAX)))
+        wait_ms = None if self.finishing else limit
+        return [self._ask(wait_ms), Observe("contender.wants")]
+
+    def _ask(self, wait_ms: int | None) -> Send:
+        acquire = Acquire(lock=self.lock, owner=self.owner, wait_ms=wait_ms, limit=self.most)
+        return Send(self.session, acquire)
+
+    def _on_granted(self, granted: Granted) -> Effects:
+        if self.mood is not Mood.WANTS or granted.lock != self.lock:
+            return [Observe("contender.granted_out_of_turn")]  # A judge has seen it.
+        self.fence, self.levels = granted.fence, granted.count
+        self.served = self.finishing
+        twice = self.most > 1 and self.random.random() < REENTRY_SHARE
+        if twice and self.levels < self.most:
+            return [self._ask(None), Observe("contender.enters_again")]
+        self.mood = Mood.HOLDS
+        may = self.lease_ms > 0 and not self.finishing
+        longer = may and self.random.random() < LONG_SHARE
+        most = 2 * self.lease_ms if longer else HOLD_MS_MAX
+        return [Wake(self.random.randint(0, most), Used(turn=self.turn))]
+
+    def _on_bereft(self, bereft: Bereft) -> Effects:
+        if self.mood is not Mood.HOLDS or (bereft.lock, bereft.fence) != (self.lock, self.fence):
+            return [Observe("contender.lost_while_leaving")]  # The answer is in flight.
+        return [Observe("contender.bereft"), *self._on_end(left=0)]
+
+    def _leave(self) -> Effects:
+        self.mood = Mood.LEAVES
+        release = Release(lock=self.lock, fence=self.fence, owner=self.owner)
+        return [Send(self.session, release)]
+
+    def _on_end(self, left: int) -> Effects:
+        """Go on after the end of a wait or a hold; ``left`` holds of the lock are left."""
+        self.levels = left
+        if self.mood is Mood.LEAVES and left:
+            return self._leave()
+        if self.mood in {Mood.LEAVES, Mood.HOLDS} and self.served:
+            self.mood = Mood.DONE
+            return ()
+        return self._rest() if self.mood in {Mood.WANTS, Mood.LEAVES, Mood.HOLDS} else ()
+
+    def _rest(self) -> Effects:
+        self.mood = Mood.RESTS
+        return [Wake(self.random.randint(1, REST_MS_MAX), Rested(turn=self.turn))]
+
+
+class Herald(Role[Unlocking | Suspected | HoldsLost]):
+    """Notifies the contenders of its node of losses; the session's watcher, which judges see."""
+
+    def handle(
+        self,
+        sender: Address,
+        event: Unlocking | Suspected | HoldsLost,
+        now: Instant,
+    ) -> Effects:
+        """Pass losses on."""
+        del sender, now
+        match event:
+            case Unlocking():
+                return [Observe("herald.unlocking")]
+            case Suspected():
+                return [Observe("herald.suspected")]
+            case HoldsLost():
+                node = node_of(self.address)
+                return [
+                    Send(address_of(node, loss.owner), Bereft(lock=loss.lock, fence=loss.fence))
+                    for loss in event.losses
+                ]
+
+
+MakeSession = Callable[[NodeContext, tuple[Address, ...]], Spawn]
+"""Makes a client's role ``session``, from its context and the proxies it may use."""
+
+
+class ClientPlan(NamedTuple):
+    """One client: the common options of its users, and the role of each user by its name."""
+
+    proxies: tuple[Address, ...]
+    owners: Mapping[str, type[LockUser]]
+    locks: tuple[str, ...]
+    make_session: MakeSession
+    ttl_ms: int = 0
+    """TTL of its session, where the cluster has sessions; 0 where it has not."""
+    levels: int = 1
+    """Limit of an owner's holds of a lock at once."""
+
+    def recipe(self) -> Recipe:
+        """Return the roles of such a node: one session, and a contender for each owner.
+
+        It lives once: a second start has no roles, as a new process is not the one that died.
+        """
+        lives = count(1)
+        return lambda seat: self._cast(seat) if next(lives) == 1 else RoleSet(())
+
+    def _cast(self, seat: NodeContext) -> RoleSet:
+        session = self.make_session(seat, self.proxies)
+        contenders = tuple(
+            Spawn(
+                address_of(seat.node, owner),
+                user,
+                {
+                    "session": session.address,
+                    "owner": owner,
+                    "locks": self.locks,
+                    "random": Random(f"{seat.boot}/{owner}"),
+                    "lease_ms": self.ttl_ms,
+                    "levels": self.levels if self.ttl_ms else 1,
+                },
+            )
+            for owner, user in self.owners.items()
+        )
+        if not self.ttl_ms:
+            return RoleSet((session, *contenders))
+        watcher = Spawn(address_of(seat.node, WATCHER), Herald)
+        arguments = {**session.arguments, "watcher": watcher.address, "ttl_ms": self.ttl_ms}
+        return RoleSet((watcher, replace(session, arguments=arguments), *contenders))
+
+
+WATCHER = "watcher"
+"""The role of a client's node that receives the events of its session."""
+
+
+def client_session(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    """Return the product's own session of a client: `ClientSession`."""
+    from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
+
+    arguments = {"session": seat.node, "endpoints": proxies, "random": seat.random}
+    return Spawn(address_of(seat.node, "session"), ClientSession, arguments)
