@@ -204,13 +204,14 @@ def test_a_watcher_that_was_paused_for_long_begins_anew_with_the_present_leader(
 
 
 def test_watchers_learn_that_a_killed_leader_leads_no_more(members: NodeProcesses) -> None:
-    with connected(members) as client, process(LEADER, members) as leader:
-        assert leader.stdout is not None
+    with connected(members) as client:
         watch = client.election("s").watch()
         assert next(watch) is None
-        fence = int(leader.stdout.readline())
-        assert watch.get(PATIENCE_S) == fencelock.Leader("killed", fence)
-        leader.kill()
+        with process(LEADER, members) as leader:
+            assert leader.stdout is not None
+            fence = int(leader.stdout.readline())
+            assert watch.get(PATIENCE_S) == fencelock.Leader("killed", fence)
+            leader.kill()
         assert watch.get(PATIENCE_S) is None
         with client.election("s").lead("next") as term:
             assert watch.get(PATIENCE_S) == fencelock.Leader("next", term.fence)
