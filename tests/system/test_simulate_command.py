@@ -35,6 +35,15 @@ def test_a_clean_sweep_ends_with_a_summary_and_exits_with_0() -> None:
         assert row in result.output
 
 
+def test_a_transcript_is_printed_and_only_that_of_a_scene() -> None:
+    result = runner.invoke(app, ["--transcript", "acquire"])
+    assert result.exit_code == 0
+    assert result.output.startswith("One acquire and one release of a free lock")
+
+    other = runner.invoke(app, ["--transcript", "release"])
+    assert str(other.exception) == "--transcript is 'release', there are acquire, leader-death"
+
+
 def test_the_log_alone_can_be_swept_and_only_paxos_has_one() -> None:
     result = runner.invoke(app, ["--log", "--seeds", "5..6"])
     assert result.exit_code == 0

@@ -51,6 +51,16 @@ _Members = Annotated[
 ]
 
 
+_Transcript = Annotated[
+    str,
+    typer.Option(
+        "--transcript",
+        help="Print every event and effect of a short scene of paxos: acquire or leader-death.",
+        metavar="SCENE",
+    ),
+]
+
+
 _Journal = Annotated[
     bool, typer.Option(help="central: give the server a journal, and also crash it.")
 ]
@@ -77,6 +87,7 @@ def simulate(
     judged: _Judged = False,
     objects: _Objects = "",
     members: _Members = False,
+    transcript: _Transcript = "",
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -96,11 +107,16 @@ def simulate(
 
       [cyan]fencelock simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
 
+      [cyan]fencelock simulate --transcript leader-death[/cyan]
+
     """
     from fencelock.cluster.node.node import check_assertions  # noqa: PLC0415 (sockets)
     from fencelock.verification.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
     check_assertions()
+    if transcript:
+        typer.echo(_transcript(transcript), nl=False)
+        return
     settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, log=log, judged=judged)
@@ -118,6 +134,14 @@ def simulate(
     if not log and not judged and not members:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
     _many(console, runs, range(first, last + 1), workers)
+
+
+def _transcript(name: str) -> str:
+    from fencelock.verification.simulation.transcript import SCENES  # noqa: PLC0415
+
+    if name not in SCENES:
+        raise ConfigError(f"--transcript is {name!r}, there are {', '.join(SCENES)}")
+    return SCENES[name].text()
 
 
 def seed_range(text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from fencelock.actors.effect import Effects
-from fencelock.actors.message import Instant
+from fencelock.actors.message import Address, Instant
 from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.streams import Streams
 from fencelock.verification.simulation.trace import Delivery
@@ -33,6 +33,7 @@ class Environment(Protocol):
     marks: Counter[str]
     fault_counts: Counter[str]
     judges: list[Judge]
+    begin_watchers: list[Callable[[Address, Effects], None]]
     members: tuple[str, ...]
     may_found: bool
     groups: dict[int, str]

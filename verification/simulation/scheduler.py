@@ -129,6 +129,12 @@ class SimulatedScheduler(Scheduler):
 
         role_slot.handle = handle
 
+    def _begin(self, role_slot: RoleSlot) -> None:
+        super()._begin(role_slot)
+        _, effects = self._performing[-1]
+        for watch in self.machine.world.begin_watchers:
+            watch(role_slot.address, effects)
+
     def _write(self, role_slot: RoleSlot, records: Sequence[Message | Mark | None]) -> None:
         super()._write(role_slot, records)
         name, disk = role_slot.name, self.machine.disk

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.node.topology import ProtocolSettings, Recipe
 from fencelock.verification.simulation.environment import Judge
@@ -52,6 +53,8 @@ class World:
         self.judges: list[Judge] = []
         self.disk_watchers: list[Callable[[str], None]] = []
         """Called with each node whose disk was replaced by another one."""
+        self.begin_watchers: list[Callable[[Address, Effects], None]] = []
+        """Called with the effects of the first turn of each role."""
         self.members: tuple[str, ...] = ()
         self.nodes: dict[str, SimulatedNode] = {}
         self.links = SimulatedLinks(self.nodes, self.streams.nodes, self.after)
