@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from itertools import groupby, starmap
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
 from fencelock.actors.effect import (
@@ -229,16 +229,18 @@ def compact(value: Any) -> str:
             return value if value and value.isprintable() and " " not in value else repr(value)
         case bytes():
             return compact(read_command(value))
+        case _ if _is_tuple(value):
+            return f"[{', '.join(map(compact, value))}]"
         case _:
-            of = cast("type[Any]", type(value))
-            return _compact_items(value) if of is tuple else _compact_fields(value, of)
+            return _compact_fields(value)
 
 
-def _compact_items(items: Iterable[Any]) -> str:
-    return f"[{', '.join(compact(item) for item in items)}]"
+def _is_tuple(value: object) -> bool:
+    return type(value) is tuple
 
 
-def _compact_fields(value: Any, of: type[Any]) -> str:
+def _compact_fields(value: object) -> str:
+    of = type(value)
     shown = [
         f"{name}={compact(field)}"
         for name, parameter in inspect.signature(of).parameters.items()
