@@ -14,6 +14,10 @@ knows a group replies with it (`GroupConfig`), whether it is a founder, a later 
 observer. A node without a group also asks those that contact it. The first configured node *founds*
 a group, once it may, and once all others follow its journal (`JoinAck`).
 
+A node that runs on an old copy of its journal must not vote, and one other member may be all that
+knows: the later life may have voted with that member alone. So the word of one member must do. But
+it must carry a proof, which only a copy of the journal can make (`Start`).
+
 Why there is one group. Nothing that a node can know shows that there is none: founders that lost
 their disks while they were cut off from members that joined later have the configuration of a new
 cluster, and reach the same nodes. So no state of nodes founds a group, but an act of an operator:
@@ -92,6 +96,7 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
+from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.message import node_of as node_at
 from fencelock.actors.proxy.message import Relay, Relayed
@@ -182,11 +187,12 @@ class Bootstrap(Role[BootstrapEvent]):
           later (`VotersChanged`), if ``grows``.
         latest-start-votes: a registered journal votes after every other member has confirmed that
           it knows of no later start of it, or was silent for `GREET_MS`. It stops when any member
-          knows of one, in this life and in all later ones.
+          proves that there was one, in this life and in all later ones.
 
     Args:
         members: all configured members, sorted.
         journal: the id of this node's journal, 1 or more.
+        secret: the secret of that journal. It never leaves the journal and its copies.
         boot: the id of this life of the node.
         date_ms: the start of this life (ms since 1970).
         records: the journal of this role, oldest first.
@@ -206,13 +212,14 @@ class Bootstrap(Role[BootstrapEvent]):
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  (a line for each attribute)
         self,
         address: Address,
         host: Host,
         *,
         members: tuple[str, ...],
         journal: int,
+        secret: int,
         boot: int,
         date_ms: int,
         records: Sequence[Message],
@@ -245,7 +252,9 @@ class Bootstrap(Role[BootstrapEvent]):
         """The latest start of each other member, of its registered journal if there is a group."""
         self.former: dict[str, dict[int, None]] = {member: {} for member in self.others}
         """Journals that other members replaced before the group was founded."""
-        self.own = Start(journal, 1, boot)
+        self.secret = secret
+        self.own = Start.proven(journal, 1, boot, secret)
+        self.impossible = ImpossibleMessages(self.node)
         self.acked: dict[str, None] = {}
         """The members that confirmed this start."""
         self.followers: dict[str, int] = {}
@@ -273,6 +282,8 @@ class Bootstrap(Role[BootstrapEvent]):
         self.confirmed = False
         """Whether this journal may vote, if it is registered (latest-start-votes)."""
         self._recover(records)
+        self.first = self.own
+        """The start with which this life began. All earlier ones of this journal are before it."""
 
     def begin(self, now: Instant) -> Effects:
         """Record this start, announce it, and take all steps that are possible now."""
@@ -320,7 +331,7 @@ class Bootstrap(Role[BootstrapEvent]):
             case GroupConfig():
                 return self._on_config(member, event, now)
             case Superseded():
-                return self._on_superseded(event, now)
+                return self._on_superseded(sender, event, now)
 
     def summary(self) -> Summary:
         """Return whether this node votes, or why not yet."""
@@ -336,16 +347,19 @@ class Bootstrap(Role[BootstrapEvent]):
             match record:
                 case GroupConfig():
                     self.group = record
-                case Superseded():
+                case Superseded() if record.start.is_proven(self.secret):
                     self.later = record.start
                 case Started() if record.member == self.node:
-                    self.own = self.own._replace(incarnation=record.start.incarnation + 1)
+                    self._raise(record.start.incarnation + 1)
                 case Started() if record.member in self.former or self.grows:
                     self._note(record.member, record.start)
                 case _:
                     pass
         if self.group is not None:
             self._join_group()
+
+    def _raise(self, incarnation: int) -> None:
+        self.own = Start.proven(self.own.journal, incarnation, self.own.boot, self.secret)
 
     def _join_group(self) -> None:
         """Take the journals of the group for those that vote, unless it has changed them since."""
@@ -426,7 +440,7 @@ class Bootstrap(Role[BootstrapEvent]):
     def _on_renew(self) -> Effects:
         if self.standing is not JournalStatus.VOTER:
             return ()
-        self.own = self.own._replace(incarnation=self.own.incarnation + 1)
+        self._raise(self.own.incarnation + 1)
         return [*self._write(), *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
 
     def _on_link(self, event: LinkUp | LinkDown) -> Effects:
@@ -486,7 +500,7 @@ class Bootstrap(Role[BootstrapEvent]):
                     self.guests[node] = None
                     self._note_group(node, event)
                     return self._announce((node,)) if event.group else ()
-            case GroupConfig() if self.group is None and node in self.guests:
+            case GroupConfig() if self.group is not None or node in self.guests:
                 return self._on_config(node, event, now)
             case _:
                 pass
@@ -495,9 +509,9 @@ class Bootstrap(Role[BootstrapEvent]):
     def _welcome(self, node: str, join: Join) -> Effects:
         """Answer a node that is no member: it learns, and may become one later."""
         assert self.group is not None
-        to = bootstrap_of(node)
-        known = join.group == self.group.group
-        sent = [] if known else [Send(to, self._config_for(node, join.start.boot))]
+        to, config = bootstrap_of(node), self._config_for(node, join.start.boot)
+        known = join.group == self.group.group and not config.removed
+        sent = [] if known else [Send(to, config)]
         return [*sent, *self._confirm(to, join.start)]
 
     def _confirm(self, to: Address, start: Start) -> list[Effect]:
@@ -628,7 +642,7 @@ class Bootstrap(Role[BootstrapEvent]):
             return (Observe("bootstrap.config_ignored"),)
         if self.group is not None:
             same = config.group == self.group.group
-            return () if same else (Observe("bootstrap.other_group"),)
+            return self._on_removal(config) if same else (Observe("bootstrap.other_group"),)
         registered = journals_of(config)
         first = names[0] if names else ""
         mine = registered.get(self.node) == self.own.journal
@@ -640,11 +654,29 @@ class Bootstrap(Role[BootstrapEvent]):
         self._take(replace(config, to=0), now)
         return [*self._write(), *self._join(), *self._announce((member,)), *self._go_on(now)]
 
-    def _on_superseded(self, superseded: Superseded, now: Instant) -> Effects:
-        mine = superseded.to == self.own.boot and superseded.start.journal == self.own.journal
+    def _on_removal(self, config: GroupConfig) -> Effects:
+        """Learn that this node was removed, if it knows the members only from the founding.
+
+        A node with an empty journal may have its group from another such node.
+        """
+        assert self.group is not None
+        news = config.removed and not self.group.removed and not self.is_registered
+        if not news or self.journals != journals_of(self.group):
+            return ()
+        self.group = replace(self.group, removed=True)
+        return [*self._write(), *self._tell(votes=False, why=self._why_not())]
+
+    def _on_superseded(self, sender: Address, superseded: Superseded, now: Instant) -> Effects:
+        later = superseded.start
+        mine = superseded.to == self.own.boot and later.journal == self.own.journal
         if not mine or self.later is not None:
             return (Observe("bootstrap.superseded_ignored"),)
-        self.later = superseded.start
+        # Without a disk, the journal of each life is a new one, which has no later start.
+        proven = self.durable and later.is_proven(self.secret)
+        if not proven or not self.first.is_before(later):
+            text = f"a later start of the journal of {self.node}, which that journal did not make"
+            return self.impossible.report(sender, "bootstrap.impossible_start", text, now)
+        self.later = later
         written = self._write()
         if self.standing is not JournalStatus.VOTER and not self.confirmed:
             return [*written, *self._go_on(now)]

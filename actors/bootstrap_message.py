@@ -9,7 +9,10 @@ from typing import NamedTuple
 from fencelock.actors.message import Local, Message, local, message
 
 NUMBER_MAX = 1 << 63
-"""Journal ids, incarnations, boots and groups stay below it."""
+"""Journal ids, incarnations, boots, proofs and groups stay below it."""
+
+SECRET_BYTES = 16
+"""Length of the secret of a journal (bytes)."""
 
 
 class Founding(Enum):
@@ -33,16 +36,31 @@ class Start(NamedTuple):
     ``incarnation`` rises with every start from ``journal``, and now and then in between;
     ``boot`` is drawn anew at every start. So of two copies of a journal that were both
     started, at least one has a lower incarnation, or the same one with another boot.
+
+    Only a node with a copy of the journal can compute ``proof``, which needs the journal's secret.
+    So a node believes no start of its own journal that another node has invented.
     """
 
     journal: int
     incarnation: int
     boot: int
+    proof: int = 0
+
+    @classmethod
+    def proven(cls, journal: int, incarnation: int, boot: int, secret: int) -> Start:
+        """Return a start with its proof."""
+        return cls(journal, incarnation, boot, _proof_of(secret, incarnation, boot))
+
+    def is_proven(self, secret: int) -> bool:
+        """Return whether this start was made with a copy of the journal that has ``secret``."""
+        return self.proof == _proof_of(secret, self.incarnation, self.boot)
 
     @property
     def is_sound(self) -> bool:
         """Whether all numbers are within their limits."""
-        return all(0 < number < NUMBER_MAX for number in self)
+        journal, incarnation, boot, proof = self
+        numbers = all(0 < number < NUMBER_MAX for number in (journal, incarnation, boot))
+        return numbers and 0 <= proof < NUMBER_MAX
 
     def is_before(self, other: Start) -> bool:
         """Return whether ``other`` shows that this start is of an old copy of its journal."""
@@ -150,6 +168,12 @@ class StartVoting(Local):
 @local
 class StopVoting(Local):
     """Do not vote or stand for election again in this life. From `Bootstrap` to roles that vote."""
+
+
+def _proof_of(secret: int, incarnation: int, boot: int) -> int:
+    key = secret.to_bytes(SECRET_BYTES)
+    hashed = blake2b(f"{incarnation:x} {boot:x}".encode(), key=key, digest_size=8).digest()
+    return int.from_bytes(hashed) >> 1
 
 
 def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:

@@ -86,6 +86,7 @@ def log_roles(
     *,
     records: Sequence[Message] | None,
     journal: int,
+    secret: int,
     boot: int,
     date_ms: int,
     founding: Founding = Founding.NO,
@@ -102,6 +103,7 @@ def log_roles(
         machine: an empty machine; the journal is applied to it.
         records: the journal, oldest first for each role; None for a node without a disk.
         journal: the id of that journal.
+        secret: its secret.
         boot: the id of this life of the node; without a disk, it replaces ``journal``.
         date_ms: the start of this life (ms since 1970).
         founding: whether an operator wants a new group.
@@ -128,6 +130,7 @@ def log_roles(
     arguments = {
         "members": tuple(sorted(members)),
         "journal": identity,
+        "secret": secret,
         "boot": boot,
         "date_ms": date_ms,
         "records": records or (),

@@ -28,7 +28,13 @@ from fencelock.cluster.log import note
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.event_log import EventLog
 from fencelock.cluster.node.storage.directory import JournalDamagedError
-from fencelock.cluster.node.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
+from fencelock.cluster.node.storage.journal import (
+    SEGMENT_BYTES_MAX,
+    STREAM,
+    Journal,
+    JournalId,
+    claim,
+)
 from fencelock.cluster.node.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
@@ -156,7 +162,7 @@ class Node:
     ) -> Self:
         keys = None if config.keys is None else node_keys(config.keys, node_id)
         boot = secrets.randbits(63)
-        records, journal_id = _records_of(journal, config, node_id)
+        records, identity = _records_of(journal, config, node_id)
         seat = NodeContext(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
@@ -168,13 +174,14 @@ class Node:
             settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
             journal=records,
             rights=None if keys is None else keys.rights,
-            journal_id=journal_id,
+            journal_id=identity.id,
+            journal_secret=identity.secret,
             founding=founding,
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
         hub = _hub(config, node_id, boot, keys, counters, spins=spins)
-        _log_start(config, node_id, journal, records, journal_id)
+        _log_start(config, node_id, journal, records, identity.id)
         unheard = hub.unheard if config.protocol in VOTING else list[str]
         try:
             dispatcher = Dispatcher(
@@ -398,13 +405,13 @@ def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
 
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
-) -> tuple[dict[str, tuple[Message, ...]], int]:
+) -> tuple[dict[str, tuple[Message, ...]], JournalId]:
     """Return the records of ``journal`` by role, and its id, if it belongs to this node."""
     if journal is None:
-        return {}, 0
+        return {}, JournalId(0, 0)
     found = journal.take_records()
-    identity = identity_of(config, node_id, founded=_is_founded(config, found))
-    journal_id = claim(journal, found, identity)
+    owner = identity_of(config, node_id, founded=_is_founded(config, found))
+    identity = claim(journal, found, owner)
     records = {role: tuple(_decoded(records)) for role, records in found.items() if role != STREAM}
     if config.protocol == "paxos":
         everything = [record for of in records.values() for record in of]
@@ -416,7 +423,7 @@ def _records_of(
                 f"have, such as {wrong[0].why}. Run fencelock repair --id {node_id}, which "
                 "explains and removes them"
             )
-    return records, journal_id
+    return records, identity
 
 
 def check_usable(folder: Path, node_id: str, records: Sequence[Message]) -> None:

@@ -198,7 +198,7 @@ def _make(
             shutil.rmtree(folder, ignore_errors=True)
             journals[node] = Journal.open(folder)
         voters = tuple(
-            Voter(node, claim(journal, {}, identity_of(config, node)))
+            Voter(node, claim(journal, {}, identity_of(config, node)).id)
             for node, journal in sorted(journals.items())
         )
         founded_ms = time.time_ns() // 1_000_000

@@ -122,6 +122,8 @@ class NodeContext:
     """The rights of each key; None where no keys are used."""
     journal_id: int = 0
     """The random id of that journal, or 0 if there is none."""
+    journal_secret: int = 0
+    """The secret of that journal, with which its starts are proven."""
     founding: Founding = Founding.NO
     """Whether an operator wants a new group (`paxos`, `bakery`)."""
 
@@ -207,6 +209,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     bootstrap = {
         "members": seat.nodes,
         "journal": seat.journal_id,
+        "secret": seat.journal_secret,
         "boot": seat.boot,
         "date_ms": date_ms,
         "records": founded,
@@ -361,6 +364,7 @@ def paxos(seat: NodeContext) -> RoleSet:
         machine,
         records=None if memory else seat.records,
         journal=seat.journal_id,
+        secret=seat.journal_secret,
         boot=seat.boot,
         date_ms=seat.first_stamp // US_PER_MS,
         founding=seat.founding,

@@ -63,13 +63,15 @@ DATE_MS = 1_800_000_000_000
 LISTENER = PROXY = address_of("x", "proxy")
 ACCEPTOR = address_of("x", "acceptor")
 JOURNALS = {"a": 1, "b": 2, "c": 3}
+SECRET = 1 << 100
 GROUP = 10
 """The group that ``a`` founds in its first life."""
 
 
 def start_of(node: str, *, journal: int = 0, incarnation: int = 1, boot: int = 0) -> Start:
     """The start of a node from its first journal, in its first life, unless told otherwise."""
-    return Start(journal or JOURNALS[node], incarnation, boot or 10 * JOURNALS[node])
+    known = JOURNALS[node]
+    return Start.proven(journal or known, incarnation, boot or 10 * known, SECRET)
 
 
 def group(to: int = 0, **journals: int) -> GroupConfig:
@@ -99,6 +101,7 @@ def bootstrap(
         HOST,
         members=tuple(members),
         journal=own.journal,
+        secret=SECRET,
         boot=own.boot,
         date_ms=DATE_MS,
         seat=seat,
@@ -420,7 +423,9 @@ def test_a_second_group_is_not_taken() -> None:
     assert receive(role, "a", other) == [Observe("bootstrap.other_group")]
 
 
-@pytest.mark.parametrize("start", [Start(0, 1, 1), Start(1, 0, 1), Start(1, 1, 1 << 63)])
+@pytest.mark.parametrize(
+    "start", [Start(0, 1, 1), Start(1, 0, 1), Start(1, 1, 1 << 63), Start(1, 1, 1, -1)]
+)
 def test_an_impossible_start_is_dropped(start: Start) -> None:
     role, _ = bootstrap("b")
 
@@ -444,6 +449,46 @@ def test_a_superseding_of_another_journal_or_life_is_ignored() -> None:
         Superseded(to=20, start=start_of("c", incarnation=7)),
     ):
         assert receive(role, "c", told) == ignored
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        Start(2, 1 << 40, 77),
+        Start(2, 1 << 40, 77, start_of("b").proof),
+        start_of("b", incarnation=7)._replace(boot=77),
+        start_of("b", boot=77),
+        start_of("b", incarnation=2),
+    ],
+    ids=["no proof", "of another start", "of another life", "an earlier life", "this life"],
+)
+def test_one_member_that_invents_a_later_start_stops_nobody(forged: Start) -> None:
+    role, _ = voter("b")
+
+    effects = receive(role, "c", Superseded(to=20, start=forged))
+
+    (notice,) = sent_notices(effects)
+    assert notice.level is Level.ERROR
+    assert notice.text.startswith("c sent a later start of the journal of b")
+    assert Observe("bootstrap.impossible_start") in effects
+    assert written(effects) == []
+    assert sent(effects, StopVoting) == []
+    assert role.standing is JournalStatus.VOTER
+
+
+def test_a_later_start_that_was_invented_counts_after_a_restart_no_more_than_before() -> None:
+    forged = Superseded(to=0, start=Start(2, 1 << 40, 77))
+    role, _ = bootstrap("b", records=[group(), forged])
+
+    effects = [*receive(role, "a", ack("b", "a")), *receive(role, "c", ack("b", "c"))]
+
+    assert seated(effects) == list(seat(group(), True))
+
+
+def test_without_a_disk_no_later_start_is_believed() -> None:
+    role, _ = bootstrap("b", durable=False)
+    effects = receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
+    assert Observe("bootstrap.impossible_start") in effects
 
 
 def test_without_a_disk_nothing_is_written() -> None:
@@ -629,6 +674,36 @@ def test_a_former_member_that_starts_empty_serves_nobody_until_it_is_a_member_ag
     role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
     back = role.handle(role.address, VotersChanged(voters=(Voter("a", 1), Voter("b", 8))), T0)
     assert [status.serves for status in sent(back, VotingStatus)] == [True]
+
+
+@pytest.mark.parametrize("knows", ["c", "z"])
+def test_a_former_member_that_has_the_group_from_another_empty_node_learns_that_it_was_removed(
+    knows: str,
+) -> None:
+    lost = start_of("b", journal=8, boot=80)
+    role, _ = bootstrap("b", start=lost, grows=True, founding=Founding.NO)
+    assert "b lost its journal" in why(receive(role, "a", group(80)))
+    peer, _ = bootstrap("c", records=[group()], grows=True)
+    peer.handle(peer.address, VotersChanged(voters=(Voter("c", 3), Voter("z", 4))), T0)
+
+    known = join("b", group=GROUP, start=lost)
+    (config,) = sent(peer.handle(bootstrap_of("b"), known, T0), GroupConfig)
+    effects = receive(role, knows, config)
+
+    (status,) = sent(effects, VotingStatus)
+    assert not status.serves
+    assert status.why.startswith("b was removed from group a of this cluster")
+    assert replace(config, to=0) in written(effects)
+    assert receive(role, knows, config) == []
+
+
+def test_a_member_believes_nobody_that_it_was_removed() -> None:
+    role, _ = voter("b")
+    assert receive(role, "c", replace(group(20), removed=True)) == []
+
+    learned, _ = bootstrap("b", records=[group()], start=start_of("b", journal=8), grows=True)
+    learned.handle(learned.address, VotersChanged(voters=(Voter("b", 2), Voter("c", 3))), T0)
+    assert receive(learned, "c", replace(group(20), removed=True)) == []
 
 
 def test_founding_again_takes_no_group_of_others_and_raises_the_fences() -> None:

@@ -88,6 +88,7 @@ def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
         LockMachine(),
         records=[record],
         journal=1,
+        secret=1,
         boot=1,
         date_ms=1,
         options=LogOptions(listener=LISTENER),

@@ -105,7 +105,7 @@ def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) 
         assert folder is not None
         journal = Journal.open(folder)
         found = journal.take_records()
-        journal_id = claim(journal, found, identity_of(config, node))
+        journal_id = claim(journal, found, identity_of(config, node)).id
         journal.close()
         records = {
             role: [decode(record) for record in records]

@@ -19,6 +19,8 @@ from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import Beat, Collected, MaxTicket, Merged
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
+from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of
+from fencelock.actors.bootstrap_message import Join, Start, Superseded
 from fencelock.actors.clock import STAMP_MAX, Clock
 from fencelock.actors.effect import Effect, Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
@@ -63,6 +65,36 @@ def test_a_far_stamp_stops_nobody(recipe: Recipe, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(clock, "AHEAD_US", STAMP_MAX)
     with pytest.raises(ViolationError, match=" broke"):
         serves_without(rogue, recipe)
+
+
+class InventsStarts(Bootstrap):
+    """Says of each member that it has started again from the same journal."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        effects = super().handle(sender, event, now)
+        if not isinstance(event, Join):
+            return effects
+        start = Start(event.start.journal, 1 << 40, 1)
+        return [*effects, Send(sender, Superseded(to=event.start.boot, start=start))]
+
+
+def invents_starts(spawn: Spawn) -> Spawn:
+    return replace(spawn, role=InventsStarts) if spawn.address == f"{ROGUE}/bootstrap" else spawn
+
+
+def all_vote_without(rogue: Recipe, recipe: Recipe) -> None:
+    harness = serves_without(rogue, recipe)
+    roles = [harness.world.role_at(bootstrap_of(name)) for name in harness.names]
+    assert [role.standing for role in roles] == [JournalStatus.VOTER] * 3
+
+
+@pytest.mark.parametrize("recipe", [bakery, paxos])
+def test_an_invented_start_stops_nobody(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    rogue = planted(recipe, invents_starts)
+    all_vote_without(rogue, recipe)
+    monkeypatch.setattr(Start, "is_proven", lambda *_: True)
+    with pytest.raises(AssertionError):
+        all_vote_without(rogue, recipe)
 
 
 class EndlessLeases(ClusterStatus):

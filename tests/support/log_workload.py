@@ -290,6 +290,7 @@ def logbook(
             LogCounter(),
             records=None if memory else seat.records,
             journal=seat.journal_id,
+            secret=seat.journal_secret,
             boot=seat.boot,
             date_ms=seat.first_stamp // 1_000,
             founding=seat.founding,

@@ -165,13 +165,15 @@ class GrowthMember:
             decode(one) for name, stream in found.items() if name != STREAM for one in stream
         ]
         loader = address_of(node, "loader")
+        identity = claim(self.journal, found, {"node": node})
         log = log_roles(
             node,
             MEMBERS,
             Random(boot),
             LockMachine(),
             records=records,
-            journal=claim(self.journal, found, {"node": node}),
+            journal=identity.id,
+            secret=identity.secret,
             boot=boot,
             date_ms=time.time_ns() // 1_000_000,
             founding=Founding.ONCE,

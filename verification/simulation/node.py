@@ -96,6 +96,7 @@ class SimulatedNode:
             settings=self.settings,
             journal=self.disk.records(),
             journal_id=self.disk.journal_id,
+            journal_secret=self.disk.journal_id,
             founding=Founding.NEW if self.world.may_found else Founding.NO,
         )
         self._judged(lambda: self.scheduler.open(self.recipe(seat)))

@@ -167,6 +167,7 @@ class _LogRun:
             machine,
             records=seat.records,
             journal=seat.journal_id,
+            secret=seat.journal_secret,
             boot=seat.boot,
             date_ms=seat.first_stamp // US_PER_MS,
             founding=seat.founding,

@@ -8,10 +8,11 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from loguru import logger
 
+from fencelock.actors.bootstrap_message import SECRET_BYTES
 from fencelock.cluster.node.storage.directory import (
     DirectoryLock,
     JournalDamagedError,
@@ -59,6 +60,16 @@ STREAM = "identity"
 
 JOURNAL = "journal"
 """The key of the journal's id in that record."""
+
+SECRET = "secret"
+"""The key of the journal's secret in that record."""
+
+
+class JournalId(NamedTuple):
+    """The random id of a journal, and its secret, which no other node learns."""
+
+    id: int
+    secret: int
 
 
 class Journal:
@@ -351,7 +362,7 @@ def _told(error: Exception) -> str:
 
 def claim(
     journal: Journal, found: Mapping[str, Sequence[bytes]], identity: Mapping[str, str]
-) -> int:
+) -> JournalId:
     """Return the id of ``journal`` if ``identity`` owns it; a new journal becomes its own.
 
     A node that uses another node's journal, or votes among other members than those it made
@@ -360,7 +371,7 @@ def claim(
 
     The id of a journal is drawn when it is made. A group registers the ids of its members'
     journals when it is bootstrapped, so that an empty journal is never taken for a lost one
-    (``actors/bootstrap.py``).
+    (``actors/bootstrap.py``). With its secret, the journal proves its starts there.
 
     Args:
         journal: open, with nothing appended yet.
@@ -374,11 +385,11 @@ def claim(
 
     """
     if not found:
-        journal_id = 1 + secrets.randbits(62)
-        record = {**identity, JOURNAL: f"{journal_id:x}"}
+        drawn = JournalId(1 + secrets.randbits(62), secrets.randbits(8 * SECRET_BYTES))
+        record = {**identity, JOURNAL: f"{drawn.id:x}", SECRET: f"{drawn.secret:x}"}
         journal.append([Entry(STREAM, json.dumps(record, sort_keys=True).encode())])
         journal.sync()
-        return journal_id
+        return drawn
     records = found.get(STREAM, ())
     known: dict[str, str] = json.loads(records[0]) if records else {}
     wrong = [
@@ -392,4 +403,4 @@ def claim(
             "that is its own. If that folder is lost, an empty one is safe: the node will serve "
             "and not vote, as long as the cluster knows the journal that was lost"
         )
-    return int(known[JOURNAL], 16)
+    return JournalId(int(known[JOURNAL], 16), int(known[SECRET], 16))
