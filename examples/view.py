@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fencelock import Contender, LockStatus, NodeStatus
-from fencelock.cluster.cli.asking import share_of
+from fencelock.cluster.cli.formatting import share_of
 from fencelock.cluster.cli.naming import object_named, object_shown
 
 

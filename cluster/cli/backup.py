@@ -15,25 +15,22 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from fencelock.actors.error import ConfigError, UnavailableError
-from fencelock.cluster.cli.asking import (
-    EXIT_NO_ANSWER,
+from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.locks import at_terminal
+from fencelock.cluster.cli.screen import confirm, say
+from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     TargetOptions,
     TimeoutOption,
     asking,
     asks_cluster,
 )
-from fencelock.cluster.cli.locks import at_terminal
-from fencelock.cluster.cli.screen import say
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
     from fencelock.actors.api.message import NodeStatus
-    from fencelock.cluster.cli.asking import Operator
+    from fencelock.cluster.client.client import Client
     from fencelock.cluster.node.storage.backup import BackupHeader
-
-EXIT_KEPT = 1
-"""The operator did not confirm: nothing was changed."""
 
 AGAIN_S = 0.05
 """Pause before a node that is making its snapshot is asked again (s)."""
@@ -87,7 +84,7 @@ def backup(
             say(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
             return
     say(f"Nothing was written: {why}", err=True)
-    raise typer.Exit(EXIT_NO_ANSWER)
+    raise typer.Exit(ExitStatus.FAILED)
 
 
 @contextmanager
@@ -122,7 +119,7 @@ def _check_free(file: Path) -> None:
         raise ConfigError(f"{file}: there is no folder {file.absolute().parent}")
 
 
-def _last_slot(operator: Operator, statuses: Sequence[NodeStatus]) -> int:
+def _last_slot(operator: Client, statuses: Sequence[NodeStatus]) -> int:
     """Return a slot after everything decided so far; 0 if no majority answers."""
     if not any(status.ready for status in statuses):
         return 0
@@ -138,7 +135,7 @@ def _in_order(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
 
 
 def _fetch(
-    operator: Operator, source: NodeStatus, cluster: str, file: Path, least: int
+    operator: Client, source: NodeStatus, cluster: str, file: Path, least: int
 ) -> tuple[BackupHeader, int]:
     """Write the backup that one node sends; return its header and its size (bytes).
 
@@ -170,7 +167,7 @@ def _fetch(
     return header, writer.bytes
 
 
-def _first_part(operator: Operator, node: str, least: int) -> BackupPart:
+def _first_part(operator: Client, node: str, least: int) -> BackupPart:
     """Return the first part of a snapshot of slot ``least`` or a later one, once it is made."""
     ends = time.monotonic() + LAG_S
     part = operator.backup_part(node)
@@ -301,6 +298,4 @@ def _check_replaceable(
         return
     if not at_terminal():
         raise ConfigError("no terminal to confirm at: read what may be lost, then add --yes")
-    if not typer.confirm("Replace the folders?", err=True):
-        typer.echo("Nothing was changed.", err=True)
-        raise typer.Exit(EXIT_KEPT)
+    confirm("Replace the folders?", declined="Nothing was changed.")

@@ -21,7 +21,7 @@ from fencelock.actors.api.name import kind_of
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
-from fencelock.cluster.cli.asking import duration, person, progress_of, share_of
+from fencelock.cluster.cli.formatting import duration, person, progress_of, share_of
 from fencelock.cluster.cli.naming import object_shown, unheld_kinds
 from fencelock.cluster.cli.screen import line
 from fencelock.cluster.cli.serve import spare_the_collector, start, stops_on_signals

@@ -8,15 +8,15 @@ import typer
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.cli.asking import (
+from fencelock.cluster.cli.members import JsonOption, carry_out
+from fencelock.cluster.cli.screen import confirm, say
+from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     TargetOptions,
     TimeoutOption,
     asking,
     asks_cluster,
 )
-from fencelock.cluster.cli.members import JsonOption, carry_out
-from fencelock.cluster.cli.screen import say
 
 FOUNDED = frozenset({"paxos", "bakery"})
 """The protocols whose clusters are founded."""
@@ -59,7 +59,6 @@ def found(
         names = sorted({name for node in nodes for name in node.nodes})
         if not any(node.ready for node in nodes) and not yes:
             say(MEANING.format(nodes=", ".join(names)), err=True)
-            if not typer.confirm("Begin it?", err=True):
-                raise typer.Exit(1)
+            confirm("Begin it?", declined="Nothing was begun.")
         change = ChangeMembers(action=MemberAction.FOUND, node=names[0])
         carry_out(operator, change, wait, as_json=as_json)

@@ -21,31 +21,16 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.cluster.cli.asking import (
-    NONE_GIVEN,
-    TargetOptions,
-    asks_cluster,
-    complete_lock,
-    in_full,
-)
+from fencelock.cluster.cli.completion import complete_lock
+from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus
+from fencelock.cluster.cli.formatting import in_full
 from fencelock.cluster.cli.screen import say
+from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.callback_executor import Notice
     from fencelock.cluster.client.client import Client
     from fencelock.cluster.client.lock import Hold
-
-EXIT_LOST = 74
-"""The lock was lost while the command ran (EX_IOERR of ``sysexits.h``)."""
-
-EXIT_NOT_HAD = 75
-"""The lock was not acquired; the command did not run (EX_TEMPFAIL)."""
-
-EXIT_NO_COMMAND = 127
-"""There is no such command, as in a shell."""
-
-SIGNALLED = 128
-"""A command that ends by signal 9 exits with 137, as in a shell."""
 
 RENEWALS = 3
 """Number of renewals within the duration of a hold, where holds have deadlines."""
@@ -116,7 +101,7 @@ def lock(
     """
     if shutil.which(command[0]) is None:
         typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
-        raise typer.Exit(EXIT_NO_COMMAND)
+        raise typer.Exit(ExitStatus.NO_COMMAND)
     where = given.target()
     from fencelock.cluster.client.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
 
@@ -127,18 +112,18 @@ def lock(
             hold = _acquire(client, name, shared, 0 if nonblock else timeout)
         except UnavailableError as error:
             say(f"{name} was not acquired: {error}", err=True)
-            raise typer.Exit(EXIT_NOT_HAD) from error
+            raise typer.Exit(ExitStatus.NOT_ACQUIRED) from error
         except KeyboardInterrupt:
             typer.echo(f"{name} was not acquired: interrupted", err=True)
             raise
         if hold is None:
             say(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
-            raise typer.Exit(EXIT_NOT_HAD)
+            raise typer.Exit(ExitStatus.NOT_ACQUIRED)
         status, lost = _run(command, hold, grace, renews=hold.deadline is not None)
         lost = lost or _release(hold)
     if lost:
         say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)
-        raise typer.Exit(EXIT_LOST)
+        raise typer.Exit(ExitStatus.LOST)
     raise typer.Exit(SIGNALLED - status if status < 0 else status)
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
@@ -19,28 +19,15 @@ from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
-from fencelock.cluster.cli.asking import (
-    NONE_GIVEN,
-    DoneJsonOption,
-    LookTimeoutOption,
-    ObjectArgument,
-    Operator,
-    OperatorOption,
-    TargetOptions,
-    TimeoutOption,
-    WatchOption,
-    YesOption,
+from fencelock.cluster.cli.completion import ObjectArgument, listed
+from fencelock.cluster.cli.formatting import (
     address,
     as_plain,
-    asking,
-    asks_cluster,
     duration,
     in_full,
-    listed,
     person,
     progress_of,
     share_of,
-    show,
 )
 from fencelock.cluster.cli.naming import (
     elsewhere,
@@ -49,7 +36,24 @@ from fencelock.cluster.cli.naming import (
     object_spelled,
     unheld_kinds,
 )
-from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, json_view, line, say
+from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line, say
+from fencelock.cluster.cli.target import (
+    NONE_GIVEN,
+    DoneJsonOption,
+    LookTimeoutOption,
+    OperatorOption,
+    TargetOptions,
+    TimeoutOption,
+    WatchOption,
+    YesOption,
+    asking,
+    asks_cluster,
+    show,
+)
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+
 
 T = TypeVar("T")
 
@@ -91,7 +95,7 @@ def locks(
 
     """
 
-    def view(operator: Operator) -> View:
+    def view(operator: Client) -> View:
         held = tuple(listed(operator, prefix))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
         ends_at = time.monotonic() + timeout * LOOKS_SHARE
@@ -119,7 +123,7 @@ def who(
 
     """
 
-    def view(operator: Operator) -> View:
+    def view(operator: Client) -> View:
         status = operator.status(object_named(name))
         if as_json:
             return json_view(as_plain(status))
@@ -189,7 +193,7 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
 
 
 def shared_in(
-    operator: Operator, held: Iterable[ListedLock | ListedObject], ends_at: float
+    operator: Client, held: Iterable[ListedLock | ListedObject], ends_at: float
 ) -> dict[str, str]:
     """Return a text about the other holders of each object that several owners may hold.
 
@@ -253,9 +257,6 @@ def owners_table(status: LockStatus, owners: Iterable[Contender], *, wait: bool 
         )
     return Rows(columns, rows)
 
-
-EXIT_KEPT = 1
-"""The operator did not confirm: the holder keeps the lock."""
 
 CONSEQUENCES = """\
 If you release it by force, the next waiter gets it at once, under a new fence. The former
@@ -322,7 +323,7 @@ def at_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _confirm(operator: Operator, status: LockStatus, fence: int) -> None:
+def _confirm(operator: Client, status: LockStatus, fence: int) -> None:
     """Print the action, and return if the user confirms it.
 
     Raises:
@@ -348,6 +349,4 @@ def _confirm(operator: Operator, status: LockStatus, fence: int) -> None:
         has = f"{share_of(status, chosen, wants=False)} for {duration(chosen.since_ms)}"
         say(f"{in_full(chosen)}:{has}, under fence {fence}.", err=True)
     typer.echo(f"{len(status.waiters)} wait for it.\n\n{CONSEQUENCES}", err=True)
-    if not typer.confirm("Release it?", err=True):
-        typer.echo("Nothing was released.", err=True)
-        raise typer.Exit(EXIT_KEPT)
+    confirm("Release it?", declined="Nothing was released.")

@@ -16,6 +16,7 @@ from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.dev import dev
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.found import found
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.keys import app as keys
@@ -30,9 +31,6 @@ from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 from fencelock.cluster.cli.staying import OBJECT_APPS, map_app
 from fencelock.cluster.log import printable
-
-EXIT_REFUSED = 2
-EXIT_INTERRUPTED = 130
 
 
 def _stand_in() -> None:
@@ -129,6 +127,6 @@ def main() -> None:
         text = "\n".join(map(printable, str(error).split("\n")))
         console = Console(stderr=True)
         console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(EXIT_REFUSED)
+        sys.exit(ExitStatus.REFUSED)
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(ExitStatus.INTERRUPTED)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -20,24 +19,25 @@ from fencelock.actors.api.membership_message import (
     NodeRole,
 )
 from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
-from fencelock.cluster.cli.asking import (
-    EXIT_NO_ANSWER,
-    EXIT_UNSERVED,
+from fencelock.cluster.cli.completion import complete_node
+from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.formatting import as_plain, duration
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
+from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     LookTimeoutOption,
-    Operator,
     TargetOptions,
     TimeoutOption,
     WatchOption,
-    as_plain,
     asking,
     asks_cluster,
-    complete_node,
-    duration,
     show,
 )
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
 from fencelock.cluster.log import printable
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+
 
 PAUSE_S = 0.25
 """Pause before a change that is not done is asked for again (s)."""
@@ -84,10 +84,10 @@ def members(
 
     """
 
-    def view(operator: Operator) -> View:
+    def view(operator: Client) -> View:
         read = operator.members()
         leads = any(report.role is NodeRole.MASTER for report in read.nodes)
-        code = 0 if leads else EXIT_UNSERVED
+        code = 0 if leads else ExitStatus.UNSERVED
         if as_json:
             plain = as_plain(read)
             for node, report in zip(plain["nodes"], read.nodes, strict=True):
@@ -150,26 +150,14 @@ def _role(role: NodeRole) -> str:
     return "no vote" if role is NodeRole.NON_VOTING else role.name.lower()
 
 
-def command_of(action: MemberAction, text: str) -> Callable[..., None]:
-    """Return the command that carries out ``action`` on one node; ``text`` is its help."""
-
-    @asks_cluster
-    def change(
-        node: NodeArgument,
-        given: TargetOptions = NONE_GIVEN,
-        timeout: TimeoutOption = 5.0,
-        wait: WaitOption = 600.0,
-        as_json: JsonOption = False,
-    ) -> None:
-        with asking(given.target(), timeout) as operator:
-            carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
-
-    change.__name__, change.__doc__ = action.name.lower(), text
-    return change
-
-
-join = command_of(
-    MemberAction.JOIN,
+@asks_cluster
+def join(
+    node: NodeArgument,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    wait: WaitOption = 600.0,
+    as_json: JsonOption = False,
+) -> None:
     """Make a running node [bold]a member[/bold], which votes.
 
     First start the node with a configuration that lists itself and some members:
@@ -185,11 +173,21 @@ join = command_of(
 
       [cyan]fencelock join n5[/cyan]
 
-    """,
-)
+    """
+    with asking(given.target(), timeout) as operator:
+        carry_out(
+            operator, ChangeMembers(action=MemberAction.JOIN, node=node), wait, as_json=as_json
+        )
 
-leave = command_of(
-    MemberAction.LEAVE,
+
+@asks_cluster
+def leave(
+    node: NodeArgument,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    wait: WaitOption = 600.0,
+    as_json: JsonOption = False,
+) -> None:
     """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
@@ -200,8 +198,11 @@ leave = command_of(
 
       [cyan]fencelock leave n4[/cyan]
 
-    """,
-)
+    """
+    with asking(given.target(), timeout) as operator:
+        carry_out(
+            operator, ChangeMembers(action=MemberAction.LEAVE, node=node), wait, as_json=as_json
+        )
 
 
 @asks_cluster
@@ -238,16 +239,25 @@ def remove(
         carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
 
 
-transfer = command_of(
-    MemberAction.TRANSFER,
+@asks_cluster
+def transfer(
+    node: NodeArgument,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    wait: WaitOption = 600.0,
+    as_json: JsonOption = False,
+) -> None:
     """Make another member [bold]the leader[/bold], without a pause for clients.
 
     For example, before maintenance of the leader's machine:
 
       [cyan]fencelock transfer n2[/cyan]
 
-    """,
-)
+    """
+    with asking(given.target(), timeout) as operator:
+        carry_out(
+            operator, ChangeMembers(action=MemberAction.TRANSFER, node=node), wait, as_json=as_json
+        )
 
 
 @asks_cluster
@@ -291,7 +301,7 @@ def replace(
         carry_out(operator, change, wait, as_json=as_json)
 
 
-def new_journal_of(operator: Operator, node: str, wait: float) -> int:
+def new_journal_of(operator: Client, node: str, wait: float) -> int:
     """Return the journal under which ``node`` does not vote yet, once a report shows it.
 
     A report from before this command began proves nothing: the node may have restarted since.
@@ -325,7 +335,7 @@ def new_journal_of(operator: Operator, node: str, wait: float) -> int:
         time.sleep(PAUSE_S)
 
 
-def is_running(operator: Operator, node: str, wait: float) -> bool:
+def is_running(operator: Client, node: str, wait: float) -> bool:
     """Return whether ``node`` votes, once the leader knows.
 
     It runs if it has answered since this command began. Before that it may have been stopped.
@@ -361,10 +371,10 @@ def _check_time(waited_s: float, wait: float, text: str) -> None:
     """End the command after ``wait`` (s), with what it waits for."""
     if waited_s >= wait:
         say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
-        raise typer.Exit(EXIT_NO_ANSWER)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
-def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
+def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
     """Ask for ``change`` until it is done, show the progress, and print the members.
 
     Raises:
@@ -388,7 +398,7 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     say(f"The members are {', '.join(reached.members)}.")
 
 
-def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
+def _asked(operator: Client, change: ChangeMembers) -> MembersChanged:
     """Return the progress of ``change``; not done if no node can report it."""
     try:
         return operator.change_members(change)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amounts, Purge, Quota
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.cli.asking import (
+from fencelock.cluster.cli.locks import listing
+from fencelock.cluster.cli.naming import unheld_kinds
+from fencelock.cluster.cli.screen import Column, Rows, View, say
+from fencelock.cluster.cli.staying import confirm_deletion
+from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,
     LookTimeoutOption,
-    Operator,
     OperatorOption,
     TargetOptions,
     TimeoutOption,
@@ -25,11 +28,11 @@ from fencelock.cluster.cli.asking import (
     asks_cluster,
     show,
 )
-from fencelock.cluster.cli.locks import listing
-from fencelock.cluster.cli.naming import unheld_kinds
-from fencelock.cluster.cli.screen import Column, Rows, View, say
-from fencelock.cluster.cli.staying import confirm
 from fencelock.cluster.client.accounts import operator_named
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+
 
 DEFAULT = "default"
 """The value of an option that gives up a limit of one's own."""
@@ -198,7 +201,7 @@ def usage(
 
     """
 
-    def view(asked: Operator) -> View:
+    def view(asked: Client) -> View:
         return listing(asked.usage(), usage_table, "No key has anything.", as_json=as_json)
 
     show(given.target(), timeout, view, watch=watch)
@@ -247,7 +250,7 @@ def purge(
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)
             what = f"{entries:,} map entries, {objects:,} latches and barriers of key {name}"
-            confirm(what)
+            confirm_deletion(what)
         who = operator_named(operator)
         deleted = {
             kind: asked.purge(Purge(kind=kind, prefix="", operator=who, account=name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,28 +12,29 @@ from fencelock.actors.api.account import QUOTA
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.session_message import ListedEviction, ListedSession
 from fencelock.actors.error import ConfigError, NotHeldError
-from fencelock.cluster.cli.asking import (
+from fencelock.cluster.cli.completion import complete_session
+from fencelock.cluster.cli.formatting import as_plain, duration, person
+from fencelock.cluster.cli.locks import at_terminal, listing
+from fencelock.cluster.cli.naming import object_shown
+from fencelock.cluster.cli.screen import Column, Rows, View, confirm, say
+from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,
     LookTimeoutOption,
-    Operator,
     OperatorOption,
     TargetOptions,
     TimeoutOption,
     WatchOption,
     YesOption,
-    as_plain,
     asking,
     asks_cluster,
-    complete_session,
-    duration,
-    person,
     show,
 )
-from fencelock.cluster.cli.locks import EXIT_KEPT, at_terminal, listing
-from fencelock.cluster.cli.naming import object_shown
-from fencelock.cluster.cli.screen import Column, Rows, View, say
 from fencelock.cluster.log import printable
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 
@@ -78,7 +79,7 @@ def sessions(
             raise ConfigError(f"write the options after `sessions {ctx.invoked_subcommand}`")
         return
 
-    def view(operator: Operator) -> View:
+    def view(operator: Client) -> View:
         found = operator.sessions()
         return listing(found, sessions_table, "No session is open.", as_json=as_json)
 
@@ -143,9 +144,7 @@ def _confirm(found: tuple[ListedSession, ...], handle: str) -> None:
         )
     say(f"Session {handle} ({session.label}). Its holds and waits: {session.claims}.", err=True)
     typer.echo(f"\n{CLOSING}", err=True)
-    if not typer.confirm("Close it?", err=True):
-        typer.echo("Nothing was closed.", err=True)
-        raise typer.Exit(EXIT_KEPT)
+    confirm("Close it?", declined="Nothing was closed.")
 
 
 @asks_cluster
@@ -166,7 +165,7 @@ def audit(
 
     """
 
-    def view(operator: Operator) -> View:
+    def view(operator: Client) -> View:
         found = operator.evictions()
         return listing(found, audit_table, "No lock was taken by force.", as_json=as_json)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.serve import NodeIdOption
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ def repair(
         typer.echo(repairing.skip_slot(read, node_id, skip, by))
         return
 
-    def confirm(wrong: Sequence[ImpossibleVote]) -> None:
+    def allow(wrong: Sequence[ImpossibleVote]) -> None:
         _explain(node_id, wrong)
         if not yes:
-            typer.confirm("Remove them?", abort=True, err=True)
+            confirm("Remove them?", declined="Nothing was removed.")
 
-    removed = repairing.remove_votes(read, node_id, confirm)
+    removed = repairing.remove_votes(read, node_id, allow)
     if removed is None:
         typer.echo(f"The journal of {node_id} has no vote that an honest member cannot have.")
         return

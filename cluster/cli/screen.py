@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -18,6 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.log import printable
 
 WATCH_S = 1.0
@@ -27,6 +29,23 @@ PROSE_WIDTH_MIN = 24
 """Least width of a column of sentences (columns), which are wrapped at words."""
 
 JOIN, INDENT = ", ", 4
+
+
+def confirm(question: str, *, declined: str) -> None:
+    """Ask the operator; if the reply is not yes, print ``declined`` and exit.
+
+    Raises:
+        typer.Exit: the operator does not confirm, or the input has ended.
+
+    """
+    try:
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # The end of the input, or Ctrl-C at the prompt.
+        typer.echo(err=True)
+        confirmed = False
+    if not confirmed:
+        typer.echo(declined, err=True)
+        raise typer.Exit(ExitStatus.DECLINED)
 
 
 class Column(NamedTuple):

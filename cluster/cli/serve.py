@@ -18,15 +18,13 @@ import typer
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
-from fencelock.cluster.cli.screen import say
+from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.screen import confirm, say
 from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
     from fencelock.cluster.node.config import Config
     from fencelock.cluster.node.node import Node
-
-EXIT_BUG = 70
-"""A role broke an invariant, or the disk failed (EX_SOFTWARE of ``sysexits.h``)."""
 
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
@@ -137,7 +135,7 @@ def serve(
         watcher.join()
     if node.failure is not None:
         _print_fatal(node_id, node.failure, as_json=log_json)
-        raise typer.Exit(EXIT_BUG)
+        raise typer.Exit(ExitStatus.BUG)
     if not stopped:
         raise ServeError(f"{node_id} did not stop in time")
     text = f"{node_id} stopped"
@@ -178,8 +176,8 @@ def _founding(
             f'"{config.cluster}". Name the cluster that is to be given up'
         )
     say(LOSS.format(cluster=again, node=node_id), err=True)
-    if not yes and not typer.confirm("Give it up?", err=True):
-        raise typer.Exit(1)
+    if not yes:
+        confirm("Give it up?", declined=f"{node_id} was not started.")
     return Founding.AGAIN
 
 
@@ -222,10 +220,10 @@ def start(
         )
     except RoleFailedError as error:  # Its log has the rest.
         _print_fatal(node_id, error, as_json=as_json)
-        raise typer.Exit(EXIT_BUG) from error
+        raise typer.Exit(ExitStatus.BUG) from error
     except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.
         _print_fatal(node_id, error.__cause__, as_json=as_json)
-        raise typer.Exit(EXIT_BUG) from error
+        raise typer.Exit(ExitStatus.BUG) from error
     except ConfigError as error:
         if not isinstance(error.__cause__, zmq.ZMQError):
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -11,24 +11,22 @@ from rich.text import Text
 
 from fencelock.actors.api.message import LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected
-from fencelock.cluster.cli.asking import (
-    EXIT_NO_ANSWER,
-    EXIT_UNSERVED,
-    NONE_GIVEN,
-    LookTimeoutOption,
-    Operator,
-    TargetOptions,
-    WatchOption,
-    as_plain,
-    asks_cluster,
-    duration,
-    person,
-    progress_of,
-    share_of,
-    show,
-)
+from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.formatting import as_plain, duration, person, progress_of, share_of
 from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
+from fencelock.cluster.cli.target import (
+    NONE_GIVEN,
+    LookTimeoutOption,
+    TargetOptions,
+    WatchOption,
+    asks_cluster,
+    show,
+)
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+
 
 TABLED = frozenset({"bakery", "paxos"})
 """Protocols whose nodes share one table of locks: each lock is shown once."""
@@ -76,14 +74,14 @@ def status(
     """
     where = given.target()
 
-    def view(operator: Operator) -> View:
+    def view(operator: Client) -> View:
         surveyed = operator.survey(roles=roles)
         nodes = sorted(surveyed.statuses, key=lambda node: node.node)
         if ready:
             return ready_view(nodes)
         problems = problems_of(nodes, asked=len(where.endpoints))
         mixed = len({node.protocol for node in nodes}) > 1
-        code = EXIT_UNSERVED if mixed or not any(node.ready for node in nodes) else 0
+        code = ExitStatus.UNSERVED if mixed or not any(node.ready for node in nodes) else 0
         if as_json:
             return json_view([as_plain(node) for node in nodes], code)
         parts: list[RenderableType] = [
@@ -96,7 +94,7 @@ def status(
         parts += [line(problem, "red") for problem in problems]
         return View([*parts, *locks_part(nodes)], code)
 
-    show(where, timeout, view, watch=watch and not ready, failed=EXIT_NO_ANSWER)
+    show(where, timeout, view, watch=watch and not ready, failed=ExitStatus.FAILED)
 
 
 def ready_view(nodes: Sequence[NodeStatus]) -> View:
@@ -105,7 +103,7 @@ def ready_view(nodes: Sequence[NodeStatus]) -> View:
     if served:
         return View([line(f"ready: {_and(served)}")])
     why = "; ".join(f"{node.node}: {node.detail}" for node in nodes)
-    return View([line(f"not ready: {why}")], EXIT_NO_ANSWER)
+    return View([line(f"not ready: {why}")], ExitStatus.FAILED)
 
 
 def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:

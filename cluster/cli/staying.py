@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,25 +15,27 @@ from fencelock.actors.api.map import MAP, EntrySeen
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.session_message import ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
-from fencelock.cluster.cli.asking import (
+from fencelock.cluster.cli.formatting import duration, progress_of
+from fencelock.cluster.cli.locks import at_terminal, listing
+from fencelock.cluster.cli.naming import object_shown, unheld_kinds
+from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line, say
+from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,
     LookTimeoutOption,
-    Operator,
     OperatorOption,
     TargetOptions,
     TimeoutOption,
     YesOption,
     asking,
     asks_cluster,
-    duration,
-    progress_of,
     show,
 )
-from fencelock.cluster.cli.locks import EXIT_KEPT, at_terminal, listing
-from fencelock.cluster.cli.naming import object_shown, unheld_kinds
-from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, json_view, line, say
 from fencelock.cluster.client.accounts import operator_named
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 LimitOption = Annotated[
@@ -103,7 +105,7 @@ def list_map(
 
     """
 
-    def view(asked: Operator) -> View:
+    def view(asked: Client) -> View:
         if name is None:
             found = asked.maps(prefix)
             none = f"No map under {prefix!r} has entries." if prefix else "No map has entries."
@@ -121,7 +123,7 @@ def list_map(
     show(given.target(), timeout, view)
 
 
-def _entries(asked: Operator, name: str, prefix: str, limit: int) -> tuple[list[EntrySeen], bool]:
+def _entries(asked: Client, name: str, prefix: str, limit: int) -> tuple[list[EntrySeen], bool]:
     """Return up to ``limit`` entries with the sizes of their values, and whether more follow."""
     found: list[EntrySeen] = []
     more, after = True, ""
@@ -264,7 +266,7 @@ def delete_entries(
 
 
 def _confirm_entries(
-    asked: Operator, name: str, prefix: str | None, *, maps_below: bool, charged_to: str | None
+    asked: Client, name: str, prefix: str | None, *, maps_below: bool, charged_to: str | None
 ) -> None:
     found = [one for one in asked.maps(name) if maps_below or one.name == name]
     count = sum(one.entries for one in found)
@@ -272,10 +274,10 @@ def _confirm_entries(
     what = f"entries of {of} {count:,}"
     if prefix:
         what = f"entries whose keys begin with {prefix!r}, of map {name}"
-    confirm(what, charged_to)
+    confirm_deletion(what, charged_to)
 
 
-def confirm(what: str, charged_to: str | None = None) -> None:
+def confirm_deletion(what: str, charged_to: str | None = None) -> None:
     """Print what will be deleted, and return if the user confirms it.
 
     Raises:
@@ -287,9 +289,7 @@ def confirm(what: str, charged_to: str | None = None) -> None:
         raise ConfigError("nobody is here to confirm: look with `list`, then add --yes")
     only = "" if charged_to is None else f", only what is charged to key {charged_to}"
     say(f"This deletes {what}{only}. It cannot be undone.", err=True)
-    if not typer.confirm("Delete?", err=True):
-        typer.echo("Nothing was deleted.", err=True)
-        raise typer.Exit(EXIT_KEPT)
+    confirm("Delete?", declined="Nothing was deleted.")
 
 
 def _report(count: int, of: str, *, as_json: bool) -> None:
@@ -319,7 +319,7 @@ def _objects_app(kind: str) -> typer.Typer:
         timeout: LookTimeoutOption = 5.0,
         as_json: JsonOption = False,
     ) -> None:
-        def view(asked: Operator) -> View:
+        def view(asked: Client) -> View:
             found = tuple(asked.objects(object_name(kind, prefix)))
             return listing(found, objects_table, f"No {kind} is in use.", as_json=as_json)
 
@@ -350,7 +350,9 @@ def _objects_app(kind: str) -> typer.Typer:
                 if name is not None:
                     found = tuple(one for one in found if one.lock == object_name(kind, name))
                 waits = sum(one.waiting for one in found)
-                confirm(f"{len(found):,} of kind {kind}; {waits:,} clients wait", charged_to)
+                confirm_deletion(
+                    f"{len(found):,} of kind {kind}; {waits:,} clients wait", charged_to
+                )
             purge = Purge(
                 kind=kind,
                 prefix=within,

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.cli import backup as cli
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import loopback, starting_config
 from fencelock.cluster.node.storage.backup import (
@@ -108,7 +109,7 @@ def test_force_says_what_may_be_lost_before_it_asks(
     monkeypatch.setattr(cli, "at_terminal", lambda: True)
     arguments = ("restore", file, "--config", config, "--force")
 
-    out = run(*arguments, answer="n\n", status=1).output
+    out = run(*arguments, answer="n\n", status=ExitStatus.DECLINED).output
 
     assert out.index("What may be lost") < out.index("Replace the folders?")
     assert str(folder) in out

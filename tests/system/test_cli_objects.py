@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 import fencelock
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
-from fencelock.cluster.cli.asking import complete_object, share_of
+from fencelock.cluster.cli.completion import complete_object
+from fencelock.cluster.cli.formatting import share_of
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
 

@@ -27,6 +27,7 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.actors.session.message import Surveyed
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.client.settings import Target
 from fencelock.cluster.node.config import loopback, starting_config
@@ -210,7 +211,10 @@ def test_a_release_is_confirmed_after_its_consequences_were_told(
 @pytest.mark.parametrize("says", ["n\n", "\n", ""])
 def test_without_a_yes_nothing_is_released(client: MadeHold, terminal: None, says: str) -> None:
     del terminal
-    assert run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code == 1
+    assert (
+        run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code
+        == ExitStatus.DECLINED
+    )
     assert [asked for asked in client.asked if asked[0] == "evict"] == []
 
 
@@ -236,7 +240,7 @@ def test_a_session_is_closed_once_that_is_confirmed(
         assert (done.exit_code, asked) == (0, [("close_session", VICTIM.id, None)])
         assert "Session client-1f.17 (web-3:4711) was closed." in done.stdout
     else:
-        assert (done.exit_code, asked) == (1, [])
+        assert (done.exit_code, asked) == (ExitStatus.DECLINED, [])
         assert "Nothing was closed." in done.stderr
 
 

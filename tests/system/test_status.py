@@ -15,7 +15,7 @@ from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.self_report import Counted
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.role_message import Fact, RoleDescription
-from fencelock.cluster.cli.asking import as_plain, duration, in_full, person
+from fencelock.cluster.cli.formatting import as_plain, duration, in_full, person
 from fencelock.cluster.cli.status import (
     headline,
     locks_seen,

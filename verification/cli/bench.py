@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.verification.bench import locks as lock_bench
 from fencelock.verification.bench import objects as object_bench
@@ -78,7 +79,7 @@ def runtime(
     if as_json:
         typer.echo(json.dumps([asdict(figure) for figure in figures]))
     if not all(figure.met for figure in figures):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 @app.command()
@@ -199,7 +200,7 @@ def bakery(
     if as_json:
         typer.echo(json.dumps(comparison.as_plain()))
     if not comparison.met:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 @app.command()
@@ -244,7 +245,7 @@ def objects(
     if as_json:
         typer.echo(json.dumps(report.as_plain()))
     if not report.met:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.init import PROTOCOLS
 from fencelock.cluster.guarantee import OBJECTS
 from fencelock.cluster.node.topology import ProtocolSettings
@@ -22,7 +23,6 @@ from fencelock.cluster.node.topology import ProtocolSettings
 if TYPE_CHECKING:
     from fencelock.verification.simulation.report import RunReport, Total
 
-EXIT_VIOLATION = 1
 SEEDS_MAX = 1_000_000
 GRANTS_MIN = 5
 """Grants per seed on average: a sweep with fewer proves nothing and fails."""
@@ -235,7 +235,7 @@ def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
     typer.echo(f"seed {seed}: {report.plan}")
     if report.violation is not None:
         typer.echo(f"seed {seed} fails at {report.violation}", err=True)
-        raise typer.Exit(EXIT_VIOLATION)
+        raise typer.Exit(ExitStatus.FAILED)
     typer.echo(
         f"seed {seed} is clean: {report.deliveries} deliveries, {report.grants} "
         f"{runs.answers}, {report.virtual_ms} virtual ms"
@@ -264,11 +264,11 @@ def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
             typer.echo(f"seed {outcome.seed} fails at {outcome.violation}")
             command = f"fencelock simulate {runs.options} --seed {outcome.seed} --trace"
             typer.echo(f"repeat it: {command}")
-            raise typer.Exit(EXIT_VIOLATION)
+            raise typer.Exit(ExitStatus.FAILED)
     _tell_total(console, runs.title, total, time.monotonic() - began)
     if total.grants < GRANTS_MIN * total.seeds:
         typer.echo(f"void: {total.grants} grants, {GRANTS_MIN} a seed are needed")
-        raise typer.Exit(EXIT_VIOLATION)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def _tell_total(console: Console, title: str, total: Total, seconds: float) -> None:

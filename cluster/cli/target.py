@@ -1,0 +1,192 @@
+"""The cluster that a command asks: the options that name it, and the connection to it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
+
+import typer
+
+from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
+from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.screen import Unanswered, View, present, say
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
+    from fencelock.cluster.client.settings import Target
+
+SURVEY_SHARE = 0.25
+"""Part of ``--timeout`` that is left to find out why a request was not answered."""
+
+
+ConnectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--connect",
+        envvar="FENCELOCK_CONNECT",
+        help="Addresses of nodes, separated by commas. Default: those in ./cluster.toml, "
+        "else tcp://127.0.0.1:4040.",
+        metavar="ADDRESSES",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        envvar="FENCELOCK_CLUSTER",
+        help="The cluster's name. Default: the one in ./cluster.toml, else fencelock.",
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="FENCELOCK_KEY",
+        help="Your key file, if the cluster uses keys (`fencelock keys add` makes one).",
+        metavar="FILE",
+    ),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="How long to wait for the first reply (s).")
+]
+LookTimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="How long to wait for all replies (s).")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")
+]
+
+
+OperatorOption = Annotated[
+    str | None,
+    typer.Option("--operator", help="Your name, for the record. Default: USER@HOST."),
+]
+DoneJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print what was done as one JSON object.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+class TargetOptions(NamedTuple):
+    """The options by which every command about a running cluster finds it."""
+
+    connect: ConnectOption = None
+    cluster: ClusterOption = None
+    key: KeyOption = None
+
+    def target(self) -> Target:
+        """Return the target that they name; see `Target.find`.
+
+        Raises:
+            ConfigError: an address, or the file here, is not usable.
+
+        """
+        from fencelock.cluster.client.settings import Target  # noqa: PLC0415 (sockets: not for --help)
+
+        found = Target.find(*self)
+        assert found.endpoints
+        return found
+
+
+NONE_GIVEN = TargetOptions()
+
+
+def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options of `TargetOptions` in place of its parameter ``given``."""
+
+    @functools.wraps(command)
+    def called(**values: Any) -> None:
+        given = TargetOptions(*(values.pop(name) for name in TargetOptions._fields))
+        command(**values, given=given)
+
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        hints = get_type_hints(TargetOptions, include_extras=True)
+        options = [own.replace(name=name, annotation=hints[name], default=None) for name in hints]
+        parameters += options if own.name == "given" else [own]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    vars(called)["__signature__"] = inspect.Signature(parameters)
+    return called
+
+
+@contextmanager
+def asking(where: Target, timeout: float) -> Generator[Client]:
+    """Connect; if no node answers, or none can, print a line and exit with the status for that.
+
+    Raises:
+        WrongClusterError: the nodes that answer belong to another cluster or version.
+        RefusedError: a request in the ``with`` is refused.
+
+    """
+    try:
+        with looking(where, timeout, bounded=False) as operator:
+            yield operator
+    except Unanswered as problem:
+        say(str(problem), err=True)
+        raise typer.Exit(problem.exit_code) from problem
+
+
+@contextmanager
+def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator[Client]:
+    """Connect, for requests that are ``bounded``: all of them end within ``timeout`` (s).
+
+    Raises:
+        Unanswered: no node answers, or none can without a leader or a majority.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
+        RefusedError: a request in the ``with`` is refused.
+
+    """
+    from fencelock.cluster.client import client  # noqa: PLC0415 (sockets: not for --help)
+
+    ends = time.monotonic() + timeout
+    answered = False
+    try:
+        with client.connect_to(where, timeout=timeout) as session:
+            answered = True
+            if bounded:
+                session.answer_by(ends - timeout * SURVEY_SHARE)
+            try:
+                yield session
+            except WrongClusterError:
+                raise
+            except UnavailableError as error:
+                if bounded:
+                    session.answer_by(ends)
+                raise Unanswered(_why_unserved(session, error), ExitStatus.UNSERVED) from error
+    except WrongClusterError:
+        raise
+    except UnavailableError as error:
+        raise Unanswered(
+            str(error), ExitStatus.UNSERVED if answered else ExitStatus.FAILED
+        ) from error
+
+
+def show(
+    where: Target,
+    timeout: float,
+    view: Callable[[Client], View],
+    *,
+    watch: bool = False,
+    failed: int | None = None,
+) -> NoReturn:
+    """Print the ``view`` of what a cluster answers, and exit with its status; see `present`."""
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            return view(operator)
+
+    raise typer.Exit(present(look, watch=watch, failed=failed))
+
+
+def _why_unserved(operator: Client, error: UnavailableError) -> str:
+    """Return the nodes' own reasons, if they have any."""
+    try:
+        nodes = operator.survey().statuses
+    except FencelockError:
+        return str(error)
+    reasons = "; ".join(f"{node.node}: {node.detail}" for node in nodes if not node.ready)
+    return f"No node can answer now. {reasons}" if reasons else str(error)
