@@ -99,6 +99,13 @@ def test_no_seed_breaks_a_promise_when_disks_are_lost_or_aged() -> None:
     assert marks["bootstrap.old_copy"] > 0
 
 
+@pytest.mark.parametrize("seed", [4, 11])
+def test_a_majority_of_the_members_keeps_its_disks_beside_nodes_that_are_none(seed: int) -> None:
+    report = run_log_seed(seed, plan=replace(plan_of(seed), spares=2))
+    assert report.violation is None
+    assert {"loses its disk", "is given an old copy of its disk"} & set(report.faults)
+
+
 @pytest.mark.parametrize("judges", ["I3", "P1 P5 P11 P12 P13"], ids=["vote", "harm"])
 @pytest.mark.parametrize(
     "change", [votes_as_registered, instead(ComparesNoIncarnation)], ids=["unregistered", "old"]

@@ -38,7 +38,7 @@ from pathlib import Path
 import fencelock
 from fencelock.verification.bench.members import READY_S, NodeProcesses
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.keyed_nodes import KeyedProcesses
 

@@ -21,7 +21,7 @@ from rich.table import Table
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.keyed_nodes import KeyedProcesses
 

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from support.fuzz_live import STALL_S, LiveFuzzer, LiveReport, Prober
 from support.fuzz_offline import OfflineFuzzer, member_messages

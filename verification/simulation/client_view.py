@@ -38,8 +38,12 @@ class ClientView:
         return hold
 
     def relied_on(self, client: str) -> tuple[str, Instant] | None:
-        """Return the session of a client, and until when it relies on it; None without one."""
-        if not self.world.nodes[client].up:
+        """Return the session of a client, and until when it relies on it; None without one.
+
+        The node of a client that died has no session when it starts again.
+        """
+        node = self.world.nodes[client]
+        if not node.up or address_of(client, "session") not in node.scheduler.roles:
             return None
         lease = self._session(client).session_lease
         return (lease.assigned, lease.until) if lease.kept else None

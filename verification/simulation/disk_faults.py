@@ -20,12 +20,14 @@ class DiskFaults:
     Args:
         world: the world of the disks.
         members: the members whose disks may be lost.
+        voters: the members of the group: nodes that may join later do not count.
 
     """
 
-    def __init__(self, world: World, members: tuple[str, ...]) -> None:
+    def __init__(self, world: World, members: tuple[str, ...], voters: tuple[str, ...]) -> None:
         self.world = world
-        self.members = members
+        self.members = tuple(name for name in members if name in voters)
+        self.voters = voters
         self.copies: dict[str, Copy] = {}
         """The first copy of each disk."""
         self.replaced: list[str] = []
@@ -50,7 +52,7 @@ class DiskFaults:
         if name is None:
             return None
         copy = self.copies.setdefault(name, self.world.nodes[name].disk.copy())
-        others = [other for other in self.world.members if other != name]
+        others = [other for other in self.voters if other != name]
         nodes = [self.world.nodes[other] for other in others]
         there = all(node.up and not node.paused for node in nodes)
         old = self._start_of(name, copy)
@@ -72,11 +74,11 @@ class DiskFaults:
         self.world.disk_replaced(name)
 
     def _choose(self) -> str | None:
-        most = (len(self.world.members) - 1) // 2
+        most = (len(self.voters) - 1) // 2
         if len(self.replaced) >= most or not self.members:
             return None
         name = self._random.choice(self.members)
-        others = [other for other in self.world.members if other != name]
+        others = [other for other in self.voters if other != name]
         known = all(self._knows_group(other) for other in others)
         return name if known and name not in self.replaced else None
 

@@ -28,15 +28,18 @@ class Nemesis:
     Args:
         world: the world of the nodes.
         may_crash: the nodes that may be killed.
+        voters: the members of the group, or None for all members of the world.
 
     """
 
-    def __init__(self, world: World, may_crash: tuple[str, ...]) -> None:
+    def __init__(
+        self, world: World, may_crash: tuple[str, ...], voters: tuple[str, ...] | None = None
+    ) -> None:
         self.world = world
         self.may_crash = may_crash
         self._random = world.streams.nemesis
         self._over = False
-        self.disks = DiskFaults(world, may_crash)
+        self.disks = DiskFaults(world, may_crash, voters or world.members)
 
     def begin(self) -> None:
         """Start every kind of fault that is on."""

@@ -118,7 +118,7 @@ class _LogRun:
             turned = number % len(members)
             self._add_client(f"c{number + 1}", members[turned:] + members[:turned])
         self.users = self._add_users(plan.locks, judged) if plan.locks else None
-        self.nemesis = Nemesis(self.world, members)
+        self.nemesis = Nemesis(self.world, members, self.founders)
         electorates = self.judge.choices.electorates
         self.changes = MemberChanges(
             self.world,
