@@ -46,13 +46,19 @@ class AcquireAll(ObjectRequest, AcquireRequest):
 
     KIND = SEVERAL
     limit = 1
+    permits = 1
 
-    if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
+    if not TYPE_CHECKING:  # To type checkers these are attributes that other requests have.
 
         @property
         def name(self) -> str:
             """The name of the claim: that of its first lock."""
             return self.locks[0] if self.locks else ""
+
+        @property
+        def granted_count(self) -> int:
+            """The number of locks."""
+            return len(self.locks)
 
     @property
     def reach(self) -> tuple[str, ...]:

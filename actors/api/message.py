@@ -222,10 +222,14 @@ class AcquireRequest(CancellableRequest):
     __slots__ = ()
     amount = 1
     """The number of permits to acquire. A lock is the case of one permit."""
+    granted_count = 1
+    """The count in the `Granted` of a new hold."""
 
-    if TYPE_CHECKING:  # Every subclass declares it as a field.
+    if TYPE_CHECKING:  # Every subclass has them, as fields or for all objects of the kind.
         limit: int
         """The number of times that the owner may hold it at once, or 0 for no limit."""
+        permits: int
+        """The number of permits of each object."""
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -287,6 +291,8 @@ class Acquire(AcquireRequest):
     label: str = ""
     hold_ms: int = 0
     grace_ms: int = 0
+
+    permits = 1
 
 
 @message(0x11)

@@ -48,10 +48,6 @@ class PermitRequest(ObjectRequest, AcquireRequest):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # Every subclass has it, as a field or for all objects of the kind.
-        permits: int
-        """The number of permits of the object."""
-
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""
         return f"{self.amount} permits were requested, this owner has {held} under fence {fence}"

@@ -10,6 +10,8 @@ and the fence gives back all permits of a hold.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
@@ -40,6 +42,13 @@ class AcquirePermits(PermitRequest):
 
     KIND = SEMAPHORE
     limit = 1
+
+    if not TYPE_CHECKING:  # To type checkers this is an attribute that other requests have.
+
+        @property
+        def granted_count(self) -> int:
+            """The number of permits."""
+            return self.amount
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

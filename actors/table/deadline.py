@@ -14,23 +14,23 @@ clock, which may be ahead of the former master's by their drift since the last b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import HoldRecord, LeaseRecord, Result, WaitRecord
+from fencelock.actors.table.holding import ClaimDetails, Durations, TableHold
+from fencelock.actors.table.message import LeaseRecord, Result
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.table_state import TableState
 
-TERM_MS_MIN = 100
+DURATION_MS_MIN = 100
 """Shortest duration and shortest grace (ms): a grant takes much of this time to arrive."""
 
-TERM_MS_MAX = WAIT_MS_MAX
+DURATION_MS_MAX = WAIT_MS_MAX
 """Longest duration and longest grace (ms): a week."""
 
 GRACE_MS = 5_000
@@ -46,17 +46,10 @@ TICKETS_END = 1 << 63
 and is not granted the lock."""
 
 
-class Terms(NamedTuple):
-    """The duration and the grace of a hold (ms)."""
-
-    hold_ms: int
-    grace_ms: int
+NO_DURATIONS = Durations(0, 0)
 
 
-NO_TERMS = Terms(0, 0)
-
-
-def terms_of(acquire: Acquire) -> Terms | None:
+def durations_of(acquire: Acquire) -> Durations | None:
     """Return the duration and grace that ``acquire`` requests, or None if it requests no deadline.
 
     Raises:
@@ -69,22 +62,22 @@ def terms_of(acquire: Acquire) -> Terms | None:
             text = f"grace is {grace_ms} ms, and needs a duration: without one a hold has no end"
             raise InvalidRequestError(f"{titled(acquire.lock)}: {text}")
         return None
-    check_term(acquire.lock, "duration", hold_ms)
+    check_duration(acquire.lock, "duration", hold_ms)
     if grace_ms:
-        check_term(acquire.lock, "grace", grace_ms)
-    return Terms(hold_ms, grace_ms or GRACE_MS)
+        check_duration(acquire.lock, "grace", grace_ms)
+    return Durations(hold_ms, grace_ms or GRACE_MS)
 
 
-def check_term(lock: str, name: str, term_ms: int) -> None:
-    """Return if ``term_ms``, the duration or grace that ``name`` says, is within its limits.
+def check_duration(lock: str, name: str, duration_ms: int) -> None:
+    """Return if ``duration_ms``, the duration or grace that ``name`` says, is within its limits.
 
     Raises:
         InvalidRequestError: it is not; the text names the limits.
 
     """
-    if not TERM_MS_MIN <= term_ms <= TERM_MS_MAX:
-        allowed = f"{TERM_MS_MIN} to {TERM_MS_MAX} ms are allowed"
-        raise InvalidRequestError(f"{titled(lock)}: {name} is {term_ms} ms, {allowed}")
+    if not DURATION_MS_MIN <= duration_ms <= DURATION_MS_MAX:
+        allowed = f"{DURATION_MS_MIN} to {DURATION_MS_MAX} ms are allowed"
+        raise InvalidRequestError(f"{titled(lock)}: {name} is {duration_ms} ms, {allowed}")
 
 
 class Deadlines:
@@ -109,13 +102,13 @@ class Deadlines:
 
 
 @dataclass(slots=True, eq=False)
-class LeasedHold(Hold):
+class LeasedHold(TableHold):
     """A hold with a deadline.
 
     The deadline belongs to the hold, not to one of its acquires: acquiring again does not move it.
 
     Attributes:
-        told: the terms in the reply to the last acquire: those of the grant, or the time left.
+        replied: the durations in the reply to the last acquire: of the grant, or the time left.
         grace_ms: the grace (ms).
         lasts_ms: the duration since the last renewal (ms).
         renewal: the number of the last renewal, 0 before the first.
@@ -126,7 +119,7 @@ class LeasedHold(Hold):
 
     """
 
-    told: Terms = NO_TERMS
+    replied: Durations = NO_DURATIONS
     grace_ms: int = 0
     table: TableState | None = None
     lasts_ms: int = 0
@@ -143,14 +136,16 @@ class LeasedHold(Hold):
 
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
-        return replace(Hold.answer(self), hold_ms=self.told.hold_ms, grace_ms=self.told.grace_ms)
+        return replace(
+            TableHold.answer(self), hold_ms=self.replied.hold_ms, grace_ms=self.replied.grace_ms
+        )
 
     def acquire_again(self, request: int) -> None:
         """Count one more acquire, and keep the time left for its reply.
 
         The client may not know the hold, if the reply to the first acquire was lost.
         """
-        Hold.acquire_again(self, request)
+        TableHold.acquire_again(self, request)
         table = self.table
         assert table is not None
         left_ms = self.deadline_ms - table.time_ms - ROUNDING_MS
@@ -158,7 +153,7 @@ class LeasedHold(Hold):
             left_ms = 1
             self.extend(table, table.time_ms + left_ms + ROUNDING_MS)
         hold_ms = max(1, left_ms - self.grace_ms)
-        self.told = Terms(hold_ms, left_ms - hold_ms)
+        self.replied = Durations(hold_ms, left_ms - hold_ms)
 
     def renewed(self) -> Renewed:
         """Return the outcome of the last renewal."""
@@ -213,44 +208,33 @@ class LeasedHold(Hold):
             grace_ms=self.grace_ms,
             renewal=self.renewal,
             deadline_ms=self.deadline_ms,
-            told_hold_ms=self.told.hold_ms,
-            told_grace_ms=self.told.grace_ms,
+            replied_hold_ms=self.replied.hold_ms,
+            replied_grace_ms=self.replied.grace_ms,
         )
 
 
-def begin_leased(table: Any, owner_state: OwnerState, label: str, terms: Terms) -> LeasedHold:
+def begin_leased(table: Any, owner_state: OwnerState, details: ClaimDetails) -> LeasedHold:
     """Return a new hold with a deadline under the table's last fence."""
+    assert details.durations is not None
     hold = LeasedHold(
-        owner_state, label, table.fence, table.time_ms, owner_state.request, told=terms
+        owner_state,
+        details,
+        table.fence,
+        table.time_ms,
+        owner_state.request,
+        replied=details.durations,
     )
-    hold.lasts_ms, hold.grace_ms = terms
+    hold.lasts_ms, hold.grace_ms = details.durations
     hold.restart(table)
     return hold
 
 
-@dataclass(slots=True, eq=False)
-class LeasedWait(Wait):
-    """A wait for a hold with a deadline."""
-
-    terms: Terms = NO_TERMS
-
-
-def restored_hold(table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
-    """Return the hold of a record; ``table`` watches its deadline, if it has one."""
-    fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
-    lease = held.lease
-    if lease is None:
-        return Hold(*fields, held.level, held.amount)
-    told = Terms(lease.told_hold_ms, lease.told_grace_ms)
-    hold = LeasedHold(*fields, held.level, held.amount, told=told, grace_ms=lease.grace_ms)
+def restored_lease(
+    table: TableState, fields: tuple[OwnerState, ClaimDetails, int, int, int], lease: LeaseRecord
+) -> LeasedHold:
+    """Return the hold of a record with its first fields; ``table`` watches its deadline."""
+    replied = Durations(lease.replied_hold_ms, lease.replied_grace_ms)
+    hold = LeasedHold(*fields, replied=replied, grace_ms=lease.grace_ms)
     hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
     hold.extend(table, lease.deadline_ms)
     return hold
-
-
-def restored_wait(owner_state: OwnerState, wait: WaitRecord) -> Wait:
-    """Return the wait of a record."""
-    fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms, wait.amount
-    if not wait.hold_ms:
-        return Wait(*fields)
-    return LeasedWait(*fields, Terms(wait.hold_ms, wait.grace_ms))

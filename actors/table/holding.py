@@ -1,4 +1,4 @@
-"""Holds of locks, pools of permits, other objects, queues of waits, and timeouts."""
+"""Resources with their holds and queues, other objects, and timeouts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from fencelock.actors.api.message import Granted, Reason
-from fencelock.actors.api.name import quoted
-from fencelock.actors.api.rwlock import RWLOCK_PERMITS
+from fencelock.actors.api.name import kind_of, quoted
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.message import maker
 
@@ -26,6 +26,13 @@ _granted = maker(Granted)
 
 SLACK = 16
 """Number of dead entries that a heap may always contain."""
+
+
+class Durations(NamedTuple):
+    """The duration and the grace of a hold (ms)."""
+
+    hold_ms: int
+    grace_ms: int
 
 
 @dataclass(slots=True, eq=False)
@@ -65,151 +72,221 @@ class Awaited:
         return len(self.queue) if self.queue else 0
 
 
-@dataclass(slots=True, eq=False)
-class Hold(Awaited):
-    """One ownership of a lock, and the queue of those who wait for its end.
+@dataclass(frozen=True, slots=True)
+class ClaimDetails:
+    """What only some claims have, besides their amount.
 
-    A free lock has none. The queue moves from each ownership to the next. A hold of permits has no
-    queue: its `Pool` has one.
+    ``label`` is a text for people. ``locks`` are the names of a claim for several locks, ``value``
+    is that of a candidate in an election, and ``durations`` are those of a hold with a deadline.
+    """
+
+    label: str = ""
+    locks: tuple[str, ...] = ()
+    value: str | None = None
+    durations: Durations | None = None
+
+
+PLAIN = ClaimDetails()
+"""The details of a claim that has none."""
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """What an owner has in the table of an object: a hold, or a wait."""
+
+    owner_state: OwnerState
+    details: ClaimDetails
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The names of the objects that it holds together, or in whose queues it waits."""
+        return self.details.locks or (self.owner_state.key[1],)
+
+    @property
+    def label(self) -> str:
+        """The text for people: the labels of the session and of the claim, and its value."""
+        details = self.details
+        return ", ".join(
+            filter(None, (self.owner_state.session.label, details.label, details.value))
+        )
+
+
+@dataclass(slots=True, eq=False)
+class TableHold(Claim):
+    """One ownership of an object, or of some of its permits.
+
+    A hold of several locks has a fence for each of them: ``fence`` and those after it.
 
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
-        count: number of times the owner holds the object at once; at least 1.
-        request: the last acquire that added to ``count``, or 0 if that was undone.
-        level: the number in the reply to that acquire, so that a repetition gets the same.
-        amount: number of permits of its `Pool`; 0 without a pool.
         since_ms: log time of the grant.
+        request: the last acquire that added to ``count``, or 0 if that was undone.
+        amount: the part of the capacity that it has, of each of its objects; at least 1.
+        granted_count: the count in the reply to that acquire, so that a repetition gets the same.
+        count: number of times the owner holds the object at once; at least 1.
 
     """
 
-    owner_state: OwnerState
-    label: str
     fence: int
     since_ms: int
     request: int
+    amount: int = 1
+    granted_count: int = 1
     count: int = 1
-    level: int = 1
-    amount: int = 0
 
     @property
     def times(self) -> int:
         """Number of times that it is held, or of its permits, for people."""
         return max(self.count, self.amount)
 
+    def fence_of(self, name: str) -> int:
+        """Return the fence under which it holds one of its objects."""
+        locks = self.details.locks
+        return self.fence + locks.index(name) if locks else self.fence
+
     def acquire_again(self, request: int) -> None:
         """Count one more acquire, which has the number ``request``."""
         self.count += 1
-        self.level = self.count
+        self.granted_count = self.count
         self.request = request
 
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
         owner_state = self.owner_state
+        owner, lock = owner_state.key
         return _granted(
             session=owner_state.session.id,
-            owner=owner_state.owner,
+            owner=owner,
             request=self.request,
-            lock=owner_state.lock,
+            lock=lock,
             fence=self.fence,
-            count=self.level,
+            count=self.granted_count,
         )
 
     def wording(self, fence: int = 0) -> str:
         """Describe the holder, by ``fence`` if it has several."""
-        owner, session = self.owner_state.owner, self.owner_state.session.id
-        label = self.owner_state.labelled(self.label)
+        owner, session, label = self.owner_state.owner, self.owner_state.session.id, self.label
         who = f"{quoted(owner)} of {quoted(session)}"
         who = f"{who} ({label})" if label else who
-        writes = ", for writing" if self.amount == RWLOCK_PERMITS else ""
-        return f"held by {who} under fence {fence or self.fence}{writes}"
+        return f"held by {who} under fence {fence or self.fence}"
 
 
 @dataclass(slots=True, eq=False)
-class Wait:
+class Wait(Claim):
     """An owner's last request in the queue of its object: an acquire, or an update that waits.
 
     Attributes:
         ticket: its place among all waits that ever existed; queues are in this order.
         since_ms: log time at which it was queued.
         due_ms: log time at which it times out, or None for never.
-        amount: number of permits that it requests.
+        amount: the part of the capacity that it requests, of each of its objects.
+        granted_count: the count in the reply that grants it.
 
     """
 
-    owner_state: OwnerState
     ticket: int
-    label: str
     since_ms: int
     due_ms: int | None
     amount: int = 1
+    granted_count: int = 1
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """End the wait, which has timed out."""
         wait = self.owner_state.wait
         assert wait is not None
         assert self.due_ms is not None
-        obstacle = table.obstacle(self.owner_state)
+        obstacle = table.obstacle(self.owner_state.lock, self.details)
         text = f"waited {self.due_ms - self.since_ms} ms; {obstacle}"
         table.end_wait(wait, Reason.TIMED_OUT, out, text)
 
 
 @dataclass(slots=True, eq=False)
-class Pool(Awaited):
-    """The permits of one object, which several owners may hold at once, and one queue for all.
+class Resource(Awaited):
+    """An object that owners can hold: a capacity, its holds, and one queue.
 
-    A lock is the case of one permit: its `Hold` is all that it needs. It has a pool from the time
-    at which some owner claims it together with other locks. A pool exists while permits of it are
-    held or awaited.
+    A lock is the case of capacity 1. Each claim names the capacity, and all must agree, since a
+    free object leaves no state: a resource exists while it is held or awaited.
 
     Invariants:
-        L8  The permits that are held and ``free`` are ``capacity`` together, and ``free`` is not
-            negative.
-        L9  A wait is granted only as the head of the queue, when its amount is free. So a large
-            one keeps smaller ones behind it waiting, and none is overtaken for ever.
+        capacity-kept   The amounts of the holds and ``free`` are ``capacity`` together, and
+            ``free`` is not negative.
+        no-overtaking   A wait is granted only as the head of the queue, when its amount is free. So
+            a large one keeps smaller ones behind it waiting, and none is overtaken for ever.
 
     Attributes:
-        capacity: number of permits; each claim names it, and all must agree.
-        holds: the holds by fence, which is the order of their grants. A hold of several locks has a
-            fence in the pool of each.
+        held: the hold while there is one, or the holds by fence, which is the order of their
+            grants. Most objects have one hold, and a dictionary would double their memory.
 
     """
 
     capacity: int
     free: int
-    holds: dict[int, Hold]
+    held: TableHold | dict[int, TableHold] | None = None
+
+    @property
+    def holds(self) -> Iterable[TableHold]:
+        """The holds, in the order of their grants."""
+        held = self.held
+        if isinstance(held, dict):
+            return held.values()
+        return () if held is None else (held,)
+
+    def find(self, name: str, fence: int) -> TableHold | None:
+        """Return the hold under ``fence`` of this object, which has that name."""
+        held = self.held
+        if isinstance(held, dict):
+            return held.get(fence)
+        return held if held is not None and held.fence_of(name) == fence else None
 
     def admits(self, amount: int) -> bool:
-        """Return whether a new claim of ``amount`` permits is granted at once."""
+        """Return whether a new claim of ``amount`` is granted at once."""
         return not self.queue and amount <= self.free
 
-    def add(self, hold: Hold, fence: int) -> None:
-        """Take the permits of a new hold."""
+    def add(self, hold: TableHold, fence: int) -> None:
+        """Take the amount of a new hold."""
         self.free -= hold.amount
-        assert self.free >= 0  # L8
-        self.holds[fence] = hold
+        assert self.free >= 0  # capacity-kept
+        held = self.held
+        if held is None:
+            self.held = hold
+        elif isinstance(held, dict):
+            held[fence] = hold
+        else:  # Only one of several locks has another fence here, and such a lock has one holder.
+            self.held = {held.fence: held, fence: hold}
 
-    def remove(self, hold: Hold, fence: int) -> None:
-        """Take back all permits of a hold."""
-        del self.holds[fence]
+    def remove(self, hold: TableHold, fence: int) -> None:
+        """Take back the whole amount of a hold."""
+        held = self.held
+        if isinstance(held, dict):
+            del held[fence]
+            if not held:
+                self.held = None
+        else:
+            assert held is hold  # one-holder
+            self.held = None
         self.free += hold.amount
 
     def next_wait(self) -> Wait | None:
-        """Return the head of the queue, if its permits are free (L9)."""
-        head = next(iter(self.waits), None)
-        return None if head is None or head.amount > self.free else head
+        """Return the head of the queue, if its amount is free (no-overtaking)."""
+        queue = self.queue
+        if not queue:
+            return None
+        head = next(iter(queue.values()))
+        return None if head.amount > self.free else head
 
-    def wording(self, kind: str) -> str:
-        """Describe what keeps a claim for an object of that kind waiting."""
-        fence, first = next(iter(self.holds.items()), (0, None))
+    def wording(self, name: str) -> str:
+        """Describe what keeps a claim for this object, which has that name, waiting."""
+        first, kind = next(iter(self.holds), None), kind_of(name)
         if first is None:
             held = "nobody holds it"
         elif kind == SEMAPHORE:
             held = f"{self.capacity - self.free} of {self.capacity} permits are held"
         elif self.free:
-            held = f"{len(self.holds)} owners read"
+            held = f"{len([*self.holds])} owners read"
         else:
-            held = first.wording(fence)
-        return f"{held}, {self.waiting} claims wait" if self.queue else held
+            writes = ", for writing" if kind == RWLOCK else ""
+            held = f"{first.wording(first.fence_of(name))}{writes}"
+        return f"{held}, {self.waiting} claims wait" if self.queue and (kind or not first) else held
 
 
 @dataclass(slots=True, eq=False)

@@ -119,20 +119,22 @@ class LeaseRecord(NamedTuple):
     grace_ms: int
     renewal: int
     deadline_ms: int
-    told_hold_ms: int
-    told_grace_ms: int
+    replied_hold_ms: int
+    replied_grace_ms: int
 
 
 class HoldRecord(NamedTuple):
-    """A `Hold`."""
+    """A `TableHold`."""
 
     fence: int
     label: str
     since_ms: int
     request: int
     times: int
-    level: int
+    granted_count: int
     amount: int
+    capacity: int
+    """The capacity of each object that it holds."""
     lease: LeaseRecord | None
 
 
@@ -147,6 +149,9 @@ class WaitRecord(NamedTuple):
     since_ms: int
     due_ms: int | None
     amount: int
+    granted_count: int
+    capacity: int
+    """The capacity of each object for which it waits; 0 for one that nobody can hold."""
     hold_ms: int
     grace_ms: int
 
@@ -166,20 +171,13 @@ class ClaimantRecord(NamedTuple):
     denial: Reason | None
     detail: str
     lost: int
-    quiet_ms: int
+    idle_ms: int
     hold: HoldRecord | None
     wait: WaitRecord | None
     locks: tuple[str, ...]
     """The locks of a claim for several, which is held or waits."""
     value: str | None
     """The value of a leader of an election, or of a candidate that waits."""
-
-
-class PoolRecord(NamedTuple):
-    """A `Pool`, without its holds and waits."""
-
-    lock: str
-    capacity: int
 
 
 class LatchRecord(NamedTuple):
@@ -250,7 +248,6 @@ class TablePart(Message):
     sessions: tuple[SessionRecord, ...]
     owner_states: tuple[ClaimantRecord, ...]
     audit: tuple[Evicted, ...]
-    pools: tuple[PoolRecord, ...] = ()
     replies: tuple[KeptReply, ...] = ()
     latches: tuple[LatchRecord, ...] = ()
     histories: tuple[HistoryRecord, ...] = ()
@@ -268,7 +265,6 @@ Record = (
     SessionRecord
     | ClaimantRecord
     | Evicted
-    | PoolRecord
     | KeptReply
     | ObjectRecord
     | HistoryRecord

@@ -28,8 +28,8 @@ from fencelock.actors.api.object_request import (
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import HAVE_DEADLINES, Evict, Renew, why_expired
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
-from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms, check_term, terms_of
-from fencelock.actors.table.holding import Hold, Wait
+from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
+from fencelock.actors.table.holding import PLAIN, ClaimDetails, TableHold, Wait
 from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
 from fencelock.actors.table.table_state import TableState
@@ -44,82 +44,69 @@ GIVEN_UP = "the wait was given up"
 
 
 def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
-    """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
+    """Grant a lock, acquire it again, queue or deny (rules 1-19, 32-37, 44-47).
 
     Raises:
         InvalidRequestError: see the ``check`` of ``command``; nothing was done.
 
     """
-    terms = terms_of(command) if command.hold_ms or command.grace_ms else None
-    owner_state = _begin_acquire(table, command, out)
-    if owner_state is None:
-        return
-    holder = table.locks.get(owner_state.lock)
-    if holder is None and owner_state.lock in table.pools:
-        _claim(table, owner_state, command, out, terms=terms)
-    elif holder is not None and command.wait_ms == 0:
-        deny(table, owner_state, Reason.TIMED_OUT, holder.wording(), out)
-    elif has_room(table, owner_state, out):
-        if holder is None:
-            table.grant(owner_state, command.label, out, terms)
-        else:
-            begin_wait(table, owner_state, command, out, terms=terms)
+    details = ClaimDetails(command.label) if command.label else PLAIN
+    if command.hold_ms or command.grace_ms:
+        details = ClaimDetails(command.label, durations=durations_of(command))
+    claim(table, command, details, out)
 
 
 def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
-    """Grant permits of an object, queue or deny.
-
-    Raises:
-        InvalidRequestError: see `Request.check`; nothing was done.
-
-    """
-    owner_state = _begin_acquire(table, command, out)
-    if owner_state is None:
-        return
-    lock, permits = owner_state.lock, command.permits
-    pool = table.pools.get(lock)
-    if pool is None:
-        if has_room(table, owner_state, out):
-            table.grant_permits(owner_state, command.label, command.amount, out, None, permits)
-    elif pool.capacity == permits:
-        _claim(table, owner_state, command, out, command.amount, permits)
-    else:
-        deny_size(table, owner_state, f"{pool.capacity} permits", permits, out)
-
-
-def _claim(
-    table: TableState,
-    owner_state: OwnerState,
-    command: AcquireRequest,
-    out: list[Result],
-    amount: int = 1,
-    permits: int = 1,
-    terms: Terms | None = None,
-) -> None:
-    """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
-    free = True
-    for name in owner_state.objects:  # This is faster than `all` with a generator.
-        free = free and table.admits(name, amount)
-    if not free and command.wait_ms == 0:
-        deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
-    elif has_room(table, owner_state, out):
-        if free:
-            table.grant_permits(owner_state, command.label, amount, out, terms, permits)
-        else:
-            begin_wait(table, owner_state, command, out, amount, terms)
+    """Grant permits of an object, queue or deny; see `acquire`."""
+    claim(table, command, ClaimDetails(command.label) if command.label else PLAIN, out)
 
 
 def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> None:
-    """Grant several locks in one step, queue or deny.
+    """Grant several locks in one step, queue or deny; see `acquire`."""
+    claim(table, command, ClaimDetails(command.label, locks=command.locks), out)
+
+
+def lead(table: TableState, command: Lead, out: list[Result]) -> None:
+    """Let an owner lead in an election, or queue or deny it; see `acquire`."""
+    claim(table, command, ClaimDetails(command.label, value=command.value), out)
+
+
+def claim(
+    table: TableState, command: AcquireRequest, details: ClaimDetails, out: list[Result]
+) -> None:
+    """Grant a claim its amount of each of its objects, queue or deny it.
 
     Raises:
-        InvalidRequestError: see `AcquireAll.check`; nothing was done.
+        InvalidRequestError: see the ``check`` of ``command``; nothing was done.
 
     """
-    owner_state = _begin_acquire(table, command, out)
-    if owner_state is not None:
-        owner_state.locks = command.locks
-        _claim(table, owner_state, command, out)
+    owner_state = begin(table, command, out)
+    if owner_state is None:
+        return
+    losses = owner_state.session.losses
+    if losses:
+        losses.pop(owner_state.key, None)
+    owner_state.releasing, owner_state.outcome = False, None
+    if owner_state.hold is not None:
+        _enter_again(table, owner_state, owner_state.hold, command, out)
+        return
+    amount, capacity, count = command.amount, command.permits, command.granted_count
+    free, resources = True, table.resources
+    for name in details.locks or (owner_state.key[1],):
+        resource = resources.get(name)
+        if resource is not None:
+            if resource.capacity != capacity:
+                deny_size(table, owner_state, f"{resource.capacity} permits", capacity, out)
+                return
+            free = free and resource.admits(amount)
+    if not free and command.wait_ms == 0:
+        obstacle = table.obstacle(owner_state.lock, details)
+        deny(table, owner_state, Reason.TIMED_OUT, obstacle, out)
+    elif has_room(table, owner_state, out, len(details.locks) or 1):
+        if free:
+            table.grant(owner_state, details, amount, capacity, count, out)
+        else:
+            begin_wait(table, owner_state, command, out, details, amount, capacity, count)
 
 
 def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
@@ -127,11 +114,9 @@ def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
 
     It would be granted later than it is applied, and so may share a slot with a later command.
     """
-    amount = claim.amount
-    if isinstance(claim, AcquireAll):
-        if all(table.admits(name, amount) for name in claim.locks):
-            return False
-    elif table.admits(claim.lock, amount):
+    names = claim.locks if isinstance(claim, AcquireAll) else (claim.lock,)
+    found = [one for one in map(table.resources.get, names) if one is not None]
+    if all(one.admits(claim.amount) for one in found):
         return False
     session = table.sessions.by_id.get(claim.session)
     if session is None:
@@ -139,22 +124,7 @@ def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
     owner_state = session.owner_states.get((claim.owner, claim.lock))
     if owner_state is not None and owner_state.hold is not None:
         return False
-    return not isinstance(claim, PermitRequest) or table.pools[claim.lock].capacity == claim.permits
-
-
-def lead(table: TableState, command: Lead, out: list[Result]) -> None:
-    """Let an owner lead in an election, or queue or deny it.
-
-    Raises:
-        InvalidRequestError: see `Lead.check`; nothing was done.
-
-    """
-    owner_state = _begin_acquire(table, command, out)
-    if owner_state is not None:
-        owner_state.value = command.value
-        _claim(table, owner_state, command, out)
-        if owner_state.hold is None and owner_state.wait is None:
-            owner_state.value = None
+    return all(one.capacity == claim.permits for one in found)
 
 
 def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:
@@ -186,7 +156,9 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
         table.end_hold(hold, out)
 
 
-def _release_part(table: TableState, hold: Hold, command: PartRequest, out: list[Result]) -> None:
+def _release_part(
+    table: TableState, hold: TableHold, command: PartRequest, out: list[Result]
+) -> None:
     """Take back some permits of ``hold``, or all of them; the hold ends with the last."""
     owner_state, amount = hold.owner_state, command.amount or hold.amount
     if amount > hold.amount:
@@ -217,7 +189,7 @@ def renew(table: TableState, command: Renew, out: list[Result]) -> None:
     """
     command.check()
     if command.hold_ms:
-        check_term(command.lock, "duration", command.hold_ms)
+        check_duration(command.lock, "duration", command.hold_ms)
     session = table.sessions.by_id.get(command.session)
     if session is None:
         out.append(session_expired(command))
@@ -263,7 +235,6 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
             return  # A forgotten owner neither waits nor holds.
         table.changing = True
         owner_state = session.enter(key)
-        session.lay(owner_state)
     table.changing = True
     wait, hold = owner_state.wait, owner_state.hold
     if command.request > owner_state.request:
@@ -272,8 +243,8 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         owner_state.request, owner_state.releasing = command.request, False
         owner_state.outcome = owner_state.denied(Reason.CANCELLED, GIVEN_UP)
         if hold is None:
-            session.rouse(owner_state)  # It is retired again below, as the last.
-            session.rest(owner_state, table.time_ms)
+            session.idle.pop(key, None)  # It becomes the newest.
+            session.retire(key, table.time_ms)
     elif wait is not None and owner_state.request == command.request:
         table.end_wait(wait, Reason.CANCELLED, out, GIVEN_UP)
     elif hold is not None and hold.request == command.request:
@@ -316,7 +287,7 @@ def begin(
         table.changing = True
         if owner_state.wait is not None:  # It is sequential: it gave that wait up (rules 47, 48).
             table.end_wait(owner_state.wait, Reason.CANCELLED, out, GIVEN_UP)
-        session.rouse(owner_state)
+        session.idle.pop(key, None)
     owner_state.request = request
     table.begun, table.changing = owner_state, False
     return owner_state
@@ -364,24 +335,10 @@ def begin_update(table: TableState, command: UpdateRequest, out: list[Result]) -
     return owner_state
 
 
-def _begin_acquire(
-    table: TableState, command: AcquireRequest, out: list[Result]
-) -> OwnerState | None:
-    """Make a new acquire the last request of its owner; return None if its outcome was sent."""
-    owner_state = begin(table, command, out)
-    if owner_state is None:
-        return None
-    owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
-    if owner_state.hold is None:
-        return owner_state
-    _enter_again(table, owner_state, owner_state.hold, command, out)
-    return None
-
-
 def _enter_again(
     table: TableState,
     owner_state: OwnerState,
-    hold: Hold,
+    hold: TableHold,
     command: AcquireRequest,
     out: list[Result],
 ) -> None:
@@ -409,24 +366,27 @@ def begin_wait(
     owner_state: OwnerState,
     command: CancellableRequest,
     out: list[Result],
+    details: ClaimDetails | None = None,
     amount: int = 1,
-    terms: Terms | None = None,
+    capacity: int = 0,
+    count: int = 1,
 ) -> None:
-    """Append a claim, which `has_room` has counted, to its object's queue."""
+    """Append a claim, which `has_room` has counted, to the queue of each of its objects."""
     table.tickets += 1
-    due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
-    label, now_ms = command.label, table.time_ms
-    if terms is None:
-        wait = Wait(owner_state, table.tickets, label, now_ms, due_ms, amount)
-    else:
-        wait = LeasedWait(owner_state, table.tickets, label, now_ms, due_ms, amount, terms)
-    table.enqueue(wait)
+    now_ms, wait_ms = table.time_ms, command.wait_ms
+    if details is None:
+        details = ClaimDetails(command.label) if command.label else PLAIN
+    due_ms = None if wait_ms is None else now_ms + wait_ms
+    wait = Wait(owner_state, details, table.tickets, now_ms, due_ms, amount, count)
+    table.enqueue(wait, capacity)
     out.append(_queued(owner_state))
 
 
-def has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
-    """Count a hold or wait of each lock; deny the claim and return False if a limit is reached."""
-    session, wanted = owner_state.session, len(owner_state.locks) or 1
+def has_room(
+    table: TableState, owner_state: OwnerState, out: list[Result], wanted: int = 1
+) -> bool:
+    """Count ``wanted`` holds or waits; deny the claim and return False if a limit is reached."""
+    session = owner_state.session
     account = session.account
     if session.claims + wanted > SESSION_CLAIMS_MAX:
         text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
@@ -459,8 +419,9 @@ def has_object_room(table: TableState, owner_state: OwnerState, out: list[Result
 def _deny_release(
     table: TableState, owner_state: OwnerState, command: ReleaseRequest, out: list[Result]
 ) -> None:
-    if owner_state.lost and owner_state.lost == command.fence:
-        owner_state.lost = 0
+    losses = owner_state.session.losses
+    if losses and losses.get(owner_state.key) == command.fence:
+        del losses[owner_state.key]
         text = f"this owner has lost it; {table.wording(command.lock)}"
         deny(table, owner_state, Reason.OWNERSHIP_LOST, text, out)
     else:
@@ -510,14 +471,11 @@ def conclude(
     table.changing = True
     owner_state.settle(answer)
     if owner_state.hold is None:
-        owner_state.session.rest(owner_state, table.time_ms)
+        owner_state.session.retire(owner_state.key, table.time_ms)
     out.append(answer)
 
 
 def _queued(owner_state: OwnerState) -> Queued:
-    return Queued(
-        session=owner_state.session.id,
-        owner=owner_state.owner,
-        request=owner_state.request,
-        lock=owner_state.lock,
-    )
+    owner, lock = owner_state.key
+    session = owner_state.session.id
+    return Queued(session=session, owner=owner, request=owner_state.request, lock=lock)

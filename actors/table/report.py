@@ -13,7 +13,7 @@ from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.deadline import LeasedHold
-from fencelock.actors.table.holding import Hold, Pool, TableObject
+from fencelock.actors.table.holding import Awaited, Resource, TableHold, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
 """Waiters of one lock in a report, and holders of permits; `LockReport.waiting` counts all."""
@@ -170,7 +170,7 @@ class TableRead(Local):
 Question = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
 
 
-def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:
+def report_lock(name: str, held: Awaited | None, time_ms: int) -> LockReport:
     """Return the report of a lock as of ``time_ms``; one that is not in the table is free."""
     if held is None:
         return LockReport(name, None, 0, ())
@@ -178,7 +178,7 @@ def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int)
         WaiterSeen(
             session=wait.owner_state.session.id,
             owner=wait.owner_state.owner,
-            label=wait.owner_state.labelled(wait.label),
+            label=wait.label,
             request=wait.owner_state.request,
             waited_ms=time_ms - wait.since_ms,
             left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
@@ -186,13 +186,11 @@ def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int)
         )
         for wait in islice(held.waits, WAITERS_SHOWN_MAX)
     )
-    if isinstance(held, Hold):
-        return LockReport(name, _see(held, held.fence, time_ms), held.waiting, waiters)
     if isinstance(held, TableObject):
         left, total = held.progress()
         return LockReport(name, None, held.waiting, waiters, permits=total, left=left)
-    first = islice(held.holds.items(), WAITERS_SHOWN_MAX)
-    holders = tuple(_see(hold, fence, time_ms) for fence, hold in first)
+    assert isinstance(held, Resource)
+    holders = tuple(_see(hold, name, time_ms) for hold in islice(held.holds, WAITERS_SHOWN_MAX))
     holder = holders[0] if holders else None
     if not kind_of(name):
         return LockReport(name, holder, held.waiting, waiters)
@@ -200,46 +198,41 @@ def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int)
 
 
 def list_locks(
-    tables: tuple[Mapping[str, Hold], Mapping[str, Pool], Mapping[str, TableObject]],
+    resources: Mapping[str, Resource],
+    objects: Mapping[str, TableObject],
     prefix: str,
     after: str,
     most: int,
     time_ms: int,
 ) -> tuple[LockLine, ...]:
-    """Return the first ``most`` names of ``tables`` that begin with ``prefix`` after ``after``.
+    """Return the first ``most`` held or awaited names that begin with ``prefix`` after ``after``.
 
     A prefix without a kind is that of the plain names, so that it finds those of all kinds.
     """
-    locks, pools, objects = tables
     plain = str if KIND_END in prefix else plain_name
-    held_pools = (name for name, pool in pools.items() if pool.holds)
-    of_kinds = chain(held_pools, objects)
-    found = chain(
-        (name for name in locks if name.startswith(prefix) and name > after),
-        (name for name in of_kinds if plain(name).startswith(prefix) and name > after),
+    held = (name for name, resource in resources.items() if resource.held is not None)
+    found = (
+        name for name in chain(held, objects) if name > after and plain(name).startswith(prefix)
     )
     lines: list[LockLine] = []
     for name in nsmallest(most, found):
-        pool, one = pools.get(name), objects.get(name)
+        one = objects.get(name)
         if one is not None:
             left, total = one.progress()
             lines.append(LockLine(name, None, one.waiting, total, left))
-        elif pool is None:
-            held = locks[name]
-            lines.append(LockLine(name, _see(held, held.fence, time_ms), held.waiting))
         else:
-            fence, held = next(iter(pool.holds.items()))
-            seen = _see(held, fence, time_ms)
-            lines.append(LockLine(name, seen, pool.waiting, pool.capacity))
+            resource = resources[name]
+            holder = _see(next(iter(resource.holds)), name, time_ms)
+            lines.append(LockLine(name, holder, resource.waiting, resource.capacity))
     return tuple(lines)
 
 
-def _see(hold: Hold, fence: int, time_ms: int) -> HolderSeen:
+def _see(hold: TableHold, name: str, time_ms: int) -> HolderSeen:
     return HolderSeen(
         session=hold.owner_state.session.id,
         owner=hold.owner_state.owner,
-        label=hold.owner_state.labelled(hold.label),
-        fence=fence,
+        label=hold.label,
+        fence=hold.fence_of(name),
         times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,

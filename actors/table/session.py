@@ -12,7 +12,7 @@ from fencelock.actors.api.name import account_of, titled, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.message import maker
 from fencelock.actors.table.account import Account, Accounts
-from fencelock.actors.table.holding import SLACK, Attached, Hold, Wait
+from fencelock.actors.table.holding import SLACK, Attached, TableHold, Wait
 
 DEPARTED = -1
 """In place of the deadline of a session that has ended, while entries that end with it are left."""
@@ -20,7 +20,7 @@ DEPARTED = -1
 SESSION_CLAIMS_MAX = 100_000
 """Holds and waits of one session, so that one client cannot fill the table."""
 
-QUIET_MAX = 4_096
+IDLE_MAX = 4_096
 """Maximum owner states of a session without a hold or wait whose last outcome is kept.
 
 More than a client has requests in flight; beyond it the oldest is forgotten.
@@ -46,47 +46,43 @@ class OwnerState:
     neither; never both.
 
     Attributes:
-        key: owner and lock, which are also attributes of their own.
+        key: owner and lock.
         request: its last request, 0 before the first.
         releasing: whether that was a release.
-        outcome: its outcome; None while it waits, or while `Hold.answer` returns it.
-        lost: fence of an evicted hold whose loss was not reported yet, or 0.
-        quiet_ms: log time since which it neither holds nor waits.
+        outcome: its outcome; None while it waits, or while `TableHold.answer` returns it.
         mark: a checksum of session, owner and lock, 0 until it first holds or waits.
-        locks: the locks of its last claim, if that was for several locks.
-        value: the value of a leader of an election or of a candidate that waits; otherwise None.
 
     """
 
     session: Session
     key: Key
-    owner: str
-    lock: str
     request: int = 0
     releasing: bool = False
     outcome: Kept | None = None
-    hold: Hold | None = None
+    hold: TableHold | None = None
     wait: Wait | None = None
-    lost: int = 0
-    quiet_ms: int = 0
     mark: int = 0
-    locks: tuple[str, ...] = ()
-    value: str | None = None
 
     @property
-    def objects(self) -> tuple[str, ...]:
-        """The objects in whose queues its claim waits, and that it holds together."""
-        return self.locks or (self.lock,)
+    def owner(self) -> str:
+        """The owner."""
+        return self.key[0]
+
+    @property
+    def lock(self) -> str:
+        """The name of the object in the table."""
+        return self.key[1]
 
     def marked(self) -> int:
         """Compute and return `mark`, which is not 0."""
-        self.mark = 1 + crc32(f"{self.session.id}\n{self.owner}\n{self.lock}".encode())
+        owner, lock = self.key
+        self.mark = 1 + crc32(f"{self.session.id}\n{owner}\n{lock}".encode())
         return self.mark
 
     def fields(self) -> OwnerFields:
         """Return the fields that the reply to the last request shares with it."""
-        lock, session, owner, request = self.lock, self.session.id, self.owner, self.request
-        return OwnerFields(lock=lock, session=session, owner=owner, request=request)
+        owner, lock = self.key
+        return OwnerFields(lock=lock, session=self.session.id, owner=owner, request=self.request)
 
     def settle(self, outcome: Kept) -> None:
         """Store the outcome of a request, if it is still the last."""
@@ -95,11 +91,12 @@ class OwnerState:
 
     def released(self, count: int) -> Released:
         """Return the outcome of a last request that released one hold, with ``count`` left."""
+        owner, lock = self.key
         return _released(
             session=self.session.id,
-            owner=self.owner,
+            owner=owner,
             request=self.request,
-            lock=self.lock,
+            lock=lock,
             count=count,
         )
 
@@ -117,10 +114,6 @@ class OwnerState:
             reason=reason,
             detail=detail,
         )
-
-    def labelled(self, label: str) -> str:
-        """Return the session's label, then the ``label`` of the claim, then its value."""
-        return ", ".join(filter(None, (self.session.label, label, self.value)))
 
 
 @dataclass(slots=True, eq=False)
@@ -143,8 +136,10 @@ class Session:
         claims: number of its holds and waits.
         kept_ms: log time of the last keep-alive. Another one within the same millisecond
             changes only the version.
-        quiet: owner states without holds or waits, the oldest first.
-        bereft: the quiet ones with an unreported loss, the oldest loss first.
+        idle: the owners without a hold, a wait or an unreported loss, the oldest first, with the
+            log time since which they are idle.
+        losses: the unreported losses of owners: the fences of holds that were taken from them, the
+            oldest first. The owner states of these are not forgotten.
         attached: everything else that ends with the session, by ticket.
 
     """
@@ -161,8 +156,8 @@ class Session:
     claims: int = 0
     owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
     kept_ms: int = -1
-    quiet: OrderedDict[Key, OwnerState] = field(default_factory=OrderedDict[Key, OwnerState])
-    bereft: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
+    idle: OrderedDict[Key, int] = field(default_factory=OrderedDict[Key, int])
+    losses: dict[Key, int] = field(default_factory=dict[Key, int])
     attached: dict[int, Attached] = field(default_factory=dict[int, Attached])
 
     def mark(self) -> int:
@@ -172,45 +167,35 @@ class Session:
     def enter(self, key: Key) -> OwnerState:
         """Add an owner state."""
         assert key not in self.owner_states
-        owner_state = self.owner_states[key] = OwnerState(self, key, *key)
+        owner_state = self.owner_states[key] = _owner_state(session=self, key=key)
         return owner_state
 
-    def rouse(self, owner_state: OwnerState) -> None:
-        """Activate an owner state without hold or wait, since it has a new request."""
-        among = self.bereft if owner_state.lost else self.quiet
-        del among[owner_state.key]
-
-    def rest(self, owner_state: OwnerState, now_ms: int) -> None:
-        """Retire an owner state that neither holds nor waits any more."""
-        owner_state.quiet_ms = now_ms
-        if not owner_state.lost:
-            self.quiet[owner_state.key] = owner_state
-            if len(self.quiet) > QUIET_MAX:
+    def retire(self, key: Key, now_ms: int) -> None:
+        """Note that the owner of ``key`` neither holds nor waits any more."""
+        losses = self.losses
+        if key not in losses:
+            self.idle[key] = now_ms
+            if len(self.idle) > IDLE_MAX:
                 self._forget_first()
             return
-        self.lay(owner_state)
-        if len(self.bereft) > LOSSES_MAX:
-            oldest = self.bereft.pop(next(iter(self.bereft)))
-            oldest.lost = 0
-            self.rest(oldest, now_ms)
-
-    def lay(self, owner_state: OwnerState) -> None:
-        """Append ``owner_state`` to the quiet ones, or to those with an unreported loss."""
-        among = self.bereft if owner_state.lost else self.quiet
-        among[owner_state.key] = owner_state
+        losses[key] = losses.pop(key)  # It becomes the newest.
+        if len(losses) > LOSSES_MAX:
+            oldest = next(iter(losses))
+            del losses[oldest]
+            self.retire(oldest, now_ms)
 
     def forget(self, now_ms: int) -> None:
-        """Forget the owner states that have been quiet for a TTL."""
-        while self.quiet:
-            first = next(iter(self.quiet.values()))
-            if first.quiet_ms + self.ttl_ms > now_ms:
-                return
+        """Forget the owner states that have been idle for a TTL."""
+        idle, until_ms = self.idle, now_ms - self.ttl_ms
+        while idle and next(iter(idle.values())) <= until_ms:
             self._forget_first()
 
     def _forget_first(self) -> None:
-        key, owner_state = self.quiet.popitem(last=False)
-        del self.owner_states[key]
-        self.floor = max(self.floor, owner_state.request)
+        key = self.idle.popitem(last=False)[0]
+        self.floor = max(self.floor, self.owner_states.pop(key).request)
+
+
+_owner_state = maker(OwnerState)
 
 
 class Sessions:
@@ -281,7 +266,7 @@ class Sessions:
         """
         self.signs = session.version = self.signs + 1
         if now_ms == session.kept_ms:
-            return  # What became quiet within this millisecond cannot be forgotten yet.
+            return  # What became idle within this millisecond cannot be forgotten yet.
         session.kept_ms = now_ms
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
         if now_ms >= self.extended_ms + session.ttl_ms:
@@ -303,8 +288,8 @@ class Sessions:
         session.account.claims -= session.claims
         self.accounts.leave(session.account)
         session.owner_states.clear()  # They point back, and must not wait for the collector.
-        session.quiet.clear()
-        session.bereft.clear()
+        session.idle.clear()
+        session.losses.clear()
         if len(self.heap) > 2 * len(self.by_id) + SLACK:  # Amortized over as many drops.
             self.heap = [(self.deadline(s), s.number, s.id) for s in self.by_id.values()]
             heapq.heapify(self.heap)

@@ -18,7 +18,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.message import copier
 from fencelock.actors.table.account import SESSIONS_MAX
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import TableHold
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.operation import keep, not_held, session_expired
 from fencelock.actors.table.table_state import TableState
@@ -136,7 +136,7 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
         table.close(session, reason, request, out)
 
 
-def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> None:
+def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result]) -> None:
     owner_state = hold.owner_state
     session, owner = owner_state.session.id, owner_state.owner
     holder = Contender(
@@ -145,7 +145,7 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         owner=owner,
         fence=command.fence,
         since_ms=table.time_ms - hold.since_ms,
-        label=owner_state.labelled(hold.label),
+        label=hold.label,
         times=hold.times,
     )
     out.append(record(table, command, command.lock, command.fence, holder))

@@ -101,8 +101,6 @@ class LockTable(TableState):
             out.append(refused(command, Reason.INTERNAL, text))
             return
         deny(self, self.begun, Reason.INTERNAL, text, out)
-        if self.begun.hold is None:
-            self.begun.value = None
 
     def refuse_skipped(self, command: Command, slot: int, place: int) -> list[Result]:
         """Refuse a command that an operator skips, and note that in the audit."""
@@ -193,8 +191,7 @@ class LockTable(TableState):
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
-        held = self.pools.get(lock) or self.locks.get(lock) or self.objects.get(lock)
-        return report_lock(lock, held, self.time_ms)
+        return report_lock(lock, self.awaited(lock), self.time_ms)
 
     def listing(
         self,
@@ -216,12 +213,11 @@ class LockTable(TableState):
                 None to list both.
 
         """
-        locks = {} if unheld else self.locks
-        pools = {} if unheld else self.pools
+        resources = {} if unheld else self.resources
         objects = {} if unheld is False else self.objects
         if unheld:
             objects = self._page_of_objects(prefix, after, most)
-        return list_locks((locks, pools, objects), prefix, after, most, self.time_ms)
+        return list_locks(resources, objects, prefix, after, most, self.time_ms)
 
     def _page_of_objects(self, prefix: str, after: str, most: int) -> dict[str, TableObject]:
         """Return the objects of a page; with a kind in the prefix, it looks at no others."""
@@ -256,13 +252,13 @@ class LockTable(TableState):
 
     def _present(self, lock: str, prefix: str) -> Iterator[Change]:
         """Return the leader of an election, or the entries of a map by key."""
-        pool, entries = self.pools.get(lock), self.maps.by_name.get(plain_name(lock))
+        resource, entries = self.resources.get(lock), self.maps.by_name.get(plain_name(lock))
         if kind_of(lock) == MAP and entries is not None:
             for entry in entries.page(prefix, ""):
                 yield Change(entry.version, entry.key, entry.value, 0)
-        elif pool is not None:
-            for hold in pool.holds.values():
-                value = hold.owner_state.value or ""
+        elif resource is not None:
+            for hold in resource.holds:
+                value = hold.details.value or ""
                 yield Change(self.histories.version, "", value.encode(), hold.fence)
 
     def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
@@ -335,9 +331,9 @@ class LockTable(TableState):
             self.fence,
             self.tickets,
             self.claims,
-            self.held + self.deadlines.checksum(),
-            self.queued + self.marked + self.accounts.marks,
-            len(self.locks) + (len(self.pools) << 32),
+            self.holds_checksum + self.deadlines.checksum(),
+            self.waits_checksum + self.marked + self.accounts.marks,
+            len(self.resources),
             len(self.timeouts.items),
             len(self.audit),
             sessions.opened,

@@ -2,7 +2,7 @@
 
 A snapshot is a sequence of parts, each small enough for a frame and a journal record. Their
 order is canonical (sessions by number, then their owner states that hold or wait by name,
-then the quiet ones from the quietest on), so that equal tables have equal snapshots, whatever
+then the others from the longest idle on), so that equal tables have equal snapshots, whatever
 their histories.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
 from json import JSONEncoder
@@ -28,15 +28,17 @@ from fencelock.actors.api.name import (
     utf8_size,
 )
 from fencelock.actors.message import Message
-from fencelock.actors.table.deadline import (
-    NO_TERMS,
-    LeasedHold,
-    LeasedWait,
-    restored_hold,
-    restored_wait,
-)
+from fencelock.actors.table.deadline import NO_DURATIONS, LeasedHold, restored_lease
 from fencelock.actors.table.history import records_of
-from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.holding import (
+    PLAIN,
+    Claim,
+    ClaimDetails,
+    Durations,
+    Resource,
+    TableHold,
+    Wait,
+)
 from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     ClaimantRecord,
@@ -45,7 +47,6 @@ from fencelock.actors.table.message import (
     HoldRecord,
     KeptReply,
     LeaseRecord,
-    PoolRecord,
     QuotaRecord,
     Record,
     SessionRecord,
@@ -70,7 +71,7 @@ STEP_RECORDS = 250
 SORTED_RECORDS = 2_000
 """Records that it sorts per step; the sorted runs are merged as they are needed."""
 
-CLAIMANT_BYTES = 160
+CLAIMANT_BYTES = 180
 """Bound on the encoded size of a `ClaimantRecord` that does not wait, without its deadline, its
 locks, and the contents of its texts (bytes)."""
 
@@ -103,10 +104,9 @@ Note = tuple[
     Kept | None,
     int,
     int,
-    tuple[str, ...],
-    str | None,
+    int,
     Wait | None,
-    Hold | None,
+    TableHold | None,
     int,
     int,
     int,
@@ -116,7 +116,7 @@ Note = tuple[
 """An owner state and its mutable fields: the others in order, the hold, and those of the hold."""
 
 Notes = tuple[SessionRecord, list[Note], list[Note]]
-"""A session, its owner states that hold or wait, and the quiet ones from the quietest on."""
+"""A session, its owner states that hold or wait, and the others from the longest idle on."""
 
 
 def take(table: TableState) -> TableSnapshot:
@@ -229,12 +229,8 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
                 departed.append(session)
         for forced in part.audit:
             table.note_forced(forced)
-        for pool in part.pools:
-            if pool.lock in table.pools or pool.capacity < 1:
-                raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
-            table.pools[pool.lock] = Pool(pool.capacity, pool.capacity, {})
         _fill_objects(table, part)
-    waits: list[Wait] = []
+    waits: list[tuple[Wait, int]] = []
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
@@ -246,7 +242,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     _fill_queues(table, waits)
     for one in table.objects.values():
         one.check_restored(table)
-    _fill_pools(table)
+    _check_resources(table)
     _fill_histories(table, parts)
     fill_maps(table, parts, numbered)
     _fill_attached(numbered.values(), table, departed)
@@ -275,8 +271,6 @@ def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
     check_lock_size(plain_name(known.lock))
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
-    owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
-    owner_state.locks, owner_state.value = known.locks, known.value
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
@@ -288,34 +282,77 @@ def _fill_claimant(
     table: TableState,
     owner_state: OwnerState,
     known: ClaimantRecord,
-    waits: list[Wait],
+    waits: list[tuple[Wait, int]],
 ) -> None:
-    """Add the hold of an owner state to the table, or its wait to ``waits``."""
-    session, locks = owner_state.session, owner_state.locks
-    held, waiting = known.hold, known.wait
-    if held is None and waiting is None:
-        session.lay(owner_state)
-        return
-    if known.lock in table.locks and held is not None:
-        raise ValueError(f"the snapshot has two holders of {titled(known.lock)}")
-    session.claims += len(locks) or 1
-    session.account.claims += len(locks) or 1
-    table.claims += len(locks) or 1
-    if held is not None:
-        table.held += owner_state.marked() * held.fence
-        hold = owner_state.hold = restored_hold(table, owner_state, held)
-        pooled = bool(locks) or known.lock in table.pools
-        if (hold.amount > 0) != pooled or hold.count < 1:
-            raise ValueError(f"the snapshot has a wrong hold of {titled(known.lock)}")
-        if not pooled:
-            table.locks[owner_state.lock] = hold
+    """Add the hold of an owner state to the table, or its wait and the capacity to ``waits``."""
+    session, claim = owner_state.session, known.hold or known.wait
+    if claim is None:
+        if known.lost:
+            session.losses[owner_state.key] = known.lost
         else:
-            for each, name in enumerate(owner_state.objects, held.fence):
-                pool = _pool(table, name)
-                pool.holds[each] = hold
-                pool.free -= hold.amount
-    elif waiting is not None:
-        waits.append(restored_wait(owner_state, waiting))
+            session.idle[owner_state.key] = known.idle_ms
+        return
+    count = len(known.locks) or 1
+    session.claims += count
+    session.account.claims += count
+    table.claims += count
+    details = ClaimDetails(claim.label, known.locks, known.value)
+    if known.hold is not None:
+        _fill_hold(table, owner_state, details, known.hold)
+    elif known.wait is not None:
+        waits.append((_restored_wait(owner_state, details, known.wait), known.wait.capacity))
+
+
+def _fill_hold(
+    table: TableState, owner_state: OwnerState, details: ClaimDetails, record: HoldRecord
+) -> None:
+    """Add a hold to the resource of each of its objects."""
+    details = PLAIN if details == PLAIN else details
+    fields = owner_state, details, record.fence, record.since_ms, record.request
+    table.holds_checksum += owner_state.marked() * record.fence
+    lease = record.lease
+    hold = TableHold(*fields) if lease is None else restored_lease(table, fields, lease)
+    hold.amount, hold.count = record.amount, record.times
+    hold.granted_count = record.granted_count
+    owner_state.hold = hold
+    if hold.amount < 1 or hold.count < 1:
+        raise ValueError(f"the snapshot has a wrong hold of {titled(owner_state.lock)}")
+    for fence, name in enumerate(hold.objects, hold.fence):
+        resource = _resource(table, name, record.capacity)
+        if hold.amount > resource.free:
+            held = resource.capacity - resource.free
+            raise ValueError(
+                f"the snapshot has {held + hold.amount} of {resource.capacity} held of "
+                f"{titled(name)}"
+            )
+        resource.add(hold, fence)
+
+
+def _restored_wait(owner_state: OwnerState, details: ClaimDetails, record: WaitRecord) -> Wait:
+    durations = Durations(record.hold_ms, record.grace_ms)
+    if durations != NO_DURATIONS:
+        details = replace(details, durations=durations)
+    return Wait(
+        owner_state,
+        PLAIN if details == PLAIN else details,
+        record.ticket,
+        record.since_ms,
+        record.due_ms,
+        record.amount,
+        record.granted_count,
+    )
+
+
+def _resource(table: TableState, name: str, capacity: int) -> Resource:
+    """Return the resource with that name, which may be new."""
+    resource = table.resources.get(name)
+    if resource is None:
+        resource = table.resources[name] = Resource(capacity, capacity)
+    if capacity < 1 or resource.capacity != capacity:
+        raise ValueError(
+            f"the snapshot has capacities {resource.capacity} and {capacity} of {titled(name)}"
+        )
+    return resource
 
 
 def _fill_reply(table: TableState, reply: KeptReply) -> None:
@@ -347,30 +384,27 @@ def _fill_quotas(table: TableState, parts: Sequence[TablePart]) -> None:
         table.accounts.set(account, quota)
 
 
-def _pool(table: TableState, name: str) -> Pool:
-    if name not in table.pools:
-        raise ValueError(f"the snapshot has no pool of {titled(name)}")
-    return table.pools[name]
+def _check_resources(table: TableState) -> None:
+    """Order the holds of each resource by fence, and refuse a wait that nothing keeps waiting."""
+    resources = table.resources
+    for name, resource in resources.items():
+        if isinstance(resource.held, dict):
+            resource.held = dict(sorted(resource.held.items()))
+        head = resource.next_wait()
+        if head is not None and all(resources[one].next_wait() is head for one in head.objects):
+            raise ValueError(f"the snapshot has a wait for {titled(name)}, which is free")
 
 
-def _fill_pools(table: TableState) -> None:
-    for lock, pool in table.pools.items():
-        if not (pool.holds or pool.queue) or pool.free < 0:
-            held = pool.capacity - pool.free
-            raise ValueError(f"the snapshot has {held} of {pool.capacity} held of {titled(lock)}")
-        pool.holds = dict(sorted(pool.holds.items()))
-
-
-def _fill_queues(table: TableState, waits: list[Wait]) -> None:
+def _fill_queues(table: TableState, waits: list[tuple[Wait, int]]) -> None:
     ticket = 0
-    for wait in sorted(waits, key=lambda wait: wait.ticket):
+    for wait, capacity in sorted(waits, key=lambda one: one[0].ticket):
         if wait.ticket == ticket:
             raise ValueError(f"the snapshot has wait {ticket} twice")
-        if wait.owner_state.lock not in table.locks and wait.owner_state.lock not in table.objects:
-            for name in wait.owner_state.objects:
-                _pool(table, name)
+        if wait.owner_state.lock not in table.objects:
+            for name in wait.objects:
+                _resource(table, name, capacity)
         ticket = wait.ticket
-        table.enqueue(wait)
+        table.enqueue(wait, capacity)
 
 
 def _check_whole(parts: Sequence[TablePart]) -> None:
@@ -430,8 +464,13 @@ def _note(table: TableState) -> list[Notes]:
     return [
         (
             _session_record(session),
-            [_noted(one) for one in session.owner_states.values() if one.hold or one.wait],
-            [_noted(one) for one in (*session.bereft.values(), *session.quiet.values())],
+            [
+                _noted(one, capacity=_capacity_of(table, claim))
+                for one in session.owner_states.values()
+                if (claim := one.hold or one.wait) is not None
+            ],
+            [_noted(session.owner_states[key], lost=lost) for key, lost in session.losses.items()]
+            + [_noted(session.owner_states[key], at) for key, at in session.idle.items()],
         )
         for session in sorted(
             (*table.sessions.by_id.values(), *table.departed.values()),
@@ -440,22 +479,27 @@ def _note(table: TableState) -> list[Notes]:
     ]
 
 
-def _noted(owner_state: OwnerState) -> Note:
-    hold, active = owner_state.hold, owner_state.hold or owner_state.wait
+def _capacity_of(table: TableState, claim: Claim) -> int:
+    """Return the capacity of each object of a claim; 0 for one that nobody can hold."""
+    resource = table.resources.get(claim.objects[0])
+    return 0 if resource is None else resource.capacity
+
+
+def _noted(owner_state: OwnerState, idle_ms: int = 0, lost: int = 0, capacity: int = 0) -> Note:
+    hold = owner_state.hold
     return (
         owner_state,
         owner_state.request,
         owner_state.releasing,
         owner_state.outcome,
-        owner_state.lost,
-        owner_state.quiet_ms,
-        owner_state.locks if active else (),
-        owner_state.value,
+        lost,
+        idle_ms,
+        capacity,
         owner_state.wait,
         hold,
         0 if hold is None else hold.request,
         0 if hold is None else hold.count,
-        0 if hold is None else hold.level,
+        0 if hold is None else hold.granted_count,
         0 if hold is None else hold.amount,
         hold.record() if isinstance(hold, LeasedHold) else None,
     )
@@ -465,7 +509,6 @@ def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
     return [
         *table.audit.values(),
-        *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
         *(table.objects[name].record() for name in sorted(table.objects)),
         *(QuotaRecord(*one) for one in sorted(table.accounts.quotas.items())),
     ]
@@ -480,7 +523,7 @@ def _all_records(table: TableState) -> Iterator[Record | None]:
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
     """Yield the noted records in canonical order, and None after each other step of the work."""
-    for session, busy, quiet in notes:
+    for session, busy, others in notes:
         yield session
         runs: list[list[Note]] = []
         for first in range(0, len(busy), SORTED_RECORDS):
@@ -488,7 +531,7 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield None
         for note in merge(*runs, key=_by_name):
             yield _claimant_record(note)
-        for note in quiet:
+        for note in others:
             yield _claimant_record(note)
             if isinstance(note[3], KeptReply):
                 yield note[3]
@@ -512,49 +555,61 @@ def _session_record(session: Session) -> SessionRecord:
 
 
 def _claimant_record(note: Note) -> ClaimantRecord:
-    owner_state, request, releasing, outcome, lost, quiet_ms, locks, value, wait, hold = note[:10]
+    owner_state, request, releasing, outcome, lost, idle_ms, capacity, wait, hold = note[:9]
     denial = outcome if isinstance(outcome, Refused) else None
+    claim = hold or wait
+    details = PLAIN if claim is None else claim.details
+    owner, lock = owner_state.key
     return ClaimantRecord(
         session=owner_state.session.number,
-        owner=owner_state.owner,
-        lock=owner_state.lock,
+        owner=owner,
+        lock=lock,
         request=request,
         releasing=releasing,
         freed=outcome.count if isinstance(outcome, Released) else None,
         denial=denial.reason if denial else None,
         detail=denial.detail if denial else "",
         lost=lost,
-        quiet_ms=quiet_ms,
-        hold=None if hold is None else _hold_record(hold, *note[10:]),
-        wait=None if wait is None else _wait_record(wait),
-        locks=locks,
-        value=value,
+        idle_ms=idle_ms,
+        hold=None if hold is None else _hold_record(hold, capacity, *note[9:]),
+        wait=None if wait is None else _wait_record(wait, capacity),
+        locks=details.locks,
+        value=details.value,
     )
 
 
 def _hold_record(
-    hold: Hold, request: int, times: int, level: int, amount: int, lease: LeaseRecord | None
+    hold: TableHold,
+    capacity: int,
+    request: int,
+    times: int,
+    granted_count: int,
+    amount: int,
+    lease: LeaseRecord | None,
 ) -> HoldRecord:
     return HoldRecord(
         fence=hold.fence,
-        label=hold.label,
+        label=hold.details.label,
         since_ms=hold.since_ms,
         request=request,
         times=times,
-        level=level,
+        granted_count=granted_count,
         amount=amount,
+        capacity=capacity,
         lease=lease,
     )
 
 
-def _wait_record(wait: Wait) -> WaitRecord:
-    hold_ms, grace_ms = wait.terms if isinstance(wait, LeasedWait) else NO_TERMS
+def _wait_record(wait: Wait, capacity: int) -> WaitRecord:
+    hold_ms, grace_ms = wait.details.durations or NO_DURATIONS
     return WaitRecord(
         ticket=wait.ticket,
-        label=wait.label,
+        label=wait.details.label,
         since_ms=wait.since_ms,
         due_ms=wait.due_ms,
         amount=wait.amount,
+        granted_count=wait.granted_count,
+        capacity=capacity,
         hold_ms=hold_ms,
         grace_ms=grace_ms,
     )

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import islice
 
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.name import kind_of, titled
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Key
-from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
 from fencelock.actors.effect import Fault
 from fencelock.actors.message import maker
 from fencelock.actors.table.account import Accounts
-from fencelock.actors.table.deadline import Deadlines, LeasedHold, LeasedWait, Terms, begin_leased
+from fencelock.actors.table.deadline import Deadlines, LeasedHold, begin_leased
 from fencelock.actors.table.history import Histories
-from fencelock.actors.table.holding import Awaited, Due, Hold, Pool, TableObject, Timeouts, Wait
+from fencelock.actors.table.holding import (
+    Awaited,
+    ClaimDetails,
+    Due,
+    Resource,
+    TableHold,
+    TableObject,
+    Timeouts,
+    Wait,
+)
 from fencelock.actors.table.map import Maps, SortedKeys
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.poison import skipped_in
@@ -27,15 +36,11 @@ ENDS_MAX = 100
 due together delay other commands only for a moment: an end takes some 20 us, and a request has to
 wait for those of several slots."""
 
-FENCE_MAX = (1 << 63) - 1
-"""A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""
-
-
 AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
-_hold = maker(Hold)
-_pool = maker(Pool)
+_hold = maker(TableHold)
+_resource = maker(Resource)
 
 
 class TableState:
@@ -55,18 +60,18 @@ class TableState:
         time_ms: log time; it never goes back.
         fence: the last fence given.
         tickets: the last ticket given, to a wait or to an item that falls due.
-        locks: the hold of each lock that is held, by name.
-        pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
-            others, by name.
-        objects: the objects without permits, by name.
+        resources: what is held or awaited by claims, by name.
+        objects: the objects that nobody can hold, by name.
         names: the names of all ``objects``.
         maps: all maps.
         marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
-        claims: number of holds and waits of all sessions.
+        claims: number of holds and waits of all sessions; a claim for several locks counts as many.
+        waits: the number of waits among them.
         accounts: the accounts that are charged for what is here, and their quotas.
-        held: a checksum of all holds with their fences, see `fingerprint`.
-        queued: a checksum of all waits with their tickets.
-        granted: the sum of what every grant ever added to ``held`` in this process.
+        holds_checksum: the sum over all holds of the owner's mark, multiplied by the fence.
+        waits_checksum: the sum over all waits of the owner's mark, multiplied by the ticket.
+        grants_checksum: the sum of what every grant ever added to ``holds_checksum`` in this
+            process.
         deadlines: the state that the deadlines of all holds share.
         departed: the sessions that have ended and still have entries in ``maps``, by number.
         skipped: the commands in the audit that an operator skipped, by class and key.
@@ -82,12 +87,11 @@ class TableState:
         self.time_ms = 0
         self.fence = 0
         self.tickets = 0
-        self.claims = 0
-        self.held = self.queued = self.granted = 0
+        self.claims = self.waits = 0
+        self.holds_checksum = self.waits_checksum = self.grants_checksum = 0
         self.accounts = Accounts()
         self.sessions = Sessions(self.accounts)
-        self.locks: dict[str, Hold] = {}
-        self.pools: dict[str, Pool] = {}
+        self.resources: dict[str, Resource] = {}
         self.objects: dict[str, TableObject] = {}
         self.names = SortedKeys()
         self.maps = Maps()
@@ -103,130 +107,100 @@ class TableState:
         self.histories = Histories()
 
     def grant(
-        self, owner_state: OwnerState, label: str, out: list[Result], terms: Terms | None = None
-    ) -> Hold:
-        """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
-        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label, terms)
-        out.append(hold.answer())
-        return hold
-
-    def grant_permits(
         self,
         owner_state: OwnerState,
-        label: str,
+        details: ClaimDetails,
         amount: int,
+        capacity: int,
+        count: int,
         out: list[Result],
-        terms: Terms | None = None,
-        permits: int = 1,
     ) -> None:
-        """Grant ``amount`` of the ``permits`` of each object of the claim; see `grant`."""
-        hold = self._begin_hold(owner_state, label, terms)
-        hold.amount = amount
-        locks, fence = owner_state.locks, hold.fence
-        if locks:
-            hold.level = len(locks)  # Its replies count locks, which have a fence each.
-            self.fence += hold.level - 1
-        elif permits != RWLOCK_PERMITS:
-            hold.level = amount  # They count permits.
-        for name in locks or (owner_state.lock,):
-            pool = self.pools.get(name)
-            if pool is None:
-                self.pools[name] = _pool(
-                    capacity=permits, free=permits - amount, holds={fence: hold}
-                )
+        """Grant a claim, which is in no queue any more, its ``amount`` of each of its objects.
+
+        ``capacity`` is that of each object, and ``count`` is the count in the reply.
+        """
+        assert owner_state.hold is None  # one-holder
+        self.fence = fence = self.fence + 1  # fences-rise
+        weight = (owner_state.mark or owner_state.marked()) * fence
+        self.holds_checksum += weight
+        self.grants_checksum += weight
+        if details.durations is not None:
+            hold: TableHold = begin_leased(self, owner_state, details)
+        else:
+            hold = _hold(
+                owner_state=owner_state,
+                details=details,
+                fence=fence,
+                since_ms=self.time_ms,
+                request=owner_state.request,
+                amount=amount,
+                granted_count=count,
+            )
+        owner_state.hold = hold
+        resources = self.resources
+        for name in details.locks or (owner_state.key[1],):
+            resource = resources.get(name)
+            if resource is None:
+                resources[name] = _resource(capacity=capacity, free=capacity - amount, held=hold)
             else:
-                pool.add(hold, fence)
+                resource.add(hold, fence)
             fence += 1
-        if owner_state.value is not None:
-            self._note_leader(hold, owner_state.value.encode())
+        if details.locks:
+            self.fence = fence - 1
+        if details.value is not None:
+            self._note_leader(hold, details.value.encode())
         out.append(hold.answer())
 
-    def _note_leader(self, hold: Hold, value: bytes | None) -> None:
+    def _note_leader(self, hold: TableHold, value: bytes | None) -> None:
         """Add the beginning of a term to the history of its election, or its end for None."""
         # A term begins under a new fence, so the first version may be equal to it.
         lock, before = hold.owner_state.lock, self.fence - 1
         self.histories.add(lock, "", value, hold.fence, self.time_ms, before)
 
-    def _begin_hold(self, owner_state: OwnerState, label: str, terms: Terms | None) -> Hold:
-        assert owner_state.hold is None  # L1
-        assert self.fence < FENCE_MAX
-        self.fence += 1  # L2
-        worth = (owner_state.mark or owner_state.marked()) * self.fence
-        self.held += worth
-        self.granted += worth
-        if terms is not None:
-            owner_state.hold = begin_leased(self, owner_state, label, terms)
-            return owner_state.hold
-        hold = owner_state.hold = _hold(
-            owner_state=owner_state,
-            label=label,
-            fence=self.fence,
-            since_ms=self.time_ms,
-            request=owner_state.request,
-        )
-        return hold
-
-    def find_hold(self, lock: str, fence: int) -> Hold | None:
+    def find_hold(self, lock: str, fence: int) -> TableHold | None:
         """Return the hold of an object under ``fence``."""
-        pool = self.pools.get(lock)
-        if pool is not None:
-            return pool.holds.get(fence)
-        hold = self.locks.get(lock)
-        return hold if hold is not None and hold.fence == fence else None
+        resource = self.resources.get(lock)
+        return None if resource is None else resource.find(lock, fence)
 
     def wording(self, lock: str) -> str:
-        """Return a text that names the holders of an object."""
-        pool = self.pools.get(lock)
-        if pool is not None:
-            return pool.wording(kind_of(lock))
-        if lock in self.objects:
-            return self.objects[lock].wording()
-        holder = self.locks.get(lock)
-        return "nobody holds it" if holder is None else holder.wording()
+        """Return a text that says what keeps a claim for an object waiting."""
+        resource, one = self.resources.get(lock), self.objects.get(lock)
+        if resource is not None:
+            return resource.wording(lock)
+        return "nobody holds it" if one is None else one.wording()
 
-    def obstacle(self, owner_state: OwnerState) -> str:
+    def obstacle(self, lock: str, details: ClaimDetails) -> str:
         """Return a text that says what keeps a claim waiting."""
-        if not owner_state.locks:
-            return self.wording(owner_state.lock)
-        names = [name for name in owner_state.locks if not self.admits(name, 1)]
-        held = [one for one in names if one in self.locks or self.pools[one].holds]
-        name = (held or names)[0]
+        if not details.locks:
+            return self.wording(lock)
+        blocking = [name for name in details.locks if not self.admits(name, 1)]
+        held = [name for name in blocking if self.resources[name].held is not None]
+        name = (held or blocking)[0]
         return f"{titled(name)}: {self.wording(name)}"
 
     def admits(self, name: str, amount: int) -> bool:
-        """Return whether a new claim of ``amount`` permits of an object is granted at once."""
-        pool = self.pools.get(name)
-        return name not in self.locks if pool is None else pool.admits(amount)
+        """Return whether a new claim for ``amount`` of an object is granted at once."""
+        resource = self.resources.get(name)
+        return resource is None or resource.admits(amount)
 
-    def pool_of(self, lock: str) -> Pool:
-        """Return the pool of an object; what the table has of a lock without one moves into it."""
-        pool = self.pools.get(lock)
-        if pool is not None:
-            return pool
-        pool = self.pools[lock] = Pool(1, 1, {})
-        hold = self.locks.pop(lock, None)
-        if hold is not None:
-            hold.amount = 1
-            pool.add(hold, hold.fence)
-            pool.queue, hold.queue = hold.queue, None
-        return pool
-
-    def enqueue(self, wait: Wait) -> None:
-        """Append ``wait`` to the queue of its object, or of each of its locks."""
+    def enqueue(self, wait: Wait, capacity: int) -> None:
+        """Append ``wait`` to the queue of each of its objects, which have that ``capacity``."""
         owner_state = wait.owner_state
-        hold = self.locks.get(owner_state.lock)
-        if hold is None:
-            for name in owner_state.objects:
-                self._awaited(name).enqueue(wait)
-        else:
-            hold.enqueue(wait)
+        objects = wait.details.locks or (owner_state.key[1],)
+        for name in objects:
+            awaited = self.resources.get(name) or self.objects.get(name)
+            if awaited is None:  # It is free, but another of its locks is not.
+                awaited = self.resources[name] = _resource(capacity=capacity, free=capacity)
+            awaited.enqueue(wait)
+        self.waits += len(objects)
         owner_state.wait = wait
-        self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
-        self.timeouts.add(wait)
+        self.waits_checksum += (owner_state.mark or owner_state.marked()) * wait.ticket
+        if wait.due_ms is not None:
+            self.timeouts.add(wait)
 
-    def _awaited(self, name: str) -> Awaited:
-        """Return an object that is no lock without a pool."""
-        return self.objects.get(name) or self.pool_of(name)
+    def awaited(self, name: str) -> Awaited | None:
+        """Return what has the queue of an object, if it is in the table."""
+        return self.resources.get(name) or self.objects.get(name)
 
     def note_forced(self, entry: Evicted) -> None:
         """Add what an operator did to the audit."""
@@ -277,25 +251,23 @@ class TableState:
         owner_state = wait.owner_state
         self._withdraw(wait)
         owner_state.settle(answer)
-        session = owner_state.session
-        ended = len(owner_state.locks) or 1
-        session.claims -= ended
-        session.account.claims -= ended
-        self.claims -= ended
-        owner_state.value = None
-        session.rest(owner_state, self.time_ms)  # It may be retired now.
+        session, count = owner_state.session, len(wait.details.locks) or 1
+        session.claims -= count
+        session.account.claims -= count
+        self.claims -= count
+        session.retire(owner_state.key, self.time_ms)
         out.append(answer)
-        self.serve(owner_state, out)
+        self.serve(wait.objects, out)
 
-    def give_back(self, hold: Hold, amount: int, out: list[Result]) -> None:
-        """Take back ``amount`` permits of ``hold``, but not all, and grant them to the next."""
+    def give_back(self, hold: TableHold, amount: int, out: list[Result]) -> None:
+        """Take back ``amount`` of what ``hold`` has, but not all, and grant it to the next."""
         self.changing = True
         assert 0 < amount < hold.amount
         hold.amount -= amount
-        self.pools[hold.owner_state.lock].free += amount
-        self.serve(hold.owner_state, out)
+        self.resources[hold.owner_state.lock].free += amount
+        self.serve(hold.objects, out)
 
-    def take(self, hold: Hold, why: str, out: list[Result]) -> None:
+    def take(self, hold: TableHold, why: str, out: list[Result]) -> None:
         """End ``hold`` against its owner's will, and notify the owner.
 
         ``why`` is the end of a sentence that begins with "the hold was".
@@ -314,20 +286,19 @@ class TableState:
         if owner_state.outcome is None:  # The reply to a repetition must not be `Granted`.
             answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {why}")
             owner_state.settle(answer)
-        owner_state.lost = hold.fence
+        owner_state.session.losses[owner_state.key] = hold.fence
         self.end_hold(hold, out)
 
-    def end_hold(self, hold: Hold, out: list[Result]) -> None:
-        """End ``hold``, but not its owner's session, and grant the lock to the next owner."""
+    def end_hold(self, hold: TableHold, out: list[Result]) -> None:
+        """End ``hold``, but not its owner's session, and grant what it had to the next owners."""
         self.changing = True
         owner_state = hold.owner_state
         owner_state.hold = None
-        session = owner_state.session
-        ended = len(owner_state.locks) or 1
-        session.claims -= ended
-        session.account.claims -= ended
-        self.claims -= ended
-        session.rest(owner_state, self.time_ms)
+        session, count = owner_state.session, len(hold.details.locks) or 1
+        session.claims -= count
+        session.account.claims -= count
+        self.claims -= count
+        session.retire(owner_state.key, self.time_ms)
         self._pass_on(hold, out)
 
     def close(
@@ -355,7 +326,7 @@ class TableState:
         self.claims -= session.claims
         out.append(ended(session.id, reason, request, operator))
         for wait in waits:  # Smaller claims may have waited behind them.
-            self.serve(wait.owner_state, out)
+            self.serve(wait.objects, out)
             self._note_end(wait, out)
         for hold in sorted(holds, key=lambda hold: hold.fence):
             hold.owner_state.hold = None
@@ -399,76 +370,66 @@ class TableState:
         if one is not None:
             one.note_end(self, wait, out)
 
-    def serve(self, owner_state: OwnerState, out: list[Result]) -> None:
-        """Grant what a claim leaves to the heads of its queues, and so on; drop free pools (L7).
-
-        A lock without a pool needs none of this: its waits end only with its hold.
-        """
-        blocked: Wait | None = None  # Grants only take permits, so it stays blocked in this step.
-        for name in owner_state.locks or (owner_state.lock,):
-            pool = self.pools.get(name)
-            while pool is not None and pool.queue and (wait := pool.next_wait()) is not None:
+    def serve(self, objects: Iterable[str], out: list[Result]) -> None:
+        """Grant what a claim leaves to the heads of the queues, and so on; drop free resources."""
+        resources = self.resources
+        blocked: Wait | None = None  # Grants only take, so it stays blocked in this step.
+        for name in objects:
+            resource = resources.get(name)
+            if resource is None:
+                continue  # It is no resource, or was free and is dropped already.
+            while resource.queue and (wait := resource.next_wait()) is not None:
                 if wait is blocked:
                     break
-                pools = [self.pools[one] for one in wait.owner_state.objects]
-                if any(one.next_wait() is not wait for one in pools):
-                    blocked = wait  # It is not the next wait of all its objects (L10).
+                locks = wait.details.locks
+                if locks and any(resources[one].next_wait() is not wait for one in locks):
+                    blocked = wait  # It is not the next wait of all its objects (all-at-once).
                     break
-                for one in pools:
-                    one.withdraw(wait)
-                granted, permits = self._leave_queue(wait), pool.capacity
-                terms = wait.terms if isinstance(wait, LeasedWait) else None
-                self.grant_permits(granted, wait.label, wait.amount, out, terms, permits)
-            if pool is not None and not pool.holds and not pool.queue:
-                del self.pools[name]
+                for one in locks or (name,):
+                    resources[one].withdraw(wait)
+                owner_state, capacity = self._leave_queue(wait), resource.capacity
+                assert self.sessions.by_id.get(owner_state.session.id) is owner_state.session
+                self.grant(
+                    owner_state, wait.details, wait.amount, capacity, wait.granted_count, out
+                )
+            if resource.held is None and not resource.queue:
+                del resources[name]  # free-leaves-nothing
 
-    def _pass_on(self, hold: Hold, out: list[Result]) -> None:
-        """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
-        owner_state, fence, queue = hold.owner_state, hold.fence, hold.queue
-        name = owner_state.lock
-        self.held -= owner_state.mark * fence
+    def _pass_on(self, hold: TableHold, out: list[Result]) -> None:
+        """Grant what an ended hold had to the heads of the queues, or drop its resources."""
+        owner_state, details, fence = hold.owner_state, hold.details, hold.fence
+        self.holds_checksum -= owner_state.mark * fence
         if isinstance(hold, LeasedHold):
             hold.end(self)
-        if name not in self.locks:
-            shared = False
-            for one in owner_state.locks or (name,):
-                pool = self.pools[one]
-                if pool.queue or len(pool.holds) > 1:
-                    pool.remove(hold, fence)
-                    shared = True
-                else:
-                    del self.pools[one]  # L7
-                fence += 1
-            if owner_state.value is not None:
-                self._note_leader(hold, None)
-                owner_state.value = None
-            if shared:
-                self.serve(owner_state, out)
-            return
-        assert self.locks[name] is hold  # L1
-        if not queue:
-            del self.locks[name]
-            return
-        wait = queue.popitem(last=False)[1]
-        terms = wait.terms if isinstance(wait, LeasedWait) else None
-        self.grant(self._leave_queue(wait), wait.label, out, terms).queue = queue
+        if details.value is not None:
+            self._note_leader(hold, None)
+        resources, shared = self.resources, False
+        objects = details.locks or (owner_state.key[1],)
+        for name in objects:
+            resource = resources[name]
+            if resource.held is hold and not resource.queue:
+                del resources[name]  # free-leaves-nothing
+            else:
+                resource.remove(hold, fence)
+                shared = True
+            fence += 1
+        if shared:
+            self.serve(objects, out)
 
     def _leave_queue(self, wait: Wait) -> OwnerState:
-        """Note that ``wait``, which was removed from its queue, is granted; return its owner."""
+        """Note that ``wait`` has left its queues; return its owner."""
         owner_state = wait.owner_state
-        self.timeouts.drop(wait)
-        self.queued -= owner_state.mark * wait.ticket
-        assert self.sessions.by_id.get(owner_state.session.id) is owner_state.session  # L4
         owner_state.wait = None
+        self.waits -= len(wait.details.locks) or 1
+        self.waits_checksum -= owner_state.mark * wait.ticket
+        if wait.due_ms is not None:
+            self.timeouts.drop(wait)
         return owner_state
 
     def _withdraw(self, wait: Wait) -> None:
-        hold = self.locks.get(wait.owner_state.lock)
-        if hold is None:
-            for name in wait.owner_state.objects:
-                self._awaited(name).withdraw(wait)
-        else:
-            hold.withdraw(wait)
-        wait.owner_state.wait = None
-        self.queued -= wait.owner_state.mark * wait.ticket
-        self.timeouts.drop(wait)
+        """Remove ``wait`` from its queues."""
+        for name in wait.objects:
+            awaited = self.awaited(name)
+            assert awaited is not None
+            awaited.withdraw(wait)
+        self._leave_queue(wait)

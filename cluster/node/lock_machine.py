@@ -120,7 +120,7 @@ class LockMachine:
             PoisonError: what fell due raised, so no skip helps.
 
         """
-        copy, before_granted = self.table.snapshot(), self.table.granted
+        copy, grants = self.table.snapshot(), self.table.grants_checksum
         poison: set[int] = set()
         read = _read_all(commands)
         while True:
@@ -139,7 +139,7 @@ class LockMachine:
                     raise
                 poison.add(len(outcomes))
                 self.table = LockTable.restore(copy)
-                self.table.granted = before_granted
+                self.table.grants_checksum = grants
             else:
                 self._restored = True
                 self.told += _weight(outcomes)
@@ -209,11 +209,11 @@ class LockMachine:
         counters = (
             Figure("fence", table.fence),
             Figure("sessions", len(table.sessions.by_id)),
-            Figure("objects held", len(table.locks) + len(table.pools)),
+            Figure("objects held", len(table.resources)),
             Figure("holds and waits", table.claims),
             Figure("log time", table.time_ms),
         )
-        return Fingerprint(state_of(table.numbers()), self.told + table.granted, counters)
+        return Fingerprint(state_of(table.numbers()), self.told + table.grants_checksum, counters)
 
     def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
         """Return ``commands`` decoded, and forget them."""
@@ -238,8 +238,8 @@ class _TableContent(NamedTuple):
 def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
     """Return a checksum of ``outcomes``: of their kinds and their numbers.
 
-    The factors are odd and have few common divisors. `TableState.granted` already covers the owner
-    and the fence of every grant.
+    The factors are odd and have few common divisors. `TableState.grants_checksum` already
+    covers the owner and the fence of every grant.
     """
     weight = 0
     for of_command in outcomes:

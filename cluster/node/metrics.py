@@ -267,10 +267,9 @@ def _log(node: str, replica: Replica) -> Iterator[Metric]:
     if not isinstance(machine, LockMachine):
         return
     table = machine.table
-    holds = len(table.locks) + sum(len(pool.holds) for pool in table.pools.values())
     yield _gauge("sessions", "Open sessions of clients", len(table.sessions.by_id))
-    yield _gauge("holds", "Holds of locks and of semaphores", holds)
-    yield _gauge("waits", "Acquires that wait in queues", table.claims - holds)
+    yield _gauge("holds", "Holds of locks and of semaphores", table.claims - table.waits)
+    yield _gauge("waits", "Acquires that wait in queues", table.waits)
     yield _gauge("evictions", "Evictions in the audit, up to its limit", len(table.audit))
     yield _gauge("fence", "The last fence", table.fence)
     shares = GaugeMetricFamily(

@@ -40,7 +40,7 @@ def test_a_restored_table_has_the_digest_of_the_one_that_grew(seed: int) -> None
         model.apply(at, command)
         assert LockTable.restore(table.snapshot()).numbers() == table.numbers()
     table.advance(table.time_ms + 10_000)
-    assert (table.held, table.queued, table.sessions.marks) == (0, 0, 0)
+    assert (table.holds_checksum, table.waits_checksum, table.sessions.marks) == (0, 0, 0)
 
 
 ABOUT: dict[str, Any] = {"session": "s.1", "owner": "o"}

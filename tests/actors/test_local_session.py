@@ -56,7 +56,7 @@ def test_an_owner_that_is_named_may_hold_more_than_once(inside: LocalCallers) ->
     for left in (1, 0):
         inside.do(Address(f"n1/ask-{9 - left}"), release)
         assert inside.heard(Address(f"n1/ask-{9 - left}"), Released)[0].count == left
-    assert inside.table.locks == {}
+    assert inside.table.resources == {}
     assert inside.is_idle()
 
 
@@ -94,7 +94,7 @@ def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: LocalCallers) ->
     inside.do(TWO, Abandon())
     assert inside.table.status("a").waiting == 0
     inside.do(ONE, Abandon())
-    assert inside.table.locks == {}
+    assert inside.table.resources == {}
     assert inside.is_idle()
     assert inside.heard(TWO, Message) == []
 
@@ -108,7 +108,7 @@ def test_an_ask_that_gave_up_one_of_two_holds_leaves_the_other(inside: LocalCall
     assert holder is not None
     assert holder.times == 1
     inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
-    assert inside.table.locks == {}
+    assert inside.table.resources == {}
 
 
 def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: LocalCallers) -> None:
@@ -123,7 +123,7 @@ def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(
 ) -> None:
     inside.do(ONE, A)
     inside.pass_time(3 * TTL_MS)
-    assert "a" in inside.table.locks
+    assert "a" in inside.table.resources
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     assert len(inside.heard(TWO, Released)) == 1
     inside.pass_time(LINGER_MS + 2 * TTL_MS)

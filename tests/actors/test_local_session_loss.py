@@ -46,7 +46,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
     assert "n1 (a majority of n1, n2, n3 has not answered for" in refused.detail
     inside.silent = False
     inside.pass_time(CANCEL_MS_MAX)
-    assert list(inside.table.locks) == ["a"]
+    assert list(inside.table.resources) == ["a"]
     assert inside.heard(TWO, Granted) == []
     assert len(inside.node.proxy.backend) == 0
 
@@ -194,7 +194,7 @@ def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
     inside.silent = False
     inside.pass_time(TIMING.outcome_ms)
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
-    assert (inside.table.locks, inside.table.sessions.by_id) == ({}, {})
+    assert (inside.table.resources, inside.table.sessions.by_id) == ({}, {})
     inside.do(THREE, Close())
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
 

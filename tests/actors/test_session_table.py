@@ -108,7 +108,7 @@ class Trial:
         for user in self.users.values():
             assert (user.levels, user.asking) == (0, False)
         ledger = self.harness.role.session_state
-        assert list(self.table.locks) == ["anchor"]
+        assert list(self.table.resources) == ["anchor"]
         assert [claim.lock for claim in ledger.holds] == ["anchor"]
         assert (ledger.in_flight.pending, ledger.in_flight.cancels) == ({}, {})
 
@@ -130,11 +130,11 @@ class Trial:
             self.spread(self.harness.hear(ME, LinkUp(node=node)))
 
     def evict(self) -> None:
-        locks = [lock for lock in self.table.locks if lock != "anchor"]
+        locks = [lock for lock in self.table.resources if lock != "anchor"]
         if locks:
             self.forced += 1
             lock = self.chance.choice(locks)
-            fence = self.table.locks[lock].fence
+            fence = next(iter(self.table.resources[lock].holds)).fence
             force = Evict(operator="op", request=self.forced, lock=lock, fence=fence)
             self.spread(list(self.outcomes(force)))
 

@@ -47,7 +47,7 @@ def test_all_pass_when_the_last_one_has_arrived_and_the_next_generation_begins(
         assert [one[:2] for one in told] == [(B, 0), (A, 1), (C, 2)]
         (generation,) = {one[2] for one in told}
         generations.append(generation)
-        assert (table.objects, table.claims, table.marked, table.queued) == ({}, 0, 0, 0)
+        assert (table.objects, table.claims, table.marked, table.waits_checksum) == ({}, 0, 0, 0)
     assert generations[0] < generations[1]
 
 

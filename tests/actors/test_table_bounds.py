@@ -18,7 +18,7 @@ from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table.holding import SLACK
 from fencelock.actors.table.message import LogCommand
-from fencelock.actors.table.session import LOSSES_MAX, QUIET_MAX
+from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_state import AUDIT_MAX
 
@@ -59,25 +59,25 @@ def test_many_names_leave_nothing_behind(table: LockTable) -> None:
             request += 2
             table.apply(0, release(request, lock, held.fence, owner))
 
-    use(range(2 * QUIET_MAX))
+    use(range(2 * IDLE_MAX))
     gc.collect()
     tracemalloc.start()
     try:
-        use(range(2 * QUIET_MAX, 3 * QUIET_MAX))  # All that is remembered is traced now.
+        use(range(2 * IDLE_MAX, 3 * IDLE_MAX))  # All that is remembered is traced now.
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        use(range(3 * QUIET_MAX, NAMES))
+        use(range(3 * IDLE_MAX, NAMES))
         gc.collect()
         growth = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert abs(growth) < 64 * 1024
-    assert (table.locks, table.claims, table.fence) == ({}, 0, NAMES)
+    assert (table.resources, table.claims, table.fence) == ({}, 0, NAMES)
     session = table.sessions.by_id["s.1"]
-    assert len(session.owner_states) == len(session.quiet) == QUIET_MAX
+    assert len(session.owner_states) == len(session.idle) == IDLE_MAX
     table.apply(TTL_MS - 1, api.KeepAlive(session="s.1"))
     table.apply(TTL_MS, api.KeepAlive(session="s.1"))
-    assert (session.owner_states, session.quiet) == ({}, {})
+    assert (session.owner_states, session.idle) == ({}, {})
 
 
 @pytest.mark.parametrize("sessions", [False, True], ids=["one session", "a session each"])
@@ -149,7 +149,7 @@ def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
     assert len(table.sessions.heap) <= SLACK + 3
     assert (list(table.sessions.by_id), list(table.sessions.by_name)) == (["s.1"], ["s"])
     table.advance(TTL_MS)
-    assert (table.sessions.by_id, table.sessions.by_name, table.locks) == ({}, {}, {})
+    assert (table.sessions.by_id, table.sessions.by_name, table.resources) == ({}, {}, {})
     assert (table.claims, table.due_ms(), table.sessions.heap) == (0, None, [])
 
 
@@ -166,9 +166,9 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
         table.apply(0, Evict(operator="root", request=i, lock=f"L{i}", fence=i))
     assert len(table.forced()) == AUDIT_MAX
     session = table.sessions.by_id["s.1"]
-    assert [one.lost for one in session.bereft.values()] == list(range(910, 1_010))
-    assert len(session.bereft) == LOSSES_MAX
-    assert len(session.quiet) == AUDIT_MAX + 9 - LOSSES_MAX
+    assert list(session.losses.values()) == list(range(910, 1_010))
+    assert len(session.losses) == LOSSES_MAX
+    assert len(session.idle) == AUDIT_MAX + 9 - LOSSES_MAX
 
 
 @pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])

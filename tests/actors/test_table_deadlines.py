@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.planted_bugs import Plant, demand_found, with_fields
+from support.planted_bugs import Plant, demand_found, hold_of, with_fields
 from support.table_comparison import DeadlineComposer
 from support.table_scene import applied, restored, said, table_of_three
 
@@ -16,7 +16,7 @@ from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Re
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
 from fencelock.actors.table import table_snapshot
 from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import TableHold
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.table import LockTable
@@ -83,7 +83,7 @@ def test_a_hold_ends_after_duration_and_grace_and_the_next_gets_a_higher_fence(
 
 def test_a_hold_without_a_duration_lasts_as_long_as_its_session(table: LockTable) -> None:
     assert (outcome(table, plain(A)).hold_ms, table.timeouts.items) == (0, {})
-    assert type(table.locks["L"]) is Hold
+    assert type(hold_of(table, "L")) is TableHold
     assert table.advance(9_999) == []
 
 
@@ -195,7 +195,7 @@ def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTa
     again = outcome(table, acquire(request=3, limit=0))
     assert (again.count, again.hold_ms, again.grace_ms) == (3, 1, 49)
     assert ended_at(table) == [LEASE_MS]
-    assert (table.locks, table.claims) == ({}, 0)
+    assert (table.resources, table.claims) == ({}, 0)
 
 
 def test_who_acquires_again_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
@@ -257,7 +257,7 @@ def test_no_deadline_is_left_of_a_hold_that_ended_otherwise(
 ) -> None:
     table.apply(0, acquire())
     table.apply(0, ends)
-    assert (table.timeouts.items, table.deadlines.checksum(), table.locks) == ({}, 0, {})
+    assert (table.timeouts.items, table.deadlines.checksum(), table.resources) == ({}, 0, {})
     assert ended_at(table) == []
 
 
@@ -320,9 +320,9 @@ def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
     assert outcome(copy, renew(hold_ms=700)) == outcome(table, renew(hold_ms=700))
     for one in (table, copy):
         assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
-        hold = one.locks["L"]
+        hold = hold_of(one, "L")
         assert isinstance(hold, LeasedHold)
-        assert (hold.owner_state.session.id, hold.told) == (B, (400, 100))
+        assert (hold.owner_state.session.id, hold.replied) == (B, (400, 100))
 
 
 def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:
@@ -357,7 +357,7 @@ def the_time_without_a_master_counts(table: LockTable, time_ms: int) -> None:
 def renews_with(change: Callable[[LeasedHold, Renew], Renew]) -> Plant:
     def plant(sound: Any) -> Any:
         def broken(table: TableState, command: Renew, out: list[Result]) -> None:
-            hold = table.locks.get(command.lock)
+            hold = hold_of(table, command.lock)
             sound(table, change(hold, command) if isinstance(hold, LeasedHold) else command, out)
 
         return broken
@@ -392,7 +392,7 @@ def ended_holds_stay_in_the_heap(sound: Any) -> Any:
 
 
 def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
-    Hold.acquire_again(hold, request)
+    TableHold.acquire_again(hold, request)
 
 
 PLANTS: dict[str, tuple[Any, str, Plant]] = {

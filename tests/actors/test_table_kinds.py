@@ -104,7 +104,7 @@ def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kin
         fences.append(granted.fence)
         table.apply(0, kind.release(session, granted.fence, 2 * request + 2))
     assert fences == sorted(set(fences))
-    assert (table.locks, table.pools) == ({}, {})
+    assert table.resources == {}
 
 
 @held_kinds
@@ -149,7 +149,7 @@ def test_a_try_never_waits(table: LockTable, kind: Kind) -> None:
     before = table.status(kind.seen)
     assert applied(table, kind.claim(B, wait_ms=0)) == [f"{B} TIMED_OUT"]
     assert table.status(kind.seen) == before
-    assert (table.queued, table.timeouts.items) == (0, {})
+    assert (table.waits_checksum, table.timeouts.items) == (0, {})
 
 
 @all_kinds

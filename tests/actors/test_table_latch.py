@@ -54,7 +54,7 @@ def test_all_who_wait_pass_in_order_when_the_count_is_0(table: LockTable) -> Non
         (C, "LatchPassed"),
     ]
     assert applied(table, wait()) == ["LatchPassed"]
-    assert (table.claims, table.queued) == (0, 0)
+    assert (table.claims, table.waits_checksum) == (0, 0)
 
 
 def test_a_request_that_is_sent_again_counts_once_and_gets_the_same_reply(
@@ -92,7 +92,12 @@ def test_a_wait_ends_by_time_by_cancel_and_with_its_session(table: LockTable) ->
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED"]
     end = End(session=C, reason=CloseReason.GRACEFUL)
     assert applied(table, end) == ["u.3 SESSION_EXPIRED", "Ended"]
-    assert (table.objects, table.claims, table.queued, table.timeouts.items) == ({}, 0, 0, {})
+    assert (table.objects, table.claims, table.waits_checksum, table.timeouts.items) == (
+        {},
+        0,
+        0,
+        {},
+    )
 
 
 def test_a_latch_that_nobody_counts_down_leaves_no_state(table: LockTable) -> None:

@@ -19,7 +19,7 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.table import operation
-from fencelock.actors.table.holding import Pool, Wait
+from fencelock.actors.table.holding import Resource, Wait
 from fencelock.actors.table.table import LockTable
 
 A, B, C = "s.1", "t.2", "u.3"
@@ -56,7 +56,7 @@ def test_all_are_granted_in_one_step_with_a_fence_each(table: LockTable) -> None
     assert applied(table, both(C, "xb", wait_ms=0)) == ["u.3 TIMED_OUT"]
     assert applied(table, one(B, "x", 2)) == ["t.2 holds 1 under 4"]  # No fence comes twice.
     assert applied(table, release_all(A, 1)) == ["s.1 has 0 left"]
-    assert (list(table.locks), table.pools) == (["x"], {})  # L7
+    assert list(table.resources) == ["x"]  # L7
 
 
 def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTable) -> None:
@@ -161,14 +161,14 @@ def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
     applied(table, one(A, names[-1]))
     for session in (B, C):
         applied(table, replace(both(session), locks=names))
-    looks: list[Pool] = []
-    next_wait = Pool.next_wait
+    looks: list[Resource] = []
+    next_wait = Resource.next_wait
 
-    def counted(pool: Pool) -> Wait | None:
-        looks.append(pool)
-        return next_wait(pool)
+    def counted(resource: Resource) -> Wait | None:
+        looks.append(resource)
+        return next_wait(resource)
 
-    monkeypatch.setattr(Pool, "next_wait", counted)
+    monkeypatch.setattr(Resource, "next_wait", counted)
     wait = Cancel(lock=object_name(SEVERAL, names[0]), session=C, owner="o", request=1)
     assert applied(table, wait) == ["Cancelled", "u.3 CANCELLED"]
     assert len(looks) <= 4 * LOCKS_MAX
@@ -183,7 +183,7 @@ def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.Monke
     (closed, *_) = table.apply(0, CloseSession(handle=A, operator="root", session="m", request=1))
     assert isinstance(closed, SessionClosed)
     assert closed.claims == 6
-    assert (table.claims, table.pools) == (0, {})
+    assert (table.claims, table.resources) == (0, {})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.Monke
 )
 def test_a_field_out_of_its_limits_is_refused(table: LockTable, wrong: dict[str, Any]) -> None:
     assert applied(table, both(A, **wrong)) == ["s.1 INVALID"]
-    assert (table.locks, table.pools) == ({}, {})
+    assert table.resources == {}
 
 
 def test_as_many_locks_as_are_allowed_are_granted(table: LockTable) -> None:
@@ -218,9 +218,6 @@ def test_a_snapshot_holds_claims_for_several_locks() -> None:
         told = ["s.1 has 0 left", "u.3 holds 1 under 3", "t.2 holds 2 under 4"]
         assert applied(each, release_all(A, 1)) == told
         assert applied(each, release_all(B, 4, "b")) == ["t.2 has 0 left", "u.3 holds 1 under 6"]
-    (whole,) = table_with_a_wait().snapshot()
-    with pytest.raises(ValueError, match="no pool of lock 'a'"):
-        LockTable.restore((replace(whole, pools=whole.pools[1:]),))
 
 
 def table_with_a_wait() -> LockTable:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.map_model import entries_in
-from support.planted_bugs import demand_found
+from support.planted_bugs import demand_found, hold_of
 from support.table_comparison import MapComposer, compare, log_seeds, steps_of
 from support.table_scene import table_of_three
 
@@ -504,7 +504,7 @@ def any_fence_will_do(table: LockTable, owner_state: Any, command: Any, out: Any
 
 
 def the_lock_need_only_be_held(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
-    hold = table.locks.get(command.guard)
+    hold = hold_of(table, command.guard)
     if command.guard and hold is not None:
         command = replace(command, fence=hold.fence)
     return SOUND_CONDITIONS(table, owner_state, command, out)

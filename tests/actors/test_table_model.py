@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.planted_bugs import Plant, demand_found, with_fields
+from support.planted_bugs import Plant, demand_found, hold_of, with_fields
 from support.table_comparison import (
     AllComposer,
     DeadlineComposer,
@@ -34,7 +34,7 @@ from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
 from fencelock.actors.table import history, operation, session_operation, table_snapshot
 from fencelock.actors.table.history import Histories, History
-from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.holding import ClaimDetails, Resource, TableHold, Wait
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
@@ -91,14 +91,14 @@ def test_logs_about_elections_and_maps_with_their_watchers(
 def reused_fence(sound: Any) -> Any:
     def broken(table: TableState, hold: Any, out: list[Result]) -> None:
         sound(table, hold, out)
-        table.fence -= hold.owner_state.lock not in table.locks
+        table.fence -= hold.owner_state.lock not in table.resources
 
     return broken
 
 
 def last_come_first_served(sound: Any) -> Any:
     def broken(table: TableState, hold: Any, out: list[Result]) -> None:
-        waits = table.locks[hold.owner_state.lock].queue
+        waits = table.resources[hold.owner_state.lock].queue
         if waits:
             waits.move_to_end(next(reversed(waits)), last=False)
         sound(table, hold, out)
@@ -138,7 +138,7 @@ def retry_is_applied_again(sound: Any) -> Any:
 def release_as(*words: str) -> Plant:
     def plant(sound: Any) -> Any:
         def broken(table: TableState, command: Release, out: list[Result]) -> None:
-            hold = table.locks.get(command.lock)
+            hold = hold_of(table, command.lock)
             if hold is not None:
                 holder = hold.owner_state
                 right: dict[str, Any] = {
@@ -158,7 +158,7 @@ def timed_out_wait_stays(sound: Any) -> Any:
     def broken(table: TableState, wait: Any, reason: Reason, *rest: Any) -> None:
         sound(table, wait, reason, *rest)
         if reason is Reason.TIMED_OUT:
-            table.locks[wait.owner_state.lock].enqueue(replace(wait, due_ms=None))
+            table.resources[wait.owner_state.lock].enqueue(replace(wait, due_ms=None))
 
     return broken
 
@@ -248,31 +248,34 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
-def smaller_claims_overtake(pool: Pool) -> Wait | None:
+def smaller_claims_overtake(resource: Resource) -> Wait | None:
     """A claim that fits is granted, although a larger one is at the head of the queue."""
-    fitting = [wait for wait in pool.waits if wait.amount <= pool.free]
+    fitting = [wait for wait in resource.waits if wait.amount <= resource.free]
     return fitting[0] if fitting else None
 
 
-def a_try_overtakes_the_queue(pool: Pool, amount: int) -> bool:
-    return amount <= pool.free
+def a_try_overtakes_the_queue(resource: Resource, amount: int) -> bool:
+    return amount <= resource.free
 
 
-def one_permit_is_never_given(pool: Pool, amount: int) -> bool:
+def one_permit_is_never_given(resource: Resource, amount: int) -> bool:
     """The free permits are compared with < in place of <=."""
-    return not pool.queue and amount < pool.free
+    return not resource.queue and amount < resource.free
 
 
-def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold, fence: int) -> None:
-    del pool.holds[fence]
-    pool.free += min(hold.amount, 1)
+def a_session_frees_one_permit_a_hold(resource: Resource, hold: TableHold, fence: int) -> None:
+    REMOVE(resource, hold, fence)
+    resource.free -= hold.amount - 1
+
+
+REMOVE = Resource.remove
 
 
 def a_repeated_acquire_counts_again(sound: Any) -> Any:
     def broken(owner_state: Any, command: Any) -> Any:
         hold = owner_state.hold
         if hold is not None and isinstance(command, AcquirePermits):
-            hold.amount = hold.level = hold.amount + command.amount
+            hold.amount = hold.granted_count = hold.amount + command.amount
         return sound(owner_state, command)
 
     return broken
@@ -280,9 +283,9 @@ def a_repeated_acquire_counts_again(sound: Any) -> Any:
 
 def any_capacity_is_accepted(sound: Any) -> Any:
     def broken(table: TableState, command: Any, out: list[Result]) -> None:
-        pool = table.pools.get(command.lock)
-        if pool is not None and command.amount <= pool.capacity:
-            command = replace(command, permits=pool.capacity)
+        resource = table.resources.get(command.lock)
+        if resource is not None and command.amount <= resource.capacity:
+            command = replace(command, permits=resource.capacity)
         sound(table, command, out)
 
     return broken
@@ -297,10 +300,14 @@ def waits_of_a_closed_session_block(sound: Any) -> Any:
 
 
 PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a smaller claim overtakes the head": (Pool, "next_wait", lambda _: smaller_claims_overtake),
-    "a try overtakes the queue": (Pool, "admits", lambda _: a_try_overtakes_the_queue),
-    "one permit is never given": (Pool, "admits", lambda _: one_permit_is_never_given),
-    "a hold frees one permit": (Pool, "remove", lambda _: a_session_frees_one_permit_a_hold),
+    "a smaller claim overtakes the head": (
+        Resource,
+        "next_wait",
+        lambda _: smaller_claims_overtake,
+    ),
+    "a try overtakes the queue": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
+    "one permit is never given": (Resource, "admits", lambda _: one_permit_is_never_given),
+    "a hold frees one permit": (Resource, "remove", lambda _: a_session_frees_one_permit_a_hold),
     "a repeated acquire counts again": (operation, "_repeat", a_repeated_acquire_counts_again),
     "any capacity is accepted": (OPERATIONS, AcquirePermits, any_capacity_is_accepted),
     "who waited behind a closed session waits on": (
@@ -314,7 +321,7 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 
 def an_upgrade_is_counted(sound: Any) -> Any:
     def broken(
-        table: TableState, owner_state: Any, hold: Hold, command: Any, out: list[Result]
+        table: TableState, owner_state: Any, hold: TableHold, command: Any, out: list[Result]
     ) -> None:
         if isinstance(command, AcquireReadWrite):
             command = replace(command, write=False)
@@ -323,14 +330,14 @@ def an_upgrade_is_counted(sound: Any) -> Any:
     return broken
 
 
-def a_downgrade_lets_nobody_in(table: TableState, hold: Hold, amount: int, _: Any) -> None:
+def a_downgrade_lets_nobody_in(table: TableState, hold: TableHold, amount: int, _: Any) -> None:
     hold.amount -= amount
-    table.pools[hold.owner_state.lock].free += amount
+    table.resources[hold.owner_state.lock].free += amount
 
 
 def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
     def broken(
-        table: TableState, owner_state: Any, hold: Hold, command: Any, out: list[Result]
+        table: TableState, owner_state: Any, hold: TableHold, command: Any, out: list[Result]
     ) -> None:
         sound(table, owner_state, hold, command, out)
         hold.amount = min(hold.amount, getattr(command, "amount", 1))
@@ -339,7 +346,7 @@ def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
 
 
 RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a reader passes a waiting writer": (Pool, "admits", lambda _: a_try_overtakes_the_queue),
+    "a reader passes a waiting writer": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
     "a reader becomes a writer": (operation, "_enter_again", an_upgrade_is_counted),
     "a downgrade lets nobody in": (TableState, "give_back", lambda _: a_downgrade_lets_nobody_in),
     "a writer that reads writes no more": (
@@ -352,52 +359,53 @@ RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 
 
 def waits_in_one_queue(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait) -> None:
-        locks = wait.owner_state.locks
-        wait.owner_state.locks = locks[:1]
-        sound(table, wait)
-        wait.owner_state.locks = locks
+    def broken(table: TableState, wait: Wait, capacity: int) -> None:
+        details = wait.details
+        wait.details = replace(details, locks=details.locks[:1])
+        sound(table, wait, capacity)
+        wait.details = details
 
     return broken
 
 
 def waiters_of_a_lock_are_lost(sound: Any) -> Any:
-    def broken(table: TableState, lock: str) -> Pool:
-        pool: Pool = sound(table, lock)
-        if pool.capacity == 1 and pool.queue and pool.waiting > 1:
-            pool.queue.popitem()
-        return pool
+    def broken(table: TableState, wait: Wait, capacity: int) -> None:
+        for name in wait.details.locks:
+            resource = table.resources.get(name)
+            if resource is not None and resource.queue and resource.waiting > 1:
+                resource.queue.popitem()
+        sound(table, wait, capacity)
 
     return broken
 
 
 def fences_are_given_twice(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, *how: Any) -> None:
-        sound(table, owner_state, *how)
-        table.fence -= len(owner_state.locks[1:])
+    def broken(table: TableState, owner_state: Any, details: ClaimDetails, *how: Any) -> None:
+        sound(table, owner_state, details, *how)
+        table.fence -= len(details.locks[1:])
 
     return broken
 
 
 def one_name_is_given_back(sound: Any) -> Any:
-    def broken(pool: Pool, hold: Hold, fence: int) -> None:
+    def broken(resource: Resource, hold: TableHold, fence: int) -> None:
         if fence == hold.fence:
-            sound(pool, hold, fence)
+            sound(resource, hold, fence)
 
     return broken
 
 
 SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "it waits in the first queue only": (TableState, "enqueue", waits_in_one_queue),
-    "the waiters of a lock are lost": (TableState, "pool_of", waiters_of_a_lock_are_lost),
-    "fences are given twice": (TableState, "grant_permits", fences_are_given_twice),
-    "only the first lock is given back": (Pool, "remove", one_name_is_given_back),
+    "the waiters of a lock are lost": (TableState, "enqueue", waiters_of_a_lock_are_lost),
+    "fences are given twice": (TableState, "grant", fences_are_given_twice),
+    "only the first lock is given back": (Resource, "remove", one_name_is_given_back),
     "a snapshot without locks": (table_snapshot, "_claimant_record", with_fields(locks=())),
 }
 
 
 def ends_are_not_noted(sound: Any) -> Any:
-    def broken(table: TableState, hold: Hold, value: bytes | None) -> None:
+    def broken(table: TableState, hold: TableHold, value: bytes | None) -> None:
         if value is not None:
             sound(table, hold, value)
 
@@ -429,9 +437,9 @@ def dropped_histories_are_forgotten(sound: Any) -> Any:
 
 
 def a_value_waits_in_vain(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait) -> None:
-        sound(table, wait)
-        wait.owner_state.value = None
+    def broken(table: TableState, wait: Wait, capacity: int) -> None:
+        wait.details = replace(wait.details, value=None)
+        sound(table, wait, capacity)
 
     return broken
 

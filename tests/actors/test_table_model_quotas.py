@@ -101,7 +101,7 @@ def the_first_writer_pays(sound: Any) -> Any:
 def claims_are_not_given_back(sound: Any) -> Any:
     def broken(table: TableState, hold: Any, out: Any) -> None:
         sound(table, hold, out)
-        hold.owner_state.session.account.claims += len(hold.owner_state.locks)
+        hold.owner_state.session.account.claims += len(hold.details.locks)
 
     return broken
 

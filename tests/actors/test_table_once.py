@@ -20,7 +20,7 @@ from support.one_session import (
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Evict, Evicted, HoldLost
 from fencelock.actors.table.message import ExtendSessions, Result
-from fencelock.actors.table.session import QUIET_MAX
+from fencelock.actors.table.session import IDLE_MAX
 from fencelock.actors.table.table import LockTable
 
 
@@ -111,7 +111,7 @@ def test_a_failed_acquire_asked_again_when_the_lock_is_free_stays_failed(
     table.advance(100)
     applied(table, release("a", 3, 1))
     assert reasons(applied(table, acquire("b", 2, wait_ms))) == [("b", 2, api.Reason.TIMED_OUT)]
-    assert table.locks == {}
+    assert table.resources == {}
 
 
 def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_another(
@@ -221,7 +221,7 @@ def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTa
     assert reasons(applied(table, acquire("a", 1))) == [("a", 1, api.Reason.FORGOTTEN)]
     assert applied(table, cancel("a", 1)) == [undone("a", 1)]
     session = table.sessions.by_id["s.1"]
-    assert (session.owner_states, session.quiet, session.floor) == ({}, {}, 2)
+    assert (session.owner_states, session.idle, session.floor) == ({}, {}, 2)
     assert applied(table, acquire("a", 3)) == [held("a", 3, 2)]
 
 
@@ -261,11 +261,11 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 ) -> None:
     """Rule 54, P58: an owner per task is no leak, and a forgotten request is not done twice."""
     applied(table, acquire("holder", 1))
-    total = QUIET_MAX + 10
+    total = IDLE_MAX + 10
     for i in range(total):
         applied(table, acquire(f"t{i}", i + 2, 0))
     session = table.sessions.by_id["s.1"]
-    assert len(session.owner_states) == QUIET_MAX + 1
+    assert len(session.owner_states) == IDLE_MAX + 1
     assert session.floor == 11
     applied(table, release("holder", total + 2, 1))
     assert reasons(applied(table, acquire("t9", 11))) == [("t9", 11, api.Reason.FORGOTTEN)]
@@ -275,9 +275,9 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 
 def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
     """Rule 54: it never took effect, and the reply is also true of it: that it holds nothing."""
-    for i in range(QUIET_MAX + 6):
+    for i in range(IDLE_MAX + 6):
         applied(table, cancel(f"t{i}", i + 6))
     assert reasons(applied(table, acquire("late", 5))) == [("late", 5, api.Reason.FORGOTTEN)]
-    assert table.locks == {}
-    request = QUIET_MAX + 20
+    assert table.resources == {}
+    request = IDLE_MAX + 20
     assert applied(table, acquire("late", request)) == [held("late", request, 1)]

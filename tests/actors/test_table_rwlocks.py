@@ -81,7 +81,7 @@ def test_an_upgrade_is_refused_with_a_text_that_says_what_to_do(table: LockTable
     assert "rwlock 'S': this owner holds it for reading, under fence 1: release it" in no.detail
     assert applied(table, write(A, 2)) == ["s.1 ALREADY_HELD"]
     assert applied(table, release(A, 1, 3)) == ["s.1 has 0 left"]
-    assert table.pools == {}  # L7
+    assert table.resources == {}  # L7
 
 
 def test_a_downgrade_is_one_step_and_lets_readers_in(table: LockTable) -> None:
@@ -101,7 +101,7 @@ def test_a_downgrade_keeps_the_number_of_holds(table: LockTable) -> None:
     assert applied(table, write(A, 4)) == ["s.1 ALREADY_HELD"]
     assert applied(table, release(A, 1, 5)) == ["s.1 has 1 left"]
     assert applied(table, release(A, 1, 6)) == ["s.1 has 0 left"]
-    assert table.pools == {}
+    assert table.resources == {}
 
 
 def test_only_a_writer_downgrades(table: LockTable) -> None:
@@ -181,7 +181,7 @@ def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: Loc
 )
 def test_a_field_out_of_its_limits_is_refused(table: LockTable, wrong: dict[str, Any]) -> None:
     assert applied(table, read(A, **wrong)) == ["s.1 INVALID"]
-    assert table.pools == {}
+    assert table.resources == {}
 
 
 def test_a_snapshot_holds_modes_and_counts() -> None:

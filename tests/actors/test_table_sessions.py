@@ -81,7 +81,7 @@ def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable)
 def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: LogCommand) -> None:
     """Rules 81, 85."""
     assert denials(table.apply(0, command)) == [("gone.1", api.Reason.SESSION_EXPIRED)]
-    assert table.locks == {}
+    assert table.resources == {}
 
 
 def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(

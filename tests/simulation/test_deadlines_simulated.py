@@ -12,7 +12,7 @@ from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.session import holds
 from fencelock.actors.table import operation
 from fencelock.actors.table.deadline import LeasedHold
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import TableHold
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.simulation.deadlines import DEADLINES
 
@@ -49,7 +49,7 @@ def a_lost_hold_is_renewed(command: Any, reason: Reason, detail: str) -> Any:
 
 
 def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
-    Hold.acquire_again(hold, request)
+    TableHold.acquire_again(hold, request)
 
 
 def no_hold_is_known(state: Any, granted: Any) -> bool:

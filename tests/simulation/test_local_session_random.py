@@ -171,7 +171,7 @@ def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) ->
         world.random.choice(world.nodes).act(world.random)
         world.step()
     world.settle()
-    assert world.table.locks == {}
+    assert world.table.resources == {}
     assert world.table.fence > 2, "hardly anything was granted: nothing was shown"
     for node in world.nodes:
         ledger = node.node.session.session_state

@@ -20,7 +20,7 @@ from fencelock.verification.simulation.objects import ALL, WORKLOADS, workload_o
 SEEDS = 3
 """Number of runs. It is small because a run with all kinds takes long."""
 
-GRANT = TableState.grant_permits
+GRANT = TableState.grant
 
 
 def test_no_seed_breaks_a_promise_and_each_kind_is_granted(
@@ -52,8 +52,8 @@ def of_kind(kind: str, bug: Any) -> Any:
 
 def forgets_its_permits(table: TableState, owner_state: OwnerState) -> None:
     """Let other owners be granted the permits of this owner."""
-    pool = table.pools[owner_state.lock]
-    pool.free = pool.capacity
+    resource = table.resources[owner_state.lock]
+    resource.free = resource.capacity
 
 
 def takes_the_last_fence(table: TableState, _: OwnerState) -> None:
@@ -71,7 +71,7 @@ def takes_the_last_fence(table: TableState, _: OwnerState) -> None:
 def test_a_bug_of_one_kind_is_caught_among_the_others(
     monkeypatch: pytest.MonkeyPatch, kind: str, bug: Any, judge: str
 ) -> None:
-    plants: dict[tuple[object, str], object] = {(TableState, "grant_permits"): of_kind(kind, bug)}
+    plants: dict[tuple[object, str], object] = {(TableState, "grant"): of_kind(kind, bug)}
     demand_caught(monkeypatch, workload_of(ALL, "paxos"), plants, judge)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from support.planted_bugs import hold_of
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
 from fencelock.actors.table import operation
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import TableHold
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.table_state import TableState
@@ -36,7 +37,7 @@ def without_sessions(machine: LockMachine, chunks: Sequence[bytes]) -> None:
 
 def to_everybody(table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock to whoever asks."""
-    table.locks.pop(command.lock, None)
+    table.resources.pop(command.lock, None)
     operation.acquire(table, command, out)
 
 
@@ -47,20 +48,21 @@ def from_one(table: TableState, *grant: Any) -> Any:
 
 
 def with_a_new_fence(
-    table: Any, owner_state: Any, hold: Hold, command: Any, out: list[Any]
+    table: Any, owner_state: Any, hold: TableHold, command: Any, out: list[Any]
 ) -> None:
     """Let an owner that enters again have another fence."""
     del table, owner_state
     hold.count += 1
-    hold.level, hold.request = hold.count, command.request
+    hold.granted_count, hold.request = hold.count, command.request
     hold.fence += 1
     out.append(hold.answer())
 
 
-def to_the_last(table: TableState, hold: Hold, out: list[Any]) -> None:
+def to_the_last(table: TableState, hold: TableHold, out: list[Any]) -> None:
     """Grant a lock to the one that has waited for the shortest time."""
-    if hold.queue:
-        hold.queue.move_to_end(next(reversed(hold.queue)), last=False)
+    queue = table.resources[hold.owner_state.lock].queue
+    if queue:
+        queue.move_to_end(next(reversed(queue)), last=False)
     RIGHT_PASS_ON(table, hold, out)
 
 
@@ -82,7 +84,7 @@ def to_ended(table: TableState, command: Any, out: list[Any]) -> None:
 
 def of_anybody(table: TableState, command: Release, out: list[Any]) -> None:
     """Release a lock, whoever holds it."""
-    session, hold = table.sessions.by_id.get(command.session), table.locks.get(command.lock)
+    session, hold = table.sessions.by_id.get(command.session), hold_of(table, command.lock)
     if session is None or hold is None:
         operation.release(table, command, out)
         return

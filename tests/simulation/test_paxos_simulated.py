@@ -65,7 +65,7 @@ class EverybodyHolds(LockTable):
 
     def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
         lock = getattr(command, "lock", "")
-        self.locks.pop(lock, None)
+        self.resources.pop(lock, None)
         return super().apply(batch_time_ms, command)
 
 

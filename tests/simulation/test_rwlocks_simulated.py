@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.table import operation
-from fencelock.actors.table.holding import Hold, Pool
+from fencelock.actors.table.holding import Resource, TableHold
 from fencelock.actors.table.table_state import TableState
 from fencelock.verification.simulation.rwlocks import RWLOCKS
 
@@ -26,27 +27,22 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     demand_clean(RWLOCKS, MET)
 
 
-def readers_pass_a_waiting_writer(pool: Pool, amount: int) -> bool:
-    return amount <= pool.free
+def readers_pass_a_waiting_writer(resource: Resource, amount: int) -> bool:
+    return amount <= resource.free
 
 
-def a_writer_needs_one_permit(pool: Pool, amount: int) -> bool:
+def a_writer_needs_one_permit(resource: Resource, amount: int) -> bool:
     del amount
-    return not pool.queue and pool.free > 0
+    return not resource.queue and resource.free > 0
 
 
-def unchecked(pool: Pool, hold: Hold, fence: int) -> None:
-    pool.free -= hold.amount
-    pool.holds[fence] = hold
-
-
-def a_downgrade_loses_permits(table: TableState, hold: Hold, amount: int, out: object) -> None:
+def a_downgrade_loses_permits(table: TableState, hold: TableHold, amount: int, out: object) -> None:
     del table, out
     hold.amount -= amount
 
 
 def a_reader_becomes_a_writer(
-    table: TableState, owner_state: Any, hold: Hold, command: Any, out: Any
+    table: TableState, owner_state: Any, hold: TableHold, command: Any, out: Any
 ) -> None:
     if isinstance(command, AcquireReadWrite):
         command = replace(command, write=False)
@@ -59,8 +55,11 @@ ENTER_AGAIN = operation._enter_again  # pyright: ignore[reportPrivateUsage]
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(Pool, "admits"): readers_pass_a_waiting_writer}, "order"),
-        ({(Pool, "admits"): a_writer_needs_one_permit, (Pool, "add"): unchecked}, "capacity"),
+        ({(Resource, "admits"): readers_pass_a_waiting_writer}, "order"),
+        (
+            {(Resource, "admits"): a_writer_needs_one_permit, (Resource, "add"): taken_unchecked},
+            "capacity",
+        ),
         ({(TableState, "give_back"): a_downgrade_loses_permits}, "progress"),
         ({(operation, "_enter_again"): a_reader_becomes_a_writer}, "upgrade"),
     ],

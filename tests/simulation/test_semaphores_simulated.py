@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Granted
-from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.holding import Resource, TableHold, Wait
 from fencelock.verification.simulation.semaphores import SEMAPHORES, LogOrder
 
 MET = ("contender.gives_back_a_part", *LOSSES)
@@ -27,45 +28,40 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     assert len(waited) > SEEDS
 
 
-def overtaking(pool: Pool) -> Wait | None:
+def overtaking(resource: Resource) -> Wait | None:
     """A smaller claim is granted while a larger one waits at the head of the queue."""
-    fitting = [wait for wait in pool.waits if wait.amount <= pool.free]
+    fitting = [wait for wait in resource.waits if wait.amount <= resource.free]
     return fitting[0] if fitting else None
 
 
-def one_too_many(pool: Pool, amount: int) -> bool:
+def one_too_many(resource: Resource, amount: int) -> bool:
     """The free permits are compared with one less than the amount."""
-    return not pool.queue and amount <= pool.free + 1
+    return not resource.queue and amount <= resource.free + 1
 
 
-def unchecked(pool: Pool, hold: Hold, fence: int) -> None:
-    pool.free -= hold.amount
-    pool.holds[fence] = hold
-
-
-def one_is_freed(pool: Pool, hold: Hold, fence: int) -> None:
+def one_is_freed(resource: Resource, hold: TableHold, fence: int) -> None:
     """The end of a hold frees one permit, however many it had."""
-    del pool.holds[fence]
-    pool.free += min(hold.amount, 1)
+    REMOVE(resource, hold, fence)
+    resource.free -= hold.amount - 1
 
 
-def twice(hold: Hold) -> Granted:
+def twice(hold: TableHold) -> Granted:
     """The outcome of a repeated acquire counts its permits again."""
     granted = ANSWER(hold)
-    hold.level += hold.level
+    hold.granted_count += hold.granted_count
     return granted
 
 
-ANSWER = Hold.answer
+ANSWER, REMOVE = TableHold.answer, Resource.remove
 
 
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(Pool, "next_wait"): overtaking}, "order"),
-        ({(Pool, "admits"): one_too_many, (Pool, "add"): unchecked}, "capacity"),
-        ({(Pool, "remove"): one_is_freed}, "progress"),
-        ({(Hold, "answer"): twice}, "was granted"),
+        ({(Resource, "next_wait"): overtaking}, "order"),
+        ({(Resource, "admits"): one_too_many, (Resource, "add"): taken_unchecked}, "capacity"),
+        ({(Resource, "remove"): one_is_freed}, "progress"),
+        ({(TableHold, "answer"): twice}, "was granted"),
     ],
     ids=["overtakes", "one too many", "frees one", "counts twice"],
 )

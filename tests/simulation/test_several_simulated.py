@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
-from fencelock.actors.table.holding import Hold, Pool
-from fencelock.actors.table.session import OwnerState
+from fencelock.actors.table.holding import ClaimDetails, Resource, TableHold
 from fencelock.actors.table.table_state import TableState
 from fencelock.verification.simulation.several import LOCK_ALL, SeveralJudge
 
@@ -30,46 +30,41 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     assert together[2] > SEEDS
 
 
-def granted_at_the_first_head(table: TableState, owner_state: OwnerState, out: Any) -> None:
+def granted_at_the_first_head(table: TableState, objects: tuple[str, ...], out: Any) -> None:
     """It is enough to be at the head of one queue whose lock is free."""
-    for name in owner_state.objects:
-        pool = table.pools.get(name)
-        while pool is not None and (wait := pool.next_wait()) is not None:
-            for one in wait.owner_state.objects:
-                table.pools[one].withdraw(wait)
+    for name in objects:
+        resource = table.resources.get(name)
+        while resource is not None and (wait := resource.next_wait()) is not None:
+            for one in wait.objects:
+                table.resources[one].withdraw(wait)
             next_owner = table._leave_queue(wait)  # pyright: ignore[reportPrivateUsage]
-            table.grant_permits(next_owner, wait.label, wait.amount, out)
-        if pool is not None and not pool.holds and not pool.queue:
-            del table.pools[name]
+            table.grant(next_owner, wait.details, wait.amount, 1, wait.granted_count, out)
+        if resource is not None and not resource.holds and not resource.queue:
+            del table.resources[name]
 
 
-def unchecked(pool: Pool, hold: Hold, fence: int) -> None:
-    pool.free -= hold.amount
-    pool.holds[fence] = hold
-
-
-def only_the_first_is_free(pool: Pool, hold: Hold, fence: int) -> None:
+def only_the_first_is_free(resource: Resource, hold: TableHold, fence: int) -> None:
     if fence == hold.fence:
-        REMOVE(pool, hold, fence)
+        REMOVE(resource, hold, fence)
 
 
-def one_fence_for_all(table: TableState, owner_state: OwnerState, *how: Any) -> None:
-    GRANT(table, owner_state, *how)
-    table.fence -= len(owner_state.locks[1:])
+def one_fence_for_all(table: TableState, owner: Any, details: ClaimDetails, *how: Any) -> None:
+    GRANT(table, owner, details, *how)
+    table.fence -= len(details.locks[1:])
 
 
-REMOVE, GRANT = Pool.remove, TableState.grant_permits
+REMOVE, GRANT = Resource.remove, TableState.grant
 
 
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
         (
-            {(TableState, "serve"): granted_at_the_first_head, (Pool, "add"): unchecked},
+            {(TableState, "serve"): granted_at_the_first_head, (Resource, "add"): taken_unchecked},
             "mutual exclusion",
         ),
-        ({(Pool, "remove"): only_the_first_is_free}, "progress"),
-        ({(TableState, "grant_permits"): one_fence_for_all}, "fences"),
+        ({(Resource, "remove"): only_the_first_is_free}, "progress"),
+        ({(TableState, "grant"): one_fence_for_all}, "fences"),
     ],
     ids=["head of one queue", "frees the first", "one fence"],
 )

@@ -16,7 +16,7 @@ from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleNotice
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import Resource
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
@@ -152,11 +152,11 @@ class LocalCallers:
     def happens(self, outcomes: list[Result]) -> None:
         self.node.learn(tuple(outcomes))
 
-    def locks_after_reply(self, ms: int) -> dict[str, Hold]:
+    def locks_after_reply(self, ms: int) -> dict[str, Resource]:
         """Let the log reply again, and return the held locks ``ms`` milliseconds later."""
         self.silent = False
         self.pass_time(ms)
-        return self.table.locks
+        return self.table.resources
 
     def pass_time(self, ms: int, step_ms: int = PaxosBackend.TICK_MS // 5) -> None:
         """Let time pass, in the log too unless it is silent, and timers fire."""

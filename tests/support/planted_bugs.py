@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fencelock.actors.table.holding import Resource, TableHold
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.table_state import TableState
 from support.table_comparison import LogComposer, compare, steps_of
@@ -35,6 +36,22 @@ def demand_found(
         monkeypatch.setattr(place, name, plant(getattr(place, name)))
     with pytest.raises((AssertionError, KeyError, ValueError, PoisonError)):
         compare((step for seed in range(LOGS) for step in steps_of(seed)), composer)
+
+
+def hold_of(table: TableState, lock: str) -> TableHold | None:
+    """Return the first hold of an object, None if nobody holds it."""
+    resource = table.resources.get(lock)
+    return None if resource is None else next(iter(resource.holds), None)
+
+
+def taken_unchecked(resource: Resource, hold: TableHold, fence: int) -> None:
+    """A planted `Resource.add` with a bug: more than the capacity may be held."""
+    free, resource.free = resource.free, hold.amount
+    ADD(resource, hold, fence)
+    resource.free = free - hold.amount
+
+
+ADD = Resource.add
 
 
 def without(kind: type) -> Plant:

@@ -369,7 +369,7 @@ def leave(log: SteppedLog, caller: Caller) -> None:
 
 def assert_all_free(log: SteppedLog) -> None:
     """Check that nothing is held, waited for or to be released, in the table and in clients."""
-    assert log.table.locks == {}, f"still held or waited for: {sorted(log.table.locks)}"
+    assert log.table.resources == {}, f"still held or waited for: {sorted(log.table.resources)}"
     for client in log.clients:
         state = client.node.session.session_state
         assert (state.holds, state.in_flight.pending, state.in_flight.cancels) == ({}, {}, {})

@@ -27,7 +27,7 @@ from fencelock.actors.api.session_message import (
     Renew,
 )
 from fencelock.actors.table.barrier import Barrier
-from fencelock.actors.table.holding import Hold, Pool
+from fencelock.actors.table.holding import Resource
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
@@ -389,8 +389,8 @@ class AllComposer(ObjectComposer):
         return kind().turned(made, step, model)
 
 
-def queue_of(held: Hold | Pool) -> Queue:
-    """Return the waiters for the end of a hold, or for permits of a pool."""
+def queue_of(held: Resource) -> Queue:
+    """Return the waiters for what others hold."""
     who = ((wait.owner_state, wait.ticket) for wait in held.waits)
     return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
 
@@ -418,7 +418,7 @@ class TableJudge:
         assert held.session not in self.closed  # L4
         queue = before.get(held.lock, {})
         ticket = queue.get((held.session, held.owner, held.request), 0)
-        at = table.pools.get(held.lock) or table.locks.get(held.lock)
+        at = table.resources.get(held.lock)
         now = queue_of(at).values() if at is not None else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
@@ -446,34 +446,32 @@ class TableJudge:
                 key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
-        claims = 0
-        assert not table.locks.keys() & table.pools.keys()
-        for name, hold in table.locks.items():  # L7: every entry of the table is held.
-            holder = hold.owner_state
-            members = [holder, *(wait.owner_state for wait in hold.waits)]
-            assert all(one.session.id in table.sessions.by_id for one in members)  # L4
-            assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
-            assert hold.count >= 1
-            claims += len(members)
-        for name, pool in table.pools.items():
-            holds = list(pool.holds.values())
-            members = [hold.owner_state for hold in holds]
-            members += [wait.owner_state for wait in pool.waits]
+        claims = queued = 0
+        for name, resource in table.resources.items():
+            holds, waits = list(resource.holds), list(resource.waits)
+            members = [one.owner_state for one in (*holds, *waits)]
             assert members  # L7
-            assert holds or any(one.locks for one in members)  # L7
-            for fence, hold in pool.holds.items():
-                at = hold.owner_state.objects.index(name)
-                assert fence == hold.fence + at  # L2
-            assert all(hold.count >= 1 for hold in holds)
+            assert holds or any(one.details.locks for one in waits)  # L7
+            for hold in holds:
+                holder, fence = hold.owner_state, hold.fence_of(name)
+                assert resource.find(name, fence) is hold
+                assert fence == hold.fence + hold.objects.index(name)  # L2
+                assert self.grants[hold.fence] == (holder.session.id, *holder.key)
+                assert hold.count >= 1
+            fences = [hold.fence_of(name) for hold in holds]
+            assert fences == sorted(set(fences))  # L2
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
-            assert 0 <= pool.free == pool.capacity - sum(hold.amount for hold in holds)  # L8
-            head = pool.next_wait()
-            at_all = (
-                [table.pools[one].next_wait() for one in head.owner_state.objects] if head else []
-            )
+            assert (
+                0 <= resource.free == resource.capacity - sum(hold.amount for hold in holds)
+            )  # L8
+            head = resource.next_wait()
+            at_all = [table.resources[one].next_wait() for one in head.objects] if head else []
             assert head is None or any(one is not head for one in at_all)  # L9, L10
             claims += len(members)
-        claims += judge_objects(table)
+            queued += len(waits)
+        unheld = judge_objects(table)
+        claims += unheld
+        assert table.waits == queued + unheld
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
@@ -531,8 +529,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
-        before = {name: queue_of(hold) for name, hold in table.locks.items()}
-        before |= {name: queue_of(pool) for name, pool in table.pools.items()}
+        before = {name: queue_of(one) for name, one in table.resources.items()}
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
@@ -546,12 +543,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)
-    assert (table.locks, table.pools, table.sessions.by_id, table.claims) == (
-        {},
-        {},
-        {},
-        0,
-    )  # L7, L13
+    assert (table.resources, table.sessions.by_id, table.claims, table.waits) == ({}, {}, 0, 0)
 
 
 def steps_of(seed: int) -> list[Dice]:

@@ -44,7 +44,7 @@ SHARE_MAX = 0.01
 PAIRS = 5_000
 """Of a round."""
 
-SUMS = ("self.held", "self.queued", "self.granted", "worth")
+SUMS = ("self.holds_checksum", "self.waits_checksum", "self.grants_checksum", "weight")
 
 
 def without_sums(method: Callable[..., Any]) -> Callable[..., Any]:
