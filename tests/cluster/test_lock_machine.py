@@ -1,10 +1,17 @@
-"""The table of locks as the log carries it: which members can apply a command."""
+"""The table of locks as the log carries it: who can apply a command, and what may share a slot."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.message import Acquire, AcquireRequest, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.table.message import LOG_VERSION
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -25,3 +32,37 @@ def test_a_leader_knows_the_log_version_of_a_command(monkeypatch: pytest.MonkeyP
         written = LockMachine().write(command)
         assert machine.admits(written)
         assert machine.version_of(written) == version
+
+
+def whole(**fields: Any) -> dict[str, AcquireRequest]:
+    """Return a claim of each kind for the whole of its object ``a``."""
+    return {
+        "lock": Acquire(lock="a", **fields),
+        "several": AcquireAll(locks=("b", "a"), **fields),
+        "semaphore": AcquirePermits(semaphore="a", permits=2, amount=2, **fields),
+        "rwlock": AcquireReadWrite(rwlock="a", write=True, **fields),
+        "election": Lead(election="a", **fields),
+    }
+
+
+def is_patient(machine: LockMachine, claim: AcquireRequest) -> bool:
+    return machine.is_patient(machine.write(claim))
+
+
+@pytest.mark.parametrize("kind", whole())
+@pytest.mark.parametrize("among_others", [False, True])
+def test_a_claim_of_any_kind_that_would_wait_may_share_a_later_slot(
+    kind: str, among_others: bool
+) -> None:
+    """So may a claim for a lock that its holder has with others."""
+    machine = LockMachine()
+    machine.table.apply(0, Open(session="s", ttl_ms=1_000))
+    holds, waits = whole(session="s.1", owner="o", request=1), {"session": "s.1", "owner": "p"}
+    waiting = whole(**waits, request=2)[kind]
+    assert not is_patient(machine, waiting)
+    several = among_others and kind in ("lock", "several")
+    machine.table.apply(0, holds["several" if several else "lock" if kind == "several" else kind])
+    assert is_patient(machine, waiting)
+    assert is_patient(machine, whole(**waits, request=2, wait_ms=60_000)[kind])
+    assert not is_patient(machine, whole(**waits, request=2, wait_ms=50)[kind])
+    assert not is_patient(machine, whole(session="s.2", owner="p", request=2)[kind])
