@@ -195,7 +195,7 @@ class Wait(Claim):
         wait = self.owner_state.wait
         assert wait is not None
         assert self.due_ms is not None
-        obstacle = table.obstacle(self.owner_state.lock, self.details)
+        obstacle = table.obstacle(self.owner_state.lock, wait.details)
         text = f"waited {self.due_ms - self.since_ms} ms; {obstacle}"
         table.end_wait(wait, Reason.TIMED_OUT, out, text)
 
