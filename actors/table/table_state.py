@@ -176,7 +176,9 @@ class TableState:
         blocking = [name for name in details.locks if not self.admits(name, 1)]
         held = [name for name in blocking if self.resources[name].held is not None]
         name = (held or blocking)[0]
-        return f"{titled(name)}: {self.wording(name)}"
+        waiting = self.resources[name].waiting if held else 0
+        text = f"{titled(name)}: {self.wording(name)}"
+        return f"{text}, {waiting} claims wait" if waiting else text
 
     def admits(self, name: str, amount: int) -> bool:
         """Return whether a new claim for ``amount`` of an object is granted at once."""
