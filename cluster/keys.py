@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, NAME_END
 from fencelock.actors.error import ConfigError
 from fencelock.actors.proxy.access import CLIENT, NODE, OPERATOR, ROLES, Rights
-from fencelock.transport.keys import KeyGuard, LinkKey
+from fencelock.transport.keys import LinkKey, ListedKeys
 
 LIST = "keys.toml"
 SERVER = "_server"
@@ -104,7 +104,7 @@ class NodeKeys(NamedTuple):
     """The keys that a node needs."""
 
     link: LinkKey
-    guard: KeyGuard
+    listed: ListedKeys
     rights: tuple[Rights, ...]
 
 
@@ -125,7 +125,7 @@ def node_keys(folder: Path, node: str) -> NodeKeys:
             f"{folder / LIST} does not list the key in {folder / node}.key as that of a node: run "
             f'"fencelock keys add {node} --role node", or copy both files from one folder'
         )
-    return NodeKeys(own.link, KeyGuard(node, server.secret, known.bound), known.rights)
+    return NodeKeys(own.link, ListedKeys(server.secret, known.bound), known.rights)
 
 
 def client_key(path: Path) -> KeyFile:

@@ -1,7 +1,7 @@
 """The TCP connections to a listening socket: counted, and ended if silent or too many.
 
 libzmq accepts connections on its own thread, without a limit. Its monitor reports each with its
-descriptor, and a frame knows the descriptor it came over (`borrowed`).
+descriptor, and a frame knows the descriptor it came over (`descriptors`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import zmq
 from loguru import logger
 from zmq.utils.monitor import parse_monitor_message
 
-from fencelock.transport.barred import BarredAddresses
-from fencelock.transport.borrowed import borrow, end_connection, peer_of
+from fencelock.transport.descriptors import BarredAddresses, borrow, end_connection, peer_of
 from fencelock.transport.held_bytes import HeldBytes
 from fencelock.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
 
@@ -109,6 +108,7 @@ class Connections:
         most_of_address: limit of those from one address, see `counted_address`.
         count: called with a counter's name and its increment.
         held: told of each connection.
+        failed: receives the event and the value of each failed handshake, where keys are used.
 
     Attributes:
         fresh: the connections that have sent nothing so far, by descriptor, oldest first.
@@ -126,10 +126,11 @@ class Connections:
         most_of_address: int,
         count: Callable[[str, int], None],
         held: HeldBytes,
+        failed: Callable[[int, int], None] | None = None,
     ) -> None:
         self._router = router
         self._held = held
-        held.bar = self.bar
+        self._failed = failed
         self._barred = BarredAddresses()
         self.monitor = monitor
         self._most = most
@@ -157,8 +158,6 @@ class Connections:
         self._logged = 0.0
         self._address_logged = 0.0
         self.tend_ms: int | None = None
-        self.failed: Callable[[int, int], None] | None = None
-        """Receives the event and the value of each failed handshake."""
         self._refused = 0
         """Connections ended for lack of room since the last line in the log."""
 
@@ -206,8 +205,8 @@ class Connections:
                 self._stop_listening()
             elif event == zmq.EVENT_LISTENING:
                 self._barred.listens(descriptor)
-            elif self.failed is not None:
-                self.failed(event, descriptor)
+            elif self._failed is not None:
+                self._failed(event, descriptor)
         return True
 
     def _accepted(self, descriptor: int) -> None:

@@ -1,13 +1,29 @@
-"""Descriptors of this process: its limit, and some kept in reserve for files."""
+"""Descriptors: the limit of this process, and those of connections that belong to libzmq.
+
+libzmq has no call that closes one connection. Its descriptor is shut down instead: libzmq then sees
+it as closed by the other side, and cleans up.
+
+libzmq accepts connections and reads from them before this process knows of them. So to refuse those
+of an address for a moment, the kernel has to drop the packets that begin one: a filter of the
+listening descriptor (`man 7 socket`, SO_ATTACH_FILTER) does, and the connections that exist do not
+notice. TCP tries again after a second, so a client at the same address connects later.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
+import socket as tcp
+import struct
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from errno import EMFILE, ENFILE
-from typing import TypeVar
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -24,6 +40,25 @@ RESERVED = 128
 
 RESERVE = 8
 """Descriptors that are held open, to be given to a file when no other is free."""
+
+BARRED_MAX = 64
+"""Limit of addresses that are barred at a time."""
+
+BARRED_S = 5.0
+"""The longest time for which an address is barred from now on (s)."""
+
+_BYTES_ACKED = struct.Struct("=120xQ")
+"""``tcpi_bytes_acked`` in Linux' ``struct tcp_info``: bytes that the other side has received."""
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_PROGRAM = struct.Struct("@HP")
+_INSTRUCTION = struct.Struct("=HBBI")
+_LOAD, _LOAD_BYTE, _AND, _IF_EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x06
+"""Instructions of the classic BPF: `man 4 bpf` of the BSDs."""
+_NETWORK = -0x100000
+"""SKF_NET_OFF: where the header of IP begins."""
+_DROP = _INSTRUCTION.pack(_RETURN, 0, 0, 0)
+_ACCEPT = _INSTRUCTION.pack(_RETURN, 0, 0, 0xFFFFFFFF)
 
 
 def raise_limit() -> int:
@@ -93,3 +128,159 @@ class Reserve:
 
 NO_RESERVE = Reserve(0)
 """An empty reserve, for files that are opened while a node starts."""
+
+
+def borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
+    """Return ``act`` of a descriptor that belongs to libzmq, or None if it is no open connection.
+
+    libzmq may close it at any time, and another file may get its number, so check its peer first.
+    """
+    try:
+        connection = tcp.socket(fileno=descriptor)
+    except (OSError, ValueError):
+        return None
+    try:
+        return act(connection)
+    except OSError:
+        return None
+    finally:
+        connection.detach()
+
+
+def peer_of(connection: tcp.socket) -> Any:
+    """Return the address of the other side."""
+    return connection.getpeername()
+
+
+def acked_bytes(connection: tcp.socket) -> int | None:
+    """Return the bytes that the other side has received; None where that is not reported."""
+    info = getattr(tcp, "TCP_INFO", None)
+    told = b"" if info is None else connection.getsockopt(tcp.IPPROTO_TCP, info, _BYTES_ACKED.size)
+    return int(_BYTES_ACKED.unpack(told)[0]) if len(told) == _BYTES_ACKED.size else None
+
+
+def shut(descriptor: int, host: str) -> None:
+    """Shut a connection down, if the descriptor belongs to one from ``host``."""
+    peer = borrow(descriptor, peer_of)
+    if peer is not None and peer[0] == host:
+        borrow(descriptor, _shut)
+
+
+def end_connection(descriptor: int, peer: object) -> None:
+    """Shut a connection down, if the descriptor still belongs to one to ``peer``."""
+    if peer is not None and borrow(descriptor, peer_of) == peer:
+        borrow(descriptor, _shut)
+
+
+def _shut(connection: tcp.socket) -> None:
+    connection.shutdown(tcp.SHUT_RDWR)
+
+
+@dataclass(slots=True, eq=False)
+class UnreadBytes:
+    """The bytes that were sent over a connection and not received, as of the last look."""
+
+    descriptor: int
+    peer: object
+    """The address of the other side: a new connection may get the descriptor of a former one."""
+    acked: int
+    """Bytes that the other side had received at the last look."""
+    count: int = 0
+
+    def look(self) -> bool:
+        """Bring ``count`` up to date; return whether the connection is open."""
+        acked = borrow(self.descriptor, acked_bytes)
+        if acked is None or borrow(self.descriptor, peer_of) != self.peer:
+            self.count = 0
+            return False
+        self.count = max(0, self.count - (acked - self.acked))
+        self.acked = acked  # It also counts heartbeats, the handshake and what is not in ``count``.
+        return True
+
+
+def unread_of(descriptor: int) -> UnreadBytes | None:
+    """Return a count that begins now; None if the connection is gone or the system has none."""
+    acked = borrow(descriptor, acked_bytes)
+    return None if acked is None else UnreadBytes(descriptor, borrow(descriptor, peer_of), acked)
+
+
+class BarredAddresses:
+    """Bars addresses from connecting to a listening descriptor; on Linux only.
+
+    Attributes:
+        until: the time until which each address is barred (s); read only.
+
+    """
+
+    def __init__(self) -> None:
+        self.until: dict[str, float] = {}
+        self._descriptor = -1
+
+    def listens(self, descriptor: int) -> None:
+        """Note the descriptor that accepts connections."""
+        self._descriptor = descriptor
+        self._attach()
+
+    def bar(self, address: str, seconds: float) -> bool:
+        """Bar ``address``, or a network, so much longer; return whether it was not barred."""
+        now, known = time.monotonic(), self.until.get(address)
+        if known is None and len(self.until) >= BARRED_MAX:
+            return False
+        self.until[address] = min(max(known or now, now) + seconds, now + BARRED_S)
+        if known is None:
+            self._attach()
+        return known is None
+
+    def tend(self, now: float) -> None:
+        """Admit the addresses again whose time has passed."""
+        passed = [address for address, until in self.until.items() if until <= now]
+        for address in passed:
+            del self.until[address]
+        if passed:
+            self._attach()
+
+    def _attach(self) -> None:
+        if sys.platform != "linux":
+            return
+        program = filter_of([ip_network(address) for address in self.until])
+
+        def attach(listening: tcp.socket) -> None:
+            if not listening.getsockopt(tcp.SOL_SOCKET, tcp.SO_ACCEPTCONN):
+                return  # libzmq stopped listening, and another socket has its descriptor.
+            if not self.until:
+                with contextlib.suppress(FileNotFoundError):
+                    listening.setsockopt(tcp.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+                return
+            buffer = ctypes.create_string_buffer(program, len(program))
+            count = len(program) // _INSTRUCTION.size
+            given = _PROGRAM.pack(count, ctypes.addressof(buffer))
+            listening.setsockopt(tcp.SOL_SOCKET, _SO_ATTACH_FILTER, given)
+
+        borrow(self._descriptor, attach)
+
+
+def filter_of(networks: list[IPv4Network | IPv6Network]) -> bytes:
+    """Return a filter that drops the packets of ``networks``: IPv4 addresses, /64 of IPv6."""
+    fours = [int(one.network_address) for one in networks if isinstance(one, IPv4Network)]
+    sixes = [int(one.network_address) for one in networks if isinstance(one, IPv6Network)]
+    four = _load(12) + b"".join(_if_equal(address, 1) + _DROP for address in fours) + _ACCEPT
+    six = b"".join(
+        _load(8)
+        + _if_equal(address >> 96, 3)
+        + _load(12)
+        + _if_equal(address >> 64 & 0xFFFFFFFF, 1)
+        + _DROP
+        for address in sixes
+    )
+    version = _INSTRUCTION.pack(_LOAD_BYTE, 0, 0, _NETWORK & 0xFFFFFFFF)
+    version += _INSTRUCTION.pack(_AND, 0, 0, 0xF0) + _if_equal(0x40, len(four) // 8)
+    return version + four + six + _ACCEPT
+
+
+def _load(offset: int) -> bytes:
+    return _INSTRUCTION.pack(_LOAD, 0, 0, _NETWORK + offset & 0xFFFFFFFF)
+
+
+def _if_equal(value: int, skip: int) -> bytes:
+    """Return an instruction that skips ``skip`` others unless ``value`` was loaded."""
+    return _INSTRUCTION.pack(_IF_EQUAL, 0, skip, value)

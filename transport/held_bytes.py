@@ -31,6 +31,9 @@ until a frame comes over it that was complete only after an earlier look: then n
 that look is held. Every link therefore sends an empty frame now and then (`hub.BEAT_S`).
 
 A message of several parts that has ended ends its connection as well (`HeldBytes.end`).
+
+`UnreadReplies` is the quota of single clients, or keys, of what they have not read, and is checked
+before a large reply is sent.
 """
 
 from __future__ import annotations
@@ -51,8 +54,9 @@ from typing import Any, NamedTuple
 from loguru import logger
 
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.borrowed import borrow, end_connection, peer_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.client_queue import SENDERS_MAX
+from fencelock.transport.descriptors import UnreadBytes, borrow, end_connection, peer_of, unread_of
 
 LOOK_S = 0.02
 """Interval of looks (s): libzmq takes some 400 KiB of parts within it."""
@@ -102,6 +106,13 @@ unless its buffer was made small."""
 
 LOG_S = 10.0
 """Shortest interval between log lines (s)."""
+
+LARGE_BYTES = 4 << 10
+"""Replies up to this size are no part of a quota (bytes): the queue of a link bounds their
+number."""
+
+QUOTA_LOOK_S = 0.1
+"""Shortest interval between looks at all unread replies of one key (s)."""
 
 SHORT_MAX = 255
 """Bytes of a ZMTP frame whose header has 2 bytes; of a larger one it has 9."""
@@ -187,8 +198,6 @@ class HeldBytes:
         self.empties = 0
         added = CURVE_BYTES if curve else 0
         self.short_max, self.extra, self.extra_long = SHORT_MAX - added, added + 2, added + 9
-        self.bar: Callable[[str, float], None] = lambda host, seconds: None
-        """Bars an address from connecting; on the listener's thread."""
         self._news: deque[Callable[[], None]] = deque()
         """What the listener reported since the last look."""
         self._watched: dict[int, _Watched] = {}
@@ -245,14 +254,20 @@ class HeldBytes:
 
         self._news.append(look)
 
-    def tend(self) -> None:
-        """Count and log the connections that were ended."""
+    def tend(self) -> set[str]:
+        """Count and log the connections that were ended.
+
+        Returns:
+            The addresses to be barred for `UNFINISHED_BARRED_S`.
+
+        """
+        barred = set[str]()
         while self.ended:
             self._count("wire.held_closed", 1)
             self._unlogged += 1
             last = self.ended.popleft()
             if last.unfinished:
-                self.bar(last.peer[0], UNFINISHED_BARRED_S)
+                barred.add(last.peer[0])
             now = time.monotonic()
             if now - self._logged >= LOG_S:
                 logger.warning(
@@ -263,6 +278,7 @@ class HeldBytes:
                     last.why,
                 )
                 self._logged, self._unlogged = now, 0
+        return barred
 
     def close(self) -> None:
         """End the thread. Calling it twice does nothing."""
@@ -451,3 +467,113 @@ def counts_of(descriptor: int) -> tuple[int, int]:
         return 0, 0
     acked, received = _COUNTS.unpack(info)
     return acked, received - int.from_bytes(waiting, sys.byteorder)
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """A client that was sent large replies, and what it has not read of them."""
+
+    owner: str
+    unread: UnreadBytes
+    blocked: bool = False
+    """Whether a reply was dropped, and its frames are until it reads."""
+
+
+class UnreadReplies:
+    """Bounds the replies that clients have not read, in bytes.
+
+    Args:
+        most: limit of unread replies of a client or, with keys, of all with one key (bytes).
+        owner_of: returns the client, or its key.
+
+    Attributes:
+        blocked: number of clients whose frames are dropped.
+
+    """
+
+    def __init__(self, most: int, owner_of: Callable[[str], str] = str) -> None:
+        self._most = most
+        self._owner_of = owner_of
+        self._readers: dict[str, _Reader] = {}
+        self._by_owner: dict[str, dict[str, UnreadBytes]] = {}
+        self._looked: dict[str, float] = {}
+        """The time of the last look at all connections of an owner (s)."""
+        self.blocked = 0
+        self._logged = -LOG_S
+
+    def take(self, client: str, descriptor: int, size: int) -> bool:
+        """Count a reply of ``size`` bytes; return False if it must be dropped."""
+        reader = self._readers.get(client)
+        if reader is None or reader.unread.descriptor != descriptor or not reader.unread.look():
+            self._forget(client)
+            unread = unread_of(descriptor)
+            if unread is None:
+                return True
+            reader = self._add(client, unread)
+        owner = reader.owner
+        if not self._has_room(owner, size):
+            self._look_at_all(owner)
+            if not self._has_room(owner, size):
+                if not reader.blocked and reader.unread.count > self._most // 2:
+                    reader.blocked = True
+                    self.blocked += 1
+                self._log(owner)
+                return False
+        reader.unread.count += size
+        return True
+
+    def is_blocked(self, client: str) -> bool:
+        """Return whether frames of ``client`` are dropped, since it reads too little."""
+        reader = self._readers.get(client)
+        if reader is None or not reader.blocked:
+            return False
+        if reader.unread.look() and reader.unread.count > self._most // 2:
+            return True
+        self._forget(client)
+        return False
+
+    def _has_room(self, owner: str, size: int) -> bool:
+        """Return whether a reply fits; one above the quota does if nothing else is unread."""
+        unread = self._unread(owner)
+        return not unread or unread + size <= self._most
+
+    def _unread(self, owner: str) -> int:
+        return sum(one.count for one in self._by_owner[owner].values())
+
+    def _look_at_all(self, owner: str) -> None:
+        """Bring the counts of all its clients up to date, but not each time: they may be many."""
+        now = time.monotonic()
+        if now - self._looked.get(owner, 0.0) >= QUOTA_LOOK_S:
+            self._looked[owner] = now
+            for unread in self._by_owner[owner].values():
+                unread.look()  # Nothing of a closed connection is unread.
+
+    def _add(self, client: str, unread: UnreadBytes) -> _Reader:
+        if len(self._readers) >= SENDERS_MAX:
+            self._forget(next(iter(self._readers)))
+        reader = self._readers[client] = _Reader(self._owner_of(client), unread)
+        self._by_owner.setdefault(reader.owner, {})[client] = unread
+        return reader
+
+    def _forget(self, client: str) -> None:
+        reader = self._readers.pop(client, None)
+        if reader is None:
+            return
+        self.blocked -= reader.blocked
+        clients = self._by_owner[reader.owner]
+        del clients[client]
+        if not clients:
+            del self._by_owner[reader.owner]
+            self._looked.pop(reader.owner, None)
+
+    def _log(self, owner: str) -> None:
+        now = time.monotonic()
+        if now - self._logged >= LOG_S:
+            self._logged = now
+            logger.warning(
+                "{!r} does not read its replies: {} KiB wait, the quota is {} KiB; more are "
+                "dropped, and frames of clients that do not read",
+                owner,
+                self._unread(owner) >> 10,
+                self._most >> 10,
+            )

@@ -6,13 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any
 
 import zmq
 from loguru import logger
 from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.error import ConfigError
+from fencelock.actors.message import NS_PER_MS
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
@@ -21,11 +21,10 @@ from fencelock.transport.admission import (
     FrameValidator,
     check_client_size,
 )
-from fencelock.transport.borrowed import acked_bytes, borrow, peer_of
-from fencelock.transport.descriptors import CONNECTIONS_MAX
+from fencelock.transport.descriptors import CONNECTIONS_MAX, UnreadBytes, unread_of
 from fencelock.transport.fault_log import FaultLog
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
-from fencelock.transport.keys import KeyGuard, LinkKey, why_failed
+from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
 from fencelock.transport.listener import Arrival, Listener, new_arrival
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
@@ -94,13 +93,8 @@ class Link:
         """Frames sent."""
         self.beaten = 0
         """``sent`` when an empty frame was last due."""
-        self.unread = 0
-        """Bytes that were sent and not received, as of the last look at the connection."""
-        self._acked = 0
-        """Bytes that the other side had received then."""
-        self._descriptor = -1
-        self._peer: Any = None
-        """The address of the other side of the connection with that descriptor."""
+        self.unread = UnreadBytes(-1, None, 0)
+        """What was sent and not received."""
         self._refusal = ""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
@@ -117,29 +111,11 @@ class Link:
             news = parse_monitor_message(parts)
             event, value = int(news["event"]), int(news["value"])
             if event == zmq.EVENT_CONNECTED:
-                self._descriptor, self._peer = value, borrow(value, peer_of)
-                self.unread = self._acked = 0
+                self.unread = unread_of(value) or UnreadBytes(-1, None, 0)
                 continue
             self._turned(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
             if event & HANDSHAKE_FAILURES:
                 self._failed(event, value)
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a frame of ``size`` bytes may be sent, by a look at the connection.
-
-        It is needed once in `LINK_BYTES_MAX`, or while the other side does not read.
-        """
-        self._look()
-        return self.unread + size <= LINK_BYTES_MAX
-
-    def _look(self) -> None:
-        """Bring ``unread`` up to date; it is 0 where the system does not report it."""
-        acked = borrow(self._descriptor, acked_bytes)
-        if acked is None or borrow(self._descriptor, peer_of) != self._peer:
-            self.unread = 0  # The connection is gone, and with it what libzmq held for it.
-            return
-        self.unread = max(0, self.unread - (acked - self._acked))
-        self._acked = acked  # It also counts heartbeats and the handshake.
 
     def _failed(self, event: int, value: int) -> None:
         """Record a handshake that failed. One without a detail may be a node that stopped."""
@@ -206,12 +182,13 @@ class SocketHub:
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
         key: the key of the links that this process opens, if keys are used.
-        guard: checks the keys of connections to ``listen``, if keys are used.
+        listed: the keys of connections to ``listen``, if keys are used.
         quotas: the quotas of one client.
         count: called with a counter's name and its increment.
 
     Attributes:
-        waiting: the clients whose frames wait for `receive_clients`; a live view.
+        group: the group of this node, 0 while it knows none; read only, see `join`.
+        waiting: the clients whose frames wait for `receive_clients`, or their keys; a live view.
         has_events: whether `events` has something to return, or connections to look after.
 
     Raises:
@@ -232,7 +209,7 @@ class SocketHub:
         spins: bool = False,
         connections_max: int = CONNECTIONS_MAX,
         key: LinkKey | None = None,
-        guard: KeyGuard | None = None,
+        listed: ListedKeys | None = None,
         quotas: Quotas = DEFAULT_QUOTAS,
         count: Callable[[str, int], None],
     ) -> None:
@@ -240,9 +217,11 @@ class SocketHub:
         for name in (node, *peers):
             check_node(name)
         self.cluster = cluster
+        self.group = 0
         self.endpoint = ""
         self._count = count
-        self._key, self._guard = key, guard
+        self._key = key
+        self._guard = None if listed is None else KeyGuard(node, listed, count)
         self._retries: set[Link] = set()
         """The links to be tried again later."""
         self._identity = f"{node}#{boot:x}"
@@ -261,12 +240,8 @@ class SocketHub:
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
         self.waiting: Collection[str] = ()
-        self.receive_clients: Callable[[int, int], tuple[list[Arrival], int]] = _no_clients
-        """Returns waiting frames of clients, each client in turn; see `Listener`."""
         self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
-        self.ring: Callable[[], None] = self._doorbell.ring
-        """Wakes `poll`; from any thread, also after `close`."""
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
@@ -281,14 +256,9 @@ class SocketHub:
             self.close()
             raise
 
-    @property
-    def group(self) -> int:
-        """The group of this node, 0 while it knows none."""
-        return self._admission.group
-
-    @group.setter
-    def group(self, group: int) -> None:
-        self._admission.group = group
+    def join(self, group: int) -> None:
+        """Name ``group`` in frames, and refuse those between nodes of another."""
+        self.group = self._admission.group = group
 
     def _open(
         self, listen: str | None, peers: Mapping[str, str], connections_max: int, quotas: Quotas
@@ -296,22 +266,20 @@ class SocketHub:
         if listen is not None:
             if self._guard is not None:
                 self._guard.start(self._context)
-                self._guard.replaced = self._bar
             self._listener = Listener(
                 self._context,
                 listen,
-                self._admission,
-                self._peers,
-                connections_max,
-                quotas,
-                self._poller,
-                self._count,
-                self._guard,
-                self.ring,
+                admission=self._admission,
+                members=self._peers,
+                connections_max=connections_max,
+                quotas=quotas,
+                poller=self._poller,
+                count=self._count,
+                ring=self.ring,
+                guard=self._guard,
             )
             self.endpoint = self._listener.endpoint
-            self.waiting = self._listener.waiting
-            self.receive_clients = self._listener.receive_clients
+            self.waiting = self._listener.queue.owners
             self._monitors.add(self._listener.connections.monitor)
         for peer, endpoint in sorted(peers.items()):
             self.connect(peer, endpoint)
@@ -366,9 +334,13 @@ class SocketHub:
             self._news_waits = True
         link.close()
 
-    def _bar(self) -> None:
-        """Close the links to peers without a key, and connect to those that have one again."""
+    def replace_keys(self, bound: Mapping[str, str]) -> None:
+        """Use another list of keys, see `KeyGuard.replace`.
+
+        Close the links to peers without a key, and connect to those that have one again.
+        """
         assert self._guard is not None
+        self._guard.replace(bound)
         links = {node: link.endpoint for node, link in self._links.items()}
         for node, endpoint in {**links, **self._barred}.items():
             if self._guard.lists(node) == (node in self._barred):
@@ -378,6 +350,10 @@ class SocketHub:
                 except ConfigError as error:  # The other links must follow their keys.
                     self._former_news.append(LinkRefused(node=node, detail=str(error)))
                     self._news_waits = True
+
+    def ring(self) -> None:
+        """Wake `poll`; from any thread, also after `close`."""
+        self._doorbell.ring()
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
@@ -391,7 +367,7 @@ class SocketHub:
         if self._news_waits:
             timeout_ms = 0
         elif self.waiting and listener is not None:
-            pause_ms = listener.pause_ms()
+            pause_ms = -(-listener.queue.pause_ns() // NS_PER_MS)
             timeout_ms = pause_ms if timeout_ms is None else min(timeout_ms, pause_ms)
         elif tend_ms is not None:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
@@ -443,6 +419,12 @@ class SocketHub:
             if link.dealer in self._readable:
                 most -= self._read(link, most, arrivals)
         return arrivals
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
+        """Return waiting frames of clients, see `Listener.receive_clients`."""
+        if self._listener is None:
+            return [], 0
+        return self._listener.receive_clients(most, within_ns)
 
     def _read(self, link: Link, most: int, arrivals: list[Arrival]) -> int:
         """Read at most ``most`` messages of a peer; return how many there were."""
@@ -536,11 +518,13 @@ class SocketHub:
             else:
                 self._listener.send(link, raw)
             return
-        size = len(raw)
-        if peer.unread + size > LINK_BYTES_MAX and not peer.has_room(size):
-            self._count("wire.queue_full", 1)
-            return
-        peer.unread += size
+        size, unread = len(raw), peer.unread
+        if unread.count + size > LINK_BYTES_MAX:
+            unread.look()  # Once in so many bytes, or while the other side does not read.
+            if unread.count + size > LINK_BYTES_MAX:
+                self._count("wire.queue_full", 1)
+                return
+        unread.count += size
         peer.sent += 1
         if client or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
             self._poller.used[peer.dealer] = None
@@ -562,9 +546,3 @@ class SocketHub:
             self._guard.close()
         self._context.destroy(linger=0)  # Also sockets that an interrupt left half-made.
         self._doorbell.close()
-
-
-def _no_clients(most: int, within_ns: int) -> tuple[list[Arrival], int]:
-    """Return nothing: a hub without a listener has no clients."""
-    del most, within_ns
-    return [], 0

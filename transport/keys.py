@@ -18,8 +18,7 @@ from loguru import logger
 
 from fencelock.actors.api.name import NAME_END
 from fencelock.actors.repeated import Repetitions, times_text
-from fencelock.transport.borrowed import shut
-from fencelock.transport.descriptors import CONNECTIONS_MAX
+from fencelock.transport.descriptors import CONNECTIONS_MAX, shut
 from fencelock.transport.sockets import MECHANISM_MISMATCH, Socket
 
 UNKNOWN_MAX = 10_000
@@ -50,6 +49,16 @@ class LinkKey(NamedTuple):
         socket.setsockopt_string(zmq.CURVE_SERVERKEY, self.server)
 
 
+class ListedKeys(NamedTuple):
+    """The keys of the connections that a node accepts."""
+
+    secret: str
+    """The secret key of the cluster's nodes."""
+    bound: Mapping[str, str]
+    """The id of the link that each public key may use. If it ends with `NAME_END`, all ids are
+    meant that begin with it."""
+
+
 class SourceLink(NamedTuple):
     """The connection over which frames came."""
 
@@ -67,20 +76,15 @@ class KeyGuard:
 
     Args:
         node: the id of this node, for the log.
-        secret: the secret key of the cluster's nodes.
-        bound: the id of the link that each public key may use. If it ends with `NAME_END`, all
-            ids are meant that begin with it.
+        listed: the keys.
+        count: called with a counter's name and its increment.
 
     """
 
-    def __init__(self, node: str, secret: str, bound: Mapping[str, str]) -> None:
+    def __init__(self, node: str, listed: ListedKeys, count: Callable[[str, int], None]) -> None:
         self._node = node
-        self._secret = secret
-        self._bound = bound
-        self.count: Callable[[str, int], None] = lambda name, times: None
-        """Called with a counter's name and its increment."""
-        self.replaced: Callable[[], None] = lambda: None
-        """Called after `replace`."""
+        self._secret, self._bound = listed
+        self._count = count
         self._unknown: deque[str] = deque(maxlen=UNKNOWN_MAX)
         """Keys that the authenticator's thread refused."""
         self._links: OrderedDict[bytes, SourceLink] = OrderedDict()
@@ -155,7 +159,7 @@ class KeyGuard:
 
     def _refuse(self, counter: str, what: str, *, of: str = "") -> None:
         """Count a refusal, and log the latest once an interval for each counter and known key."""
-        self.count(counter, 1)  # A stranger chooses `what`, so that must not be the kind.
+        self._count(counter, 1)  # A stranger chooses `what`, so that must not be the kind.
         count = self._refusals.add(f"{counter} {of}", time.monotonic_ns())
         if count:
             event = counter.partition(".")[2]
@@ -173,7 +177,6 @@ class KeyGuard:
             if bound.get(link.user) != former.get(link.user):
                 del self._links[identity]
                 shut(link.descriptor, link.host)
-        self.replaced()
 
     def close(self) -> None:
         """Stop to answer handshakes; after the sockets are closed."""

@@ -52,8 +52,9 @@ class Links(Protocol):
         """The group that frames of this node name and those of peers must name, or 0 for none."""
         ...
 
-    @group.setter
-    def group(self, group: int, /) -> None: ...
+    def join(self, group: int) -> None:
+        """Name ``group`` from now on."""
+        ...
 
     @property
     def has_events(self) -> bool:
@@ -189,7 +190,7 @@ class Gateway:
         """Carry out an effect that changes the links of this node."""
         if isinstance(effect, JoinGroup):
             assert self._links.group in (0, effect.group)
-            self._links.group = effect.group
+            self._links.join(effect.group)
         elif isinstance(effect, Connect):
             try:
                 self._links.connect(effect.node, effect.endpoint)

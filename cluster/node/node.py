@@ -39,7 +39,6 @@ from fencelock.cluster.node.topology import NodeContext, keeps_journal, recipe_o
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.keys import KeyGuard
 
 if TYPE_CHECKING:
     from fencelock.cluster.host.scheduler import Scheduler
@@ -94,7 +93,7 @@ class Node:
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
         self._metrics: MetricsServer | None = None
-        self._keys: tuple[Path, KeyGuard] | None = None
+        self._keys: tuple[Path, SocketHub] | None = None
         """The folder of the keys, and what checks them, where keys are used."""
         atexit.register(self.stop)
 
@@ -200,7 +199,7 @@ class Node:
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
         node = cls(node_id, address, dispatcher, closing_s=cast.closing_s)
         if config.keys is not None and keys is not None:
-            node._keys = config.keys, keys.guard
+            node._keys = config.keys, hub
         if node_id in config.metrics:
             node.serve_metrics(config.metrics[node_id], config.cluster)
         return node
@@ -216,13 +215,15 @@ class Node:
         """
         if self._keys is None:
             raise ConfigError("security.keys: missing in the configuration; no key can be read")
-        folder, guard = self._keys
+        folder, hub = self._keys
         known = read_list(folder)
 
         def use(scheduler: Scheduler) -> None:
             proxy = scheduler.roles[address_of(self.id, "proxy")]
             scheduler.post(proxy, scheduler.here, RightsChanged(rights=known.rights))
-            guard.replace(known.bound)  # Only now: the proxy must know a key before its requests.
+            hub.replace_keys(
+                known.bound
+            )  # Only now: the proxy must know a key before its requests.
 
         self._dispatcher.read(use, KEYS_S)
         text = f"{self.id} read its keys: {', '.join(known.keys)}"
@@ -296,7 +297,7 @@ def _hub(
         spins=spins,
         connections_max=connections_max(raise_limit()),
         key=None if keys is None else keys.link,
-        guard=None if keys is None else keys.guard,
+        listed=None if keys is None else keys.listed,
         quotas=config.settings.quotas,
         count=lambda name, times: counters.update({name: times}),
     )

@@ -67,6 +67,8 @@ class WakingWire:
     def ring(self) -> None:
         self._rung.set()
 
+    def join(self, group: int) -> None: ...
+
     def receive_members(self, most: int) -> list[Arrival]:
         del most
         return []

@@ -113,8 +113,7 @@ class MemoryLinks:
         """The group of the node, which its frames name."""
         return self.validator.group
 
-    @group.setter
-    def group(self, group: int) -> None:
+    def join(self, group: int) -> None:
         self.validator.group = group
 
     def receive_members(self, most: int) -> list[Arrival]:

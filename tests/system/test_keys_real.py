@@ -32,7 +32,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key
-from fencelock.transport.keys import KeyGuard, LinkKey
+from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys
 from fencelock.verification.bench.members import NodeProcesses, master_of
 
 lines = pytest.fixture(logged_lines)
@@ -217,7 +217,7 @@ def test_a_key_for_another_cluster_finds_no_node(tmp_path: Path) -> None:
 
 
 def test_many_unknown_keys_are_one_kind_in_the_log(lines: Lines) -> None:
-    guard = KeyGuard("n1", "", {})
+    guard = KeyGuard("n1", ListedKeys("", {}), lambda name, times: None)
     for number in range(300):
         guard.callback("", f"{number:040}"[::-1].encode())
     guard.tend()
@@ -319,9 +319,9 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, make:
     """The other side of a link that a node dials proves only that it has ``_server.key``."""
     make_folder(tmp_path, ["n1", "n2"])
     listed, secret = read_list(tmp_path).bound, read_key(tmp_path / "_server.key").secret
-    removed = make("n2", guard=KeyGuard("n2", secret, listed))
-    guard = KeyGuard("n1", secret, listed)
-    node = make("n1", {"n2": removed.hub.endpoint}, guard=guard, key=link_of(tmp_path, "n1"))
+    keys = ListedKeys(secret, listed)
+    removed = make("n2", listed=keys)
+    node = make("n1", {"n2": removed.hub.endpoint}, listed=keys, key=link_of(tmp_path, "n1"))
     describe = Describe(session="n2", request=1)
     until(node.up, node, removed)
     node.say("n2", describe)
@@ -329,7 +329,7 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, make:
     removed.say("n1", describe)
     until(lambda: node.arrivals, node, removed)
 
-    guard.replace({public: name for public, name in listed.items() if name != "n2"})
+    node.hub.replace_keys({public: name for public, name in listed.items() if name != "n2"})
     until(lambda: any("lists no node n2" in str(one) for one in node.news), node, removed)
     for before in (len(node.arrivals), len(removed.arrivals)):
         node.say("n2", describe)
@@ -342,10 +342,10 @@ def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, make:
     node.hub.connect("n2", removed.hub.endpoint)
     assert not node.up()
 
-    guard.replace(listed)
+    node.hub.replace_keys(listed)
     until(node.up, node, removed)
     node.hub.disconnect("n2")
-    guard.replace(listed)
+    node.hub.replace_keys(listed)
     for _ in range(5):
         node.turn()
     assert not node.up()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
 
 import pytest
 from support.hub_station import Make, stations
@@ -10,16 +13,29 @@ from support.hub_station import Make, stations
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.cluster.host.gateway import CLIENTS_MAX, CLIENTS_MIN, Pace
-from fencelock.transport import clients as remembered
+from fencelock.transport import client_queue
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.listener import (
+from fencelock.transport.client_queue import (
+    BACKLOG_BYTES,
+    BEHIND_NS,
+    BEHIND_SHARE,
     CLIENT_FRAMES_MAX,
     CLIENT_WAITING_MAX,
+    EARNING,
+    NEW_SHARE,
+    PAUSE_NS,
+    SHARED_NS,
     WAITING_MAX,
     ClientQueue,
+    Floods,
     QueuedFrame,
 )
+from fencelock.transport.descriptors import CONNECTIONS_MAX
+from fencelock.transport.frame import Envelope, Frame, encode_frame
+
+MS = 1_000_000
+BACKLOG = CLIENT_FRAMES_MAX // 2
+"""Frames of which an owner is behind."""
 
 
 @pytest.fixture
@@ -27,67 +43,215 @@ def station() -> Iterator[Make]:
     yield from stations()
 
 
+@pytest.fixture
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The node's and the client's side of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        node = server.accept()[0]
+        with client, node:
+            yield node, client
+
+
 def frame(raw: bytes, client: str = "") -> QueuedFrame:
-    return QueuedFrame(b"id#1", -1, raw, client=client)
+    return QueuedFrame(b"id#1", -1, raw, client)
 
 
-def taken(clients: ClientQueue, count: int) -> list[tuple[str, bytes]]:
-    return [(name, waiting.raw) for name, waiting in (clients.take() for _ in range(count))]
+def fill(queue: ClientQueue, owner: str, count: int, raw: bytes = b"x") -> None:
+    for _ in range(count):
+        queue.put(owner, frame(raw))
+
+
+class Queue(ClientQueue):
+    """A queue whose time, ``now``, is set by hand."""
+
+    def __init__(self, known: Collection[str] | None = None) -> None:
+        super().__init__(known, clock=lambda: self.now)
+        self.now = 0
+
+    def pause_at(self, now: int) -> int:
+        self.now = now
+        return self.pause_ns()
+
+
+def turn(queue: Queue, now: int, most: int = 256) -> list[tuple[str, bytes]]:
+    """Return what a turn takes, each frame as one envelope."""
+    taken: list[tuple[str, bytes]] = []
+    queue.now = now
+    queue.begin_turn(most)
+    while len(taken) < most and (due := queue.take()) is not None:
+        owner, lane, waiting = due
+        lane.room -= 1
+        taken.append((owner.name, waiting.raw))
+    return taken
+
+
+def served(queue: Queue, now: int, most: int = 256) -> Counter[str]:
+    """Return how many frames of each owner a turn takes."""
+    return Counter(name for name, _ in turn(queue, now, most))
 
 
 def test_clients_take_turns_and_each_ones_frames_stay_in_order() -> None:
-    clients = ClientQueue()
+    queue = Queue()
     for raw in (b"1", b"2", b"3"):
-        assert clients.put("greedy", frame(raw))
-    assert clients.put("modest", frame(b"a"))
+        assert queue.put("greedy", frame(raw))
+    assert queue.put("modest", frame(b"a"))
     order = [("greedy", b"1"), ("modest", b"a"), ("greedy", b"2"), ("greedy", b"3")]
-    assert taken(clients, 4) == order
-    assert not clients.frames
+    assert turn(queue, 0) == order
+    assert not queue.owners
+    assert queue.size == 0
 
 
-def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_others() -> None:
-    clients = ClientQueue()
-    clients.put("greedy", frame(b"1"))
-    clients.put("greedy", frame(b"2"))
-    clients.put("modest", frame(b"a"))
-    name, first = clients.take()
+@pytest.mark.parametrize("frames", [1, 2])
+def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_others(
+    frames: int,
+) -> None:
+    queue = Queue()
+    fill(queue, "greedy", frames)
+    queue.put("modest", frame(b"a"))
+    queue.begin_turn(256)
+    due = queue.take()
+    assert due is not None
+    owner, _, first = due
     envelope = Envelope(Address("n1/proxy"), Address("g/s"), Describe(session="g", request=1))
-    clients.put_back(name, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
-    assert clients.take()[0] == "modest"
-    assert clients.take()[1].rest is not None
-    assert taken(clients, 1) == [("greedy", b"2")]
+    queue.put_back(owner, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
+    assert turn(queue, 0) == [("modest", b"a"), ("greedy", b""), ("greedy", b"x")][: frames + 1]
 
 
-def test_the_first_frame_of_a_new_client_waits_apart_and_before_its_later_ones() -> None:
-    clients = ClientQueue({"known"})
-    for raw in (b"1", b"2"):
-        clients.put("new", frame(raw))
-    clients.put("known", frame(b"a", "known"))
-    assert list(clients.frames) == ["known"]
-    assert clients.sizes.keys() == {"new", "known"}
-    name, first = clients.take("new")
-    assert (name, first.raw) == ("new", b"1")
-    clients.put("new", frame(b"3"))
-    assert taken(clients, 3) == [("known", b"a"), ("new", b"2"), ("new", b"3")]
-    assert not clients.sizes
+def test_a_new_client_is_served_first_and_its_later_frames_in_turn() -> None:
+    queue = Queue({"known"})
+    for client in ("known", "new"):
+        for raw in (b"1", b"2", b"3"):
+            queue.put(client, frame(raw, client))
+    order = [name for name, _ in turn(queue, 0)]
+    assert order == ["new", "known", "new", "known", "new", "known"]
+
+
+def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_ones() -> None:
+    queue = Queue({"known"})
+    for number in range(2 * NEW_SHARE):
+        queue.put(f"new{number}", frame(b"x", f"new{number}"))
+    queue.put("known", frame(b"x", "known"))
+    first, second = turn(queue, 0), turn(queue, 0)
+    assert [name for name, _ in first].index("known") == 1
+    assert (len(first), len(second)) == (NEW_SHARE + 1, NEW_SHARE)
 
 
 def test_one_client_cannot_fill_the_queue() -> None:
-    clients, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
-    assert sum(clients.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX
+    queue, large = Queue(), bytes(CLIENT_BYTES_MAX)
+    assert sum(queue.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX
     fits = CLIENT_WAITING_MAX // CLIENT_BYTES_MAX
     assert fits >= 28
-    assert sum(clients.put("large", frame(large)) for _ in range(100)) == fits
-    assert clients.put("modest", frame(b"a"))
+    assert sum(queue.put("large", frame(large)) for _ in range(100)) == fits
+    assert queue.put("modest", frame(b"a"))
 
 
 def test_all_clients_together_have_a_bound_too_and_what_is_taken_makes_room() -> None:
     most = 512
-    clients, large = ClientQueue(), bytes(WAITING_MAX // most)
-    assert sum(clients.put(f"c{number}", frame(large)) for number in range(most + 10)) == most
-    assert not clients.put("late", frame(b"x"))
-    clients.take()
-    assert clients.put("late", frame(b"x"))
+    queue, large = Queue(), bytes(WAITING_MAX // most)
+    assert sum(queue.put(f"c{number}", frame(large)) for number in range(most + 10)) == most
+    assert not queue.put("late", frame(b"x"))
+    turn(queue, SHARED_NS, 1)
+    assert queue.put("late", frame(b"x"))
+
+
+def test_a_queue_has_a_limit_of_owners_even_if_their_frames_are_empty() -> None:
+    queue, most = Queue(), CONNECTIONS_MAX
+    assert sum(queue.put(f"c{number}", frame(b"")) for number in range(2 * most)) == most
+
+
+BACKLOGS = [(BACKLOG, b"x"), (1, bytes(BACKLOG_BYTES))]
+
+
+@pytest.mark.parametrize(("frames", "raw"), BACKLOGS)
+def test_a_client_that_sends_more_than_is_served_pauses_while_another_is_served(
+    frames: int, raw: bytes
+) -> None:
+    queue = Queue()
+    fill(queue, "greedy", frames, raw)
+    fill(queue, "greedy", BACKLOG, b"")
+    queue.put("modest", frame(b"a"))
+    assert served(queue, 0) == {"modest": 1, "greedy": BEHIND_SHARE}
+    # That turn took 2 ms: the next one is due in 8.
+    assert queue.pause_at(2 * MS) == 8 * MS
+    queue.put("modest", frame(b"a"))
+    assert queue.pause_at(3 * MS) == 0
+    assert served(queue, 3 * MS) == {"modest": 1}
+    assert queue.pause_at(4 * MS) == 6 * MS  # Others' turns need not be paid.
+    assert served(queue, 10 * MS) == {"greedy": BEHIND_SHARE}
+
+
+@pytest.mark.parametrize(
+    ("took", "pause"), [(MS, 4 * MS), (PAUSE_NS // EARNING, PAUSE_NS), (SHARED_NS // 2, PAUSE_NS)]
+)
+def test_the_pause_is_in_proportion_to_the_turn_but_for_a_long_one(took: int, pause: int) -> None:
+    queue = Queue()
+    fill(queue, "greedy", BACKLOG)
+    queue.put("modest", frame(b"a"))
+    turn(queue, 0)
+    assert queue.pause_at(took) == pause
+
+
+def test_a_client_that_sends_more_than_is_served_has_whole_turns_while_it_is_alone() -> None:
+    queue = Queue()
+    fill(queue, "greedy", CLIENT_FRAMES_MAX)
+    queue.put("modest", frame(b"a"))
+    assert served(queue, 0, 64) == {"modest": 1, "greedy": BEHIND_SHARE}
+    assert queue.pause_at(SHARED_NS) == 0
+    for number in range(3):
+        assert served(queue, SHARED_NS + number, 64) == {"greedy": 64}
+
+
+def test_clients_that_all_send_as_much_as_they_can_take_turns_as_equals() -> None:
+    queue = Queue()
+    for name in ("a", "b", "c"):
+        fill(queue, name, CLIENT_FRAMES_MAX)
+    for number in range(4):
+        assert served(queue, SHARED_NS + number, 99) == {"a": 33, "b": 33, "c": 33}
+
+
+def test_many_clients_behind_have_no_more_of_a_turn_than_one() -> None:
+    queue = Queue()
+    for number in range(50):
+        fill(queue, f"greedy{number}", BACKLOG)
+    queue.put("modest", frame(b"a"))
+    taken = served(queue, 0)
+    assert taken.pop("modest") == 1
+    assert taken.total() == BEHIND_SHARE
+
+
+def test_new_clients_do_not_wait_for_those_behind() -> None:
+    queue = Queue({"greedy", "modest"})
+    for _ in range(BACKLOG):
+        queue.put("greedy", frame(b"x", "greedy"))
+    queue.put("modest", frame(b"a", "modest"))
+    turn(queue, 0)
+    queue.put("new", frame(b"n", "new"))
+    assert served(queue, 2 * MS) == {"new": 1}
+
+
+def test_a_client_stays_behind_for_a_while_and_also_if_it_connects_anew() -> None:
+    queue = Queue({"modest"})
+    queue.now = SHARED_NS
+    for _ in range(BACKLOG):
+        queue.put("greedy", frame(b"x", "greedy"))
+    while queue.owners:
+        turn(queue, SHARED_NS)
+    for now, count in ((SHARED_NS + BEHIND_NS - 1, BEHIND_SHARE), (SHARED_NS + BEHIND_NS, 50)):
+        for _ in range(50):
+            queue.put("greedy", frame(b"x", "greedy"))
+        queue.put("modest", frame(b"a", "modest"))
+        assert served(queue, now) == {"modest": 1, "greedy": count}
+        while queue.owners:
+            turn(queue, now + 2 * SHARED_NS)
+
+
+def test_a_client_whose_threads_wait_for_their_replies_is_not_behind() -> None:
+    queue = Queue()
+    for now in range(0, 10 * MS, MS):
+        fill(queue, "threads", BACKLOG - 1, bytes(BACKLOG_BYTES // BACKLOG))
+        queue.put("modest", frame(b"a"))
+        assert served(queue, now) == {"threads": BACKLOG - 1, "modest": 1}
 
 
 def burn(pace: Pace, busy_ns: int, clock: list[int], taken: int) -> None:
@@ -118,26 +282,19 @@ def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
     assert pace.most == CLIENTS_MIN
 
 
-def test_a_queue_has_a_limit_of_owners_even_if_their_frames_are_empty() -> None:
-    clients = ClientQueue()
-    most = remembered.CLIENTS_MAX
-    assert sum(clients.put(f"c{number}", frame(b"")) for number in range(2 * most)) == most
-
-
 def test_a_known_client_is_served_beside_new_ones_however_short_the_turns_are(
     station: Make,
 ) -> None:
     node = station("n1")
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
-    queue = listener._queue  # pyright: ignore[reportPrivateUsage]
     listener._clients.heard("known", b"known#1", -1)  # pyright: ignore[reportPrivateUsage]
     for name in [f"new{number}" for number in range(10)] + ["known"]:
-        assert queue.put(name, requests_of(name))
-    served: list[str] = []
+        assert listener.queue.put(name, requests_of(name))
+    links: list[str] = []
     for _ in range(10):
-        served += [arrival.link for arrival in listener.receive_clients(4, 10**10)[0]]
-    assert "known" in served
+        links += [arrival.link for arrival in listener.receive_clients(4, 10**10)[0]]
+    assert "known" in links
 
 
 def requests_of(name: str) -> QueuedFrame:
@@ -145,4 +302,42 @@ def requests_of(name: str) -> QueuedFrame:
     describe = Describe(session=name, request=1)
     envelope = Envelope(Address("*/proxy"), Address(f"{name}/session"), describe)
     raw = encode_frame(Frame("test", 0, 0, (envelope,) * 20))
-    return QueuedFrame(f"{name}#1".encode(), -1, raw, client=name)
+    return QueuedFrame(f"{name}#1".encode(), -1, raw, name)
+
+
+def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
+    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
+    node, client = connection
+    floods = Floods()
+    assert [floods.note(b"a#1", node.fileno()) for _ in range(4)] == [1, 2, 3, 0]
+    assert client.recv(1) == b""
+    assert floods.note(b"b#1", node.fileno()) == 1
+
+
+def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
+    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have given the descriptor to the connection of somebody else."""
+    monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
+    node, _ = connection
+    floods, closed = Floods(), node.dup()
+    with closed:
+        while floods.note(b"a#1", closed.fileno()):
+            pass
+    assert all(floods.note(b"a#1", node.fileno()) for _ in range(10))
+
+
+def test_a_sender_whose_connection_was_closed_is_muted_for_longer_than_another(
+    connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 3)
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    floods = Floods()
+    while floods.note(b"a#1", connection[0].fileno()):
+        assert not floods.is_muted(b"a#1")
+    floods.mute(b"b#1")
+    for now[0], muted in ((0.9, {b"a#1", b"b#1"}), (1.1, {b"a#1"}), (4.9, {b"a#1"}), (5.1, set())):
+        assert {one for one in (b"a#1", b"b#1", b"c#1") if floods.is_muted(one)} == muted

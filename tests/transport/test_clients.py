@@ -13,8 +13,8 @@ import pytest
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import KeepAlive
-from fencelock.transport import clients as transport_clients
-from fencelock.transport.clients import Clients
+from fencelock.transport import listener
+from fencelock.transport.listener import Clients
 
 MEMBERS = ("n2", "n3", "n4")
 OTHERS = ("t", "u", "v")
@@ -28,7 +28,7 @@ def station() -> Iterator[Make]:
 def test_an_id_is_taken_while_the_connection_of_its_process_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transport_clients, "OPEN_S", 0.0)
+    monkeypatch.setattr(listener, "OPEN_S", 0.0)
     connected = {b"s#1"}
     clients = Clients(connected.__contains__)
     assert not clients.is_taken("s", b"s#2")

@@ -23,7 +23,7 @@ from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
-from fencelock.transport import client_load, connections
+from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
 from fencelock.transport.frame import Envelope, Frame, encode_frame
@@ -393,7 +393,7 @@ def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(
     node = make()
     listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
-    listener.owner_of = key_of
+    listener._owner_of = key_of  # pyright: ignore[reportPrivateUsage]
     greedy = [dealer(context, node, f"shop@{number}") for number in range(20)]
     modest = dealer(context, node, "bob@1")
     for number, socket in enumerate(greedy):
@@ -472,26 +472,3 @@ def test_a_reserve_is_filled_again() -> None:
 def test_frames_of_the_tests_are_frames() -> None:
     assert cbor2.loads(describe("me"))[1] == "test"
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 0
-
-
-def test_what_a_client_sends_in_one_window_is_counted_together(
-    make: Callable[..., ListeningNode],
-    context: zmq.Context[zmq.Socket[bytes]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Otherwise no client would ever seem to send more than others."""
-    ended: list[dict[str, int]] = []
-    end_window = client_load.Load.end_window
-
-    def note(load: client_load.Load, now: int) -> None:
-        ended.append(dict(load.counts))
-        end_window(load, now)
-
-    monkeypatch.setattr(client_load.Load, "end_window", note)
-    monkeypatch.setattr(client_load, "WINDOW_NS", int(PATIENCE_S) * 1_000_000_000)
-    node = make()
-    ann = dealer(context, node, "ann")
-    for _ in range(10):
-        ann.send(describe("ann", 3))
-    node.until(lambda: node.came("ann") == 10)
-    assert ended == [{}]

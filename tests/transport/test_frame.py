@@ -12,7 +12,6 @@ from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.message import Address
 from fencelock.transport.admission import Dropped, FrameValidator, link_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError
-from fencelock.transport.clients import ClientConnection, Clients
 from fencelock.transport.frame import (
     ENVELOPES_MAX,
     WIRE_VERSION,
@@ -23,6 +22,7 @@ from fencelock.transport.frame import (
     decode_frame,
     encode_frame,
 )
+from fencelock.transport.listener import ClientConnection, Clients
 
 ACQUIRE = Acquire(lock="orders/42", session="s-1", owner="o", request=1, wait_ms=5000)
 ENVELOPE = Envelope(Address("n1/proxy"), Address("s-1/session"), ACQUIRE)

@@ -21,7 +21,7 @@ from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.held_bytes import SLACK_BYTES, HeldBytes
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.keys import KeyGuard, LinkKey
+from fencelock.transport.keys import LinkKey, ListedKeys
 
 LIMIT = CLIENT_BYTES_MAX + SLACK_BYTES
 MORE, LONG = 1, 2
@@ -246,13 +246,13 @@ def test_a_node_that_waits_for_its_disk_still_ends_them(scene: Scene) -> None:
 def test_the_bytes_of_frames_taken_are_exactly_those_of_the_wire(keys: bool) -> None:
     """Else an honest sender's frames would add up to what looks like a message without end."""
     counters: Counter[str] = Counter()
-    key = guard = None
+    key = listed = None
     if keys:
         server, secret = (one.decode() for one in zmq.curve_keypair())
         public, own = (one.decode() for one in zmq.curve_keypair())
-        guard = KeyGuard("n1", secret, {public: "me"})
+        listed = ListedKeys(secret, {public: "me"})
         key = LinkKey(public, own, server)
-    node = listening_hub(counters, guard=guard)
+    node = listening_hub(counters, listed=listed)
     client = listening_hub(
         Counter(), "me", listen=None, client=True, peers={"n1": node.endpoint}, key=key
     )

@@ -14,8 +14,9 @@ from support.log_lines import Lines, logged_lines
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
+from fencelock.transport.client_queue import NEW_SHARE
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.listener import NEW_SHARE, Arrival
+from fencelock.transport.listener import Arrival
 
 lines = pytest.fixture(logged_lines)
 

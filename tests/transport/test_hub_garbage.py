@@ -16,7 +16,7 @@ from support.hub_station import AnsweringHub
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.message import Address, Message
-from fencelock.transport import client_load
+from fencelock.transport import client_queue
 from fencelock.transport.admission import Dropped, FrameValidator
 from fencelock.transport.cbor import MalformedFrameError, UndecodableError
 from fencelock.transport.frame import (
@@ -182,7 +182,7 @@ def test_a_node_under_a_hundred_thousand_frames_of_garbage_serves_on(
     node: GrantingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine so much is dropped unread that the connection would be closed.
-    monkeypatch.setattr(client_load, "FLOOD_FRAMES", 10 * FRAMES)
+    monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 10 * FRAMES)
     process = psutil.Process()
     with zmq.Context() as context, dealer(context, node, b"me#1.1") as friend:
         assert served(friend, 1)

@@ -14,9 +14,10 @@ from fencelock.actors.api.message import Cancel, KeepAlive, Reason, Refused, ref
 from fencelock.actors.api.request import Request
 from fencelock.actors.message import REGISTRY, Address
 from fencelock.actors.role_message import LinkRefused, LinkUp
-from fencelock.transport import client_load
+from fencelock.transport import client_queue
 from fencelock.transport.admission import FrameValidator
 from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError
+from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
 from fencelock.transport.frame import (
     Envelope,
     Frame,
@@ -25,7 +26,6 @@ from fencelock.transport.frame import (
     decode_frame,
     encode_frame,
 )
-from fencelock.transport.listener import CLIENT_FRAMES_MAX
 
 LOWEST = 1 - (1 << 63)
 
@@ -239,7 +239,7 @@ def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
 def test_the_next_connections_of_a_sender_that_floods_are_closed_with_their_first_frame(
     wire: tuple[Station, zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_load, "FLOOD_FRAMES", 10)
+    monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 10)
     node, socket = wire
     for _ in range(2 * CLIENT_FRAMES_MAX):
         socket.send(frame())

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator, check_client_size
+from fencelock.transport.client_queue import ClientQueue, QueuedFrame
 from fencelock.transport.frame import Frame, encode_frame
-from fencelock.transport.listener import Arrival, ClientQueue, QueuedFrame
+from fencelock.transport.listener import Arrival
 from fencelock.verification.simulation.environment import NodeView
 from fencelock.verification.simulation.scheduler import EventQueue
 from fencelock.verification.simulation.violation import ViolationError
@@ -46,8 +47,9 @@ class VirtualLinks:
         too large."""
         self._client = not machine.member
         self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
-        self._clients = ClientQueue()
-        self.waiting: Collection[str] = self._clients.frames
+        # Turns take no virtual time: nobody pauses.
+        self._clients = ClientQueue(clock=lambda: 0)
+        self.waiting: Collection[str] = self._clients.owners
         self._frames: list[tuple[str, int, bytes]] = []
         self._news: list[LinkUp | LinkDown | LinkRefused] = []
 
@@ -57,8 +59,8 @@ class VirtualLinks:
         world, stands_in = self._machine.world, self._machine.stands_in
         return next(iter(world.groups), 0) if stands_in else self._group
 
-    @group.setter
-    def group(self, group: int) -> None:
+    def join(self, group: int) -> None:
+        """Name ``group`` in frames."""
         self._group = self._admission.group = group
         self._machine.world.joined(self._machine.name, group)
 
@@ -98,10 +100,13 @@ class VirtualLinks:
         del within_ns  # Decoding takes no virtual time.
         taken: list[tuple[int, Arrival]] = []
         left = most
-        while left > 0 and self.waiting:
-            link, waiting = self._clients.take()
-            arrival = self._admit(link, waiting.raw)
-            left -= len(arrival.frame.envelopes) or 1
+        self._clients.begin_turn(most)
+        while left > 0 and (due := self._clients.take()) is not None:
+            owner, lane, waiting = due
+            arrival = self._admit(owner.name, waiting.raw)
+            count = len(arrival.frame.envelopes) or 1
+            left -= count
+            lane.room -= count
             taken.append((int(waiting.identity.rpartition(b"#")[2], 16), arrival))
         return self._delivered(taken), most - left
 

@@ -1,0 +1,392 @@
+"""The frames of clients that wait to be decoded: whose turn is next, and who is cut off.
+
+One thread serves all clients and the other members. Decoding a frame and doing what it asks takes
+some 100 us, and a turn of the node serves what it took before it looks at its sockets again. So two
+things decide how long a request waits: the frames before it, and the length of turns, because a
+request crosses about four of them. The queue keeps both short for clients that ask for little,
+whatever the others do.
+
+**Owners.** Frames wait by owner: the client or, with keys, its key. So many processes with one key
+have one place in the queue, and opening connections gains nothing. Owners take turns: each is
+served one frame, of a large one `SHARE` envelopes, and goes behind the others. Hence a client waits
+for at most one frame of each other client. The frames of one owner stay in order.
+
+**Lanes.** Each owner is in one of three lanes. A turn serves them as follows.
+
+    lane    owners                             served in a turn
+    ------  ---------------------------------  ------------------------------------------------
+    new     those whose client is not known    one before all others; after `known`, NEW_SHARE
+    known   all others                         all that wait, in turn
+    behind  those of which much waited lately  BEHIND_SHARE, if their bucket is not in debt
+
+    from     to      when
+    -------  ------  --------------------------------------------------------------------------
+    new      known   its first frame was taken
+    any      behind  more of it waits than a client sends that waits for its replies: half of the
+                     frames that may wait, or BACKLOG_BYTES
+    behind   known   BEHIND_NS have passed since that was last so, also if it connected anew
+
+A stranger who opens thousands of connections makes `new` long, and a client that sends without end
+makes itself `behind`. Neither delays those that are known by more than its share of a turn. The
+share of `new` is there in every turn, so that clients that move here from another node get in
+quickly. One of them goes first, so that they are served however long `known` is.
+
+**The bucket.** A share of each turn would still make all turns longer. So the owners behind have a
+bucket of the node's time. It pays for each whole turn in which they are served, its sync of the
+disk included, earns a quarter of the time between these turns, and saves nothing. So they have a
+fifth of all time: after a turn of 2 ms they pause for 8 ms, in which the turns of others are short.
+It counts time and not frames, so it needs no figure for the speed of the machine. The pause has a
+limit, `PAUSE_NS`, since one long turn is rather the fault of the disk or of another process.
+
+There is one bucket for the lane and not one each: without keys a stranger can be any number of
+clients, and would have the time of as many buckets.
+
+**Alone.** The bucket and the share protect others. If none in `new` or `known` waits, and none was
+served for `SHARED_NS`, those behind take whole turns, which serve most requests in a second. Where
+all clients send as much as they can, all are behind, and take turns as equals. A client whose
+threads wait for their replies is never behind, however many turns it fills.
+
+**Bounds.** A frame is dropped when `CLIENT_FRAMES_MAX` (of a key `KEY_FRAMES_MAX`) or
+`CLIENT_WAITING_MAX` bytes of its owner wait, or `WAITING_MAX` of all. Clients send again what is
+not answered. A sender of which `FLOOD_FRAMES` are dropped within a second does not listen: `Floods`
+has its connection closed, and what comes under its routing id for `CLOSED_S` dropped unread.
+
+Source: J. Nagle, "On packet switches with infinite storage", RFC 970, for turns by owner.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from fencelock.transport.descriptors import CONNECTIONS_MAX, borrow, end_connection, peer_of
+from fencelock.transport.frame import Frame
+
+CLIENT_FRAMES_MAX = 256
+"""Limit of waiting frames of one owner; more are dropped, and the clients send them again."""
+
+KEY_FRAMES_MAX = 4_096
+"""The same limit with keys: many processes may share a key, and send at once."""
+
+CLIENT_WAITING_MAX = 2 << 20
+"""Limit of waiting frames of one owner (bytes, 2 MiB)."""
+
+WAITING_MAX = 32 << 20
+"""Limit of waiting frames of all clients (bytes, 32 MiB)."""
+
+SHARE = 32
+"""Envelopes of one owner that are taken at once while others wait."""
+
+NEW_SHARE = 16
+"""Envelopes of new clients that are taken in one turn."""
+
+BEHIND_SHARE = 16
+"""Envelopes of all owners behind that are taken in one turn while there are others."""
+
+BACKLOG_BYTES = 32 << 10
+"""Waiting bytes at which an owner is behind (32 KiB): some 300 requests."""
+
+BEHIND_NS = 1_000_000_000
+"""Time for which it then is (ns, 1 s)."""
+
+SHARED_NS = 100_000_000
+"""Time for which a client that was served counts as present (ns, 100 ms)."""
+
+EARNING = 4
+"""The bucket of owners behind earns one part in so many of the time in which none is served."""
+
+PAUSE_NS = 10_000_000
+"""Longest pause of owners behind (ns, 10 ms)."""
+
+FLOOD_FRAMES = 2_000
+"""Dropped frames of a connection in a second, at which it is closed."""
+
+WARNED_FRAMES = FLOOD_FRAMES // 2
+"""Dropped frames at which the sender is notified."""
+
+CLOSED_S = 5.0
+"""Time for which frames under the routing id of a connection that was closed are dropped (s)."""
+
+CLOSE_AGAIN_S = 0.1
+"""Shortest interval between two closings of connections under one routing id (s): frames that were
+read before the first may follow it."""
+
+MUTED_S = 1.0
+"""Time for which frames of a sender are discarded unread after one that no version of ours
+sends (s)."""
+
+SENDERS_MAX = 4_096
+"""Limit of owners that were behind, and of senders that are counted."""
+
+
+class QueuedFrame(NamedTuple):
+    """A frame as it arrived, or the rest of one that was decoded."""
+
+    identity: bytes
+    """The routing id of its connection."""
+    source: int
+    """The descriptor of its connection."""
+    raw: bytes
+    client: str = ""
+    """The client's id."""
+    rest: Frame | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Owner:
+    """An owner of which frames wait."""
+
+    name: str
+    lane: Lane = field(init=False)
+    frames: deque[QueuedFrame] = field(default_factory=deque[QueuedFrame])
+    size: int = 0
+    """Their bytes."""
+
+
+class Lane:
+    """Owners that take turns.
+
+    Attributes:
+        owners: those that wait, the next one first.
+        room: envelopes that may still be taken in this turn.
+
+    """
+
+    def __init__(self) -> None:
+        self.owners: OrderedDict[str, Owner] = OrderedDict()
+        self.room = 0
+
+
+class Bucket:
+    """The time of the node that a lane may use, see the module.
+
+    Attributes:
+        tokens: the time that was earned and not spent (ns); 0 or, in debt, less.
+
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._at = 0
+        self._spends = False
+
+    def settle(self, now: int) -> None:
+        """Pay for the time until ``now`` (ns) if a turn was to be paid, else earn."""
+        passed, self._at = now - self._at, now
+        if self._spends:
+            self.tokens -= min(passed, PAUSE_NS // EARNING)
+            self._spends = False
+        else:
+            self.tokens = min(0, self.tokens + passed // EARNING)
+
+    def spend(self) -> None:
+        """Pay for the present turn, at its end."""
+        self._spends = True
+
+
+class ClientQueue:
+    """The waiting frames of clients, see the module.
+
+    Args:
+        known: the clients that are not new, a live view; without it none is new.
+        most: limit of waiting frames of one owner.
+        clock: reads a clock (ns).
+
+    Attributes:
+        owners: the owners of which frames wait, by name; read only.
+        size: the bytes that wait.
+
+    """
+
+    def __init__(
+        self,
+        known: Collection[str] | None = None,
+        most: int = CLIENT_FRAMES_MAX,
+        clock: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.owners: dict[str, Owner] = {}
+        self.size = 0
+        self._clients = known
+        self._most = most
+        self._clock = clock
+        self._new, self._known, self._behind = Lane(), Lane(), Lane()
+        self._behind_until: dict[str, int] = {}
+        self._bucket = Bucket()
+        self._now = 0
+        self._shared_until = 0
+        """The time until which somebody in another lane counts as present (ns)."""
+        self._new_first = False
+        """Whether no new client was served in this turn."""
+
+    def put(self, name: str, waiting: QueuedFrame) -> bool:
+        """Add a frame of the owner ``name``; return False if there is no room for it."""
+        size = len(waiting.raw)
+        owner = self.owners.get(name)
+        if self.size + size > WAITING_MAX:
+            return False
+        if owner is None:
+            if len(self.owners) >= CONNECTIONS_MAX:
+                return False
+            owner = self.owners[name] = Owner(name)
+            is_known = self._clients is None or waiting.client in self._clients
+            self._enter(owner, self._known if is_known else self._new)
+        elif owner.size + size > CLIENT_WAITING_MAX or len(owner.frames) >= self._most:
+            return False
+        owner.frames.append(waiting)
+        owner.size += size
+        self.size += size
+        if owner.size >= BACKLOG_BYTES or len(owner.frames) >= self._most // 2:
+            self._fall_behind(owner)
+        return True
+
+    def begin_turn(self, most: int) -> None:
+        """Begin a turn that takes up to ``most`` envelopes."""
+        now = self._now = self._clock()
+        self._new_first = True
+        self._known.room = most
+        self._new.room = min(NEW_SHARE, max(1, most // 2))
+        if self._behind.owners:
+            self._bucket.settle(now)
+            share = 0 if self._bucket.tokens < 0 else BEHIND_SHARE
+            self._behind.room = most if self._is_alone() else share
+
+    def take(self) -> tuple[Owner, Lane, QueuedFrame] | None:
+        """Return the next frame, its owner, and the lane whose room it uses; None if none is due.
+
+        The caller lowers `Lane.room` by the envelopes that it uses, see also `put_back`.
+        """
+        new, known, behind = self._new, self._known, self._behind
+        if new.owners and new.room > 0 and (self._new_first or not known.owners):
+            lane, self._new_first = new, False
+        elif known.owners:
+            lane = known
+        elif behind.owners and behind.room > 0:
+            lane = behind
+        else:
+            return None
+        if lane is not behind:
+            self._shared_until = self._now + SHARED_NS
+        elif not self._is_alone():
+            self._bucket.spend()
+        name, owner = lane.owners.popitem(last=False)
+        waiting = owner.frames.popleft()
+        size = len(waiting.raw)
+        owner.size -= size
+        self.size -= size
+        if owner.frames:
+            self._enter(owner, known)
+        else:
+            del self.owners[name]
+        return owner, lane, waiting
+
+    def put_back(self, owner: Owner, rest: QueuedFrame) -> None:
+        """Make the rest of a frame that was taken the next one of ``owner``, after others' turns.
+
+        Only its envelopes count then, and not its bytes.
+        """
+        owner.frames.appendleft(rest)
+        if owner.name not in self.owners:
+            self.owners[owner.name] = owner
+            self._enter(owner, self._known)
+
+    def pause_ns(self) -> int:
+        """Return how long no frame that waits is due (ns)."""
+        if self._new.owners or self._known.owners:
+            return 0
+        now = self._now = self._clock()
+        self._bucket.settle(now)
+        return 0 if self._is_alone() else -self._bucket.tokens * EARNING
+
+    def _is_alone(self) -> bool:
+        """Return whether nobody is there but owners behind."""
+        return self._now >= self._shared_until and not (self._new.owners or self._known.owners)
+
+    def _enter(self, owner: Owner, lane: Lane) -> None:
+        """Let ``owner`` wait for its turn in ``lane``, or behind."""
+        until = self._behind_until.get(owner.name) if self._behind_until else None
+        if until is not None:
+            if self._now < until:
+                lane = self._behind
+            else:
+                del self._behind_until[owner.name]
+        owner.lane = lane
+        lane.owners[owner.name] = owner
+
+    def _fall_behind(self, owner: Owner) -> None:
+        until = self._behind_until
+        until[owner.name] = self._clock() + BEHIND_NS
+        if len(until) > SENDERS_MAX:
+            del until[next(iter(until))]
+        if owner.lane is not self._behind:
+            del owner.lane.owners[owner.name]
+            owner.lane = self._behind
+            self._behind.owners[owner.name] = owner
+
+
+@dataclass(slots=True)
+class Sender:
+    """What was dropped of a sender."""
+
+    dropped: int = 0
+    """Frames in this second."""
+    ends: float = 0.0
+    """Its end (s)."""
+    peer: object = None
+    """The other side of its connection."""
+    muted_until: float = 0.0
+    closed_until: float = 0.0
+    """Its frames are dropped until both (s)."""
+
+
+class Floods:
+    """Counts dropped frames by routing id, closes connections, and mutes senders.
+
+    A routing id contains the boot of its process, so a sender that does not know it cannot have
+    another muted.
+
+    Attributes:
+        senders: those of which frames were dropped; read only.
+
+    """
+
+    def __init__(self) -> None:
+        self.senders: OrderedDict[bytes, Sender] = OrderedDict()
+
+    def note(self, identity: bytes, descriptor: int) -> int:
+        """Count a dropped frame; return how many there were in this second, 0 if it was closed.
+
+        For `CLOSED_S` after that, half as many close the next connection: frames of the former one
+        may still arrive, and its descriptor may be another's by then.
+        """
+        now, one = time.monotonic(), self._sender(identity)
+        if now >= one.ends:
+            one.dropped = FLOOD_FRAMES // 2 if now < one.closed_until else 0
+            one.ends, one.peer = now + 1.0, borrow(descriptor, peer_of)
+        one.dropped += 1
+        if one.dropped != FLOOD_FRAMES + 1:
+            return one.dropped
+        one.ends = now + CLOSE_AGAIN_S
+        if now >= one.closed_until:
+            one.closed_until = now + CLOSED_S
+        end_connection(descriptor, one.peer)
+        return 0
+
+    def mute(self, identity: bytes) -> None:
+        """Have frames under ``identity`` dropped for `MUTED_S`."""
+        self._sender(identity).muted_until = time.monotonic() + MUTED_S
+
+    def is_muted(self, identity: bytes) -> bool:
+        """Return whether frames under ``identity`` are dropped."""
+        one = self.senders.get(identity)
+        return one is not None and time.monotonic() < max(one.muted_until, one.closed_until)
+
+    def _sender(self, identity: bytes) -> Sender:
+        one = self.senders.setdefault(identity, Sender())
+        self.senders.move_to_end(identity)
+        if len(self.senders) > SENDERS_MAX:
+            self.senders.popitem(last=False)
+        return one
