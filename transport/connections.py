@@ -11,7 +11,8 @@ import socket as tcp
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum, auto
 from ipaddress import IPv6Address, IPv6Network
 from itertools import islice
 from typing import Any
@@ -52,54 +53,65 @@ SPARE = 64
 """Connections beyond a limit that are kept until they send a frame, since they may be members'."""
 
 
-@dataclass(slots=True)
-class Silent:
-    """Connections that have not sent a frame yet, by descriptor, oldest first."""
+class State(Enum):
+    """The states of a connection, see `Connections`."""
 
-    fresh: dict[int, NewConnection] = field(default_factory=dict[int, "NewConnection"])
-    """Those that have sent nothing."""
-    beating: dict[int, NewConnection] = field(default_factory=dict[int, "NewConnection"])
-    """Those that have sent heartbeats."""
+    FRESH = auto()
+    BEATING = auto()
+    USED = auto()
+    MEMBER = auto()
+    ENDED = auto()
 
-    def __len__(self) -> int:
-        return len(self.fresh) + len(self.beating)
 
-    def oldest(self) -> tuple[int, NewConnection] | None:
-        """Return the connection to be ended first, or None if there is none."""
-        return next(iter(self.fresh.items()), next(iter(self.beating.items()), None))
-
-    def forget(self, descriptor: int) -> NewConnection | None:
-        """Remove a connection, and return it."""
-        return self.fresh.pop(descriptor, None) or self.beating.pop(descriptor, None)
+COUNTED = (State.FRESH, State.BEATING, State.USED)
+"""The states in which a connection counts for its address."""
 
 
 @dataclass(slots=True, eq=False)
-class OfAddress:
-    """The connections from one address that count."""
+class Connection:
+    """A connection that libzmq has, as far as it has reported."""
 
-    counted: set[int] = field(default_factory=set[int])
-    """Their descriptors. The latest link of each member does not count."""
-    silent: Silent = field(default_factory=Silent)
-
-
-@dataclass(slots=True)
-class NewConnection:
-    """A connection that has not sent a frame yet."""
-
+    descriptor: int
     peer: Any
+    """The address of the other side."""
+    address: str
+    """What that counts as."""
     since: float
     """The time of its acceptance (s)."""
-    of_address: OfAddress
+    state: State = State.FRESH
+
+
+class Group:
+    """All connections, or those from one address, by state, each oldest first."""
+
+    def __init__(self) -> None:
+        self.by_state: dict[State, dict[int, Connection]] = {state: {} for state in State}
+
+    def count(self, *states: State) -> int:
+        """Return the number of connections in ``states``."""
+        return sum(len(self.by_state[state]) for state in states)
+
+    def oldest_silent(self) -> Connection | None:
+        """Return the connection to be ended first, or None if there is none."""
+        fresh, beating = self.by_state[State.FRESH], self.by_state[State.BEATING]
+        return next(iter((fresh or beating).values()), None)
 
 
 class Connections:
     """Counts connections to ``router``, and ends those that are silent or too many.
 
-    Too many are ended in this order: connections that have sent nothing, longest first; those
-    that only send heartbeats; the newest, when it sends a frame and is no member's. So a stranger
-    who opens connections takes no place of a client that uses its own. If the process still runs
-    out of descriptors, the node stops listening for a moment, since libzmq would try to accept the
-    next one all the time.
+    A connection is in one of these states until libzmq reports its end.
+
+        FRESH    it has sent nothing: BEATING after `SILENT_S`, or ENDED without heartbeats
+        BEATING  it has sent heartbeats, but no frame
+        USED     it has sent a frame; from FRESH and BEATING
+        MEMBER   the latest link of a member; from any but ENDED, and USED once there is a later one
+        ENDED    it was shut down; from any
+
+    Too many are ended in this order: FRESH ones, longest first; BEATING ones; the newest, when it
+    becomes USED. So a stranger who opens connections takes no place of a client that uses its own.
+    If the process still runs out of descriptors, the node stops listening for a moment, since
+    libzmq would try to accept the next one all the time.
 
     Args:
         router: bound.
@@ -111,8 +123,8 @@ class Connections:
         failed: receives the event and the value of each failed handshake, where keys are used.
 
     Attributes:
-        fresh: the connections that have sent nothing so far, by descriptor, oldest first.
-        beating: those that have sent heartbeats, but no frame.
+        fresh: the connections that are FRESH, by descriptor, oldest first.
+        beating: those that are BEATING.
         is_behind: whether events may wait, so that frames come over connections not known yet.
         tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
@@ -135,23 +147,20 @@ class Connections:
         self.monitor = monitor
         self._most = most
         self._most_of_address = most_of_address
-        self._addresses: dict[int, str] = {}
-        """The address of each connection, by descriptor."""
-        self._by_address: dict[str, OfAddress] = {}
-        self._members: dict[str, int] = {}
+        self._open: dict[int, Connection] = {}
+        """All connections, by descriptor."""
+        self._all = Group()
+        self._by_address: dict[str, Group] = {}
+        self._members: dict[str, Connection] = {}
         """The latest link of each member."""
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._silent = Silent()
-        self.fresh, self.beating = self._silent.fresh, self._silent.beating
+        self.fresh = self._all.by_state[State.FRESH]
+        self.beating = self._all.by_state[State.BEATING]
         self.is_behind = False
         self._early: dict[int, str] = {}
         """Descriptors over which a frame came whose event has not been processed yet, with the
         member that sent it, or ""."""
-        self._open: dict[int, Any] = {}
-        """The other side of each connection, by descriptor."""
-        self._ended: set[int] = set()
-        """Those of ``_open`` that were shut down; libzmq has not yet reported their end."""
         self._resume = 0.0
         """The time to listen again (s), 0 while listening."""
         self._due = 0.0
@@ -169,20 +178,33 @@ class Connections:
             one too many.
 
         """
-        if descriptor in self._ended and not member:
-            return False  # It came before the connection was ended.
-        one = self._forget(descriptor)
+        one = self._open.get(descriptor)
+        if one is not None and one.state is State.ENDED:
+            return bool(member)  # It came before the connection was ended.
         if self.is_behind:  # The descriptor may belong to a connection not known yet.
             self._early[descriptor] = member
-        if member:
-            self._set_apart(descriptor, member)
-        return bool(member) or one is None or not self._refuse(descriptor, one.peer, one.of_address)
+        return one is None or self._use(one, member)
 
-    def _forget(self, descriptor: int) -> NewConnection | None:
-        one = self._silent.forget(descriptor)
-        if one is not None:
-            one.of_address.silent.forget(descriptor)
-        return one
+    def _use(self, one: Connection, member: str) -> bool:
+        """Note the first frame of a connection; end it, and return False, if it is too many."""
+        if member:
+            self._set_apart(one, member)
+        elif one.state in (State.FRESH, State.BEATING):
+            self._move(one, State.USED)
+            return not self._is_too_many(one)
+        return True
+
+    def _move(self, one: Connection, state: State | None) -> None:
+        """Change the state of a connection; None if it is gone."""
+        group = self._by_address[one.address]
+        for by_state in (self._all.by_state, group.by_state):
+            by_state[one.state].pop(one.descriptor, None)
+            if state is not None:
+                by_state[state][one.descriptor] = one
+        if state is not None:
+            one.state = state
+        elif not group.count(*State):
+            del self._by_address[one.address]
 
     def watch(self) -> bool:
         """Process events of the monitor; return whether there may be more (`is_behind`)."""
@@ -212,71 +234,55 @@ class Connections:
     def _accepted(self, descriptor: int) -> None:
         self._closed(descriptor)  # The end of a former one is not always reported.
         member = self._early.pop(descriptor, None)
-        peer = self._open[descriptor] = borrow(descriptor, peer_of)
+        peer = borrow(descriptor, peer_of)
         if peer is None:
             return
         self._held.opened(descriptor, peer)
-        address = self._addresses[descriptor] = counted_address(peer[0])
-        of_address = self._by_address.setdefault(address, OfAddress())
-        of_address.counted.add(descriptor)
-        if member:
-            self._set_apart(descriptor, member)
-        elif member is None:
-            one = NewConnection(peer, time.monotonic(), of_address)
-            self.fresh[descriptor] = of_address.silent.fresh[descriptor] = one
-        elif self._refuse(descriptor, peer, of_address):
+        one = Connection(descriptor, peer, counted_address(peer[0]), time.monotonic())
+        self._open[descriptor] = one
+        of_address = self._by_address.setdefault(one.address, Group())
+        self._move(one, State.FRESH)
+        if member is not None and not self._use(one, member):
             return
-        if len(of_address.counted) > self._most_of_address:
-            if self._make_room(of_address.silent, self._most_of_address):
-                self._note_address_full(address)
-        elif len(self._open) - len(self._ended) > self._most and self._make_room(
-            self._silent, self._most
+        if of_address.count(*COUNTED) > self._most_of_address:
+            if self._make_room(of_address, self._most_of_address):
+                self._note_address_full(one.address)
+        elif self._all.count(*COUNTED, State.MEMBER) > self._most and self._make_room(
+            self._all, self._most
         ):
             self._note_full()
 
     def _closed(self, descriptor: int) -> None:
         """Forget a connection."""
-        if self._open.pop(descriptor, None) is not None:
-            self._held.closed(descriptor)
-        self._ended.discard(descriptor)
-        self._forget(descriptor)
-        address = self._addresses.pop(descriptor, None)
-        if address is not None:
-            self._discount(descriptor, address)
+        one = self._open.pop(descriptor, None)
+        if one is None:
+            return
+        self._held.closed(descriptor)
+        self._move(one, None)
         for member, latest in list(self._members.items()):
-            if latest == descriptor:
+            if latest is one:
                 del self._members[member]
 
-    def _discount(self, descriptor: int, address: str) -> None:
-        of_address = self._by_address.get(address)
-        if of_address is not None:
-            of_address.counted.discard(descriptor)
-            if not of_address.counted:
-                del self._by_address[address]
-
-    def _set_apart(self, descriptor: int, member: str) -> None:
+    def _set_apart(self, one: Connection, member: str) -> None:
         """Do not count the latest link of a member; count the former one again."""
         former = self._members.get(member)
-        address = self._addresses.get(descriptor)
-        if former == descriptor or address is None:
+        if former is one:
             return
-        self._members[member] = descriptor
-        self._held.is_member(descriptor)
-        self._discount(descriptor, address)
-        address = None if former is None else self._addresses.get(former)
-        if former is not None and address is not None:
-            self._by_address.setdefault(address, OfAddress()).counted.add(former)
+        self._members[member] = one
+        self._held.is_member(one.descriptor)
+        self._move(one, State.MEMBER)
+        if former is not None and former.state is State.MEMBER:
+            self._move(former, State.USED)
 
-    def _refuse(self, descriptor: int, peer: Any, of_address: OfAddress) -> bool:
+    def _is_too_many(self, one: Connection) -> bool:
         """End a connection that is used, if there are too many; return whether that was so."""
-        used = len(of_address.counted) - len(of_address.silent)
-        if used > self._most_of_address:
-            self._note_address_full(counted_address(peer[0]))
-        elif len(self._open) - len(self._ended) - len(self._silent) > self._most:
+        if self._by_address[one.address].count(State.USED) > self._most_of_address:
+            self._note_address_full(one.address)
+        elif self._all.count(State.USED, State.MEMBER) > self._most:
             self._note_full()
         else:
             return False
-        self._shut(descriptor, peer)
+        self._shut(one)
         return True
 
     def bar(self, host: str, seconds: float) -> None:
@@ -285,21 +291,21 @@ class Connections:
         if self._barred.bar(address, seconds):
             self._count("wire.address_barred", 1)
             self._held.end_larger(
-                [one for one, of in self._addresses.items() if of == address],
+                [one for one, of in self._open.items() if of.address == address],
                 "it is from the address of one that sent several parts",
             )
         self.tend_ms = self.tend_ms or 1
 
-    def _make_room(self, silent: Silent, most: int) -> bool:
-        """End the oldest connection in ``silent``; return False if there is room to spare."""
-        oldest = silent.oldest()
-        if oldest is None or len(silent) <= min(SPARE, most // 4):
+    def _make_room(self, group: Group, most: int) -> bool:
+        """End the oldest silent connection of ``group``; return False if there is room to spare."""
+        oldest = group.oldest_silent()
+        spare = min(SPARE, most // 4)
+        if oldest is None or group.count(State.FRESH, State.BEATING) <= spare:
             return False
-        descriptor, one = oldest
-        if borrow(descriptor, peer_of) != one.peer:
-            self._closed(descriptor)  # It has ended, which is not always reported.
+        if borrow(oldest.descriptor, peer_of) != oldest.peer:
+            self._closed(oldest.descriptor)  # It has ended, which is not always reported.
             return False
-        self._end(descriptor)
+        self._shut(oldest)
         return True
 
     def _note_address_full(self, address: str) -> None:
@@ -319,18 +325,10 @@ class Connections:
         self._refused += 1
         self._count("wire.connections_full", 1)
 
-    def _end(self, descriptor: int) -> None:
-        """Shut a silent connection down, if the descriptor still belongs to it."""
-        one = self._forget(descriptor)
-        if one is not None:
-            self._shut(descriptor, one.peer)
-
-    def _shut(self, descriptor: int, peer: Any) -> None:
-        address = self._addresses.pop(descriptor, None)
-        if address is not None:
-            self._discount(descriptor, address)
-        self._ended.add(descriptor)
-        end_connection(descriptor, peer)
+    def _shut(self, one: Connection) -> None:
+        """Shut a connection down, if the descriptor still belongs to it."""
+        self._move(one, State.ENDED)
+        end_connection(one.descriptor, one.peer)
 
     def _stop_listening(self) -> None:
         self._count("wire.descriptors_exhausted", 1)
@@ -361,10 +359,10 @@ class Connections:
             self._listen_again(now)
         if self._barred.until:
             self._barred.tend(now)
-        for descriptor, one in list(islice(self.fresh.items(), LOOKS_MAX)):
+        for one in list(islice(self.fresh.values(), LOOKS_MAX)):
             if now - one.since < SILENT_S:
                 break
-            self._look(descriptor, one)
+            self._look(one)
         else:
             if self.fresh:
                 self._due = now + LOOK_ON_S
@@ -378,20 +376,20 @@ class Connections:
             )
             self._logged, self._refused = now, 0
 
-    def _look(self, descriptor: int, one: NewConnection) -> None:
+    def _look(self, one: Connection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""
+        descriptor = one.descriptor
         if borrow(descriptor, peer_of) == one.peer and borrow(descriptor, _heard):
-            self._forget(descriptor)
-            self.beating[descriptor] = one.of_address.silent.beating[descriptor] = one
+            self._move(one, State.BEATING)
         else:
             self._count("wire.silent_closed", 1)
-            self._end(descriptor)
+            self._shut(one)
 
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
         # libzmq closed all connections when it stopped listening, and reported the end of none.
-        for descriptor, peer in list(self._open.items()):
-            if peer is None or borrow(descriptor, peer_of) != peer:
+        for descriptor, one in list(self._open.items()):
+            if borrow(descriptor, peer_of) != one.peer:
                 self._closed(descriptor)
         if len(self._open) >= self._most:
             return

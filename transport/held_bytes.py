@@ -149,11 +149,15 @@ class _Watched:
     """What `HeldBytes.taken` was for its descriptor when it was accepted."""
     sent_before: int
     member: bool = False
+    most: int = CLIENT_BYTES_MAX + SLACK_BYTES
+    """What it may hold of a frame, and beside it."""
     passed: int = 0
     """Bytes that were read, never taken as a frame, and are gone, such as heartbeats."""
     read: int = 0
     """Bytes that libzmq had read from it at the last look."""
     acked: int = 0
+    unread: int = 0
+    """Bytes of frames that were sent and not acknowledged."""
     acked_at: float = 0.0
     """The time at which ``acked`` changed last (s)."""
     taken_then: int = 0
@@ -234,7 +238,7 @@ class HeldBytes:
         def note() -> None:
             one = self._watched.get(descriptor)
             if one is not None:
-                one.member = True
+                one.member, one.most = True, FRAME_BYTES_MAX + SLACK_BYTES
 
         self._news.append(note)
 
@@ -345,9 +349,13 @@ class HeldBytes:
             one.mark, one.mark_empties, one.mark_taken = one.read, empties, None
         if acked != one.acked:
             one.acked, one.acked_at, one.taken_then = acked, time.monotonic(), taken
-        if one.held > frame_max(one) and one.descriptor not in self._suspects:
+        if one.held > one.most and one.descriptor not in self._suspects:
             self._suspects[one.descriptor] = one.read, empties
-        if self._unread(one) > DEAF_BYTES:
+        one.unread = self.sent[one.descriptor] - one.sent_before - acked
+        if one.unread < 0:  # Also the handshake and replies to heartbeats were acknowledged.
+            one.sent_before += one.unread
+            one.unread = 0
+        if one.unread > DEAF_BYTES:
             self._readers.setdefault(one.descriptor, one)
 
     def _find_held(self, one: _Watched, taken: int) -> None:
@@ -357,14 +365,6 @@ class HeldBytes:
             held = 0
         self._held += held - one.held
         one.held = held
-
-    def _unread(self, one: _Watched) -> int:
-        """Return the bytes of frames that were sent and not acknowledged."""
-        unread = self.sent[one.descriptor] - one.sent_before - one.acked
-        if unread < 0:  # Also the handshake and replies to heartbeats were acknowledged.
-            one.sent_before += unread
-            unread = 0
-        return unread
 
     def _judge(self) -> None:
         """End the connections of which too much is held."""
@@ -377,11 +377,11 @@ class HeldBytes:
             elif self.empties >= empties + 2:
                 del self._suspects[descriptor]
                 unfinished = read - taken - one.passed
-                if unfinished > frame_max(one):
+                if unfinished > one.most:
                     self._end(
                         one,
                         f"it sent {unfinished >> 10} KiB of one message without its end; a frame "
-                        f"has one part of at most {(frame_max(one) - SLACK_BYTES) >> 10} KiB",
+                        f"has one part of at most {(one.most - SLACK_BYTES) >> 10} KiB",
                         unfinished=True,
                     )
                 else:
@@ -403,7 +403,7 @@ class HeldBytes:
         unread: dict[int, int] = {}
         for descriptor, one in list(self._readers.items()):
             self._look(one)
-            waits = self._unread(one)
+            waits = one.unread
             silent_s = now - one.acked_at
             sent = self.taken[descriptor] - one.taken_before - one.taken_then
             if waits <= DEAF_BYTES:
@@ -427,11 +427,6 @@ class HeldBytes:
         self._forget(one.descriptor)
         self.end(one.descriptor, one.peer, why, unfinished=unfinished)
         self._ring()
-
-
-def frame_max(one: _Watched) -> int:
-    """Return what a connection may hold of a frame, and beside it."""
-    return (FRAME_BYTES_MAX if one.member else CLIENT_BYTES_MAX) + SLACK_BYTES
 
 
 def abort(descriptor: int, peer: object) -> None:

@@ -240,9 +240,16 @@ class Listener:
             self._count("wire.oversized", 1)
             floods.mute(identity)
             return 0
+        raw = part.bytes
         if member:
-            frame = self._admitted(name, identity, source, part.bytes)
-            if frame is not None:
+            frame, connections = self._admission.admit(name, raw), self.connections
+            if isinstance(frame, Dropped):
+                self._dropped(name, identity, source, frame, raw)
+            elif not (
+                connections.fresh or connections.beating or connections.is_behind
+            ) or connections.spoke(source, name):
+                if frame.newer:
+                    self._count("wire.newer_message", frame.newer)
                 arrivals.append(new_arrival((name, frame)))
             return size
         if self.unread.blocked and self.unread.is_blocked(name):
@@ -250,7 +257,7 @@ class Listener:
         owner, queue = self._owner_of(name), self.queue
         if owner in queue.owners and self._clients.is_taken(name, identity):
             return self._drop_unread("wire.client_id_taken", name, identity, source)
-        if not queue.put(owner, QueuedFrame(identity, source, part.bytes, name)):
+        if not queue.put(owner, QueuedFrame(identity, source, raw, name)):
             return self._drop_unread("wire.client_flooded", name, identity, source)
         return size
 
@@ -268,21 +275,6 @@ class Listener:
             text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
             self._refuse(name, identity, descriptor, Mismatch.QUOTA, text)
         return DROPPED_BYTES
-
-    def _admitted(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
-        """Decode and check a frame; return None if it is dropped."""
-        frame = self._admission.admit(name, raw)
-        if isinstance(frame, Dropped):
-            self._dropped(name, identity, source, frame, raw)
-            return None
-        connections = self.connections
-        if connections.fresh or connections.beating or connections.is_behind:
-            used = connections.spoke(source, name if name in self._members else "")
-            if not used:
-                return None
-        if frame.newer:
-            self._count("wire.newer_message", frame.newer)
-        return frame
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
         """Decode frames of clients, each client, or each key, in turn.
@@ -328,9 +320,16 @@ class Listener:
         if not is_usual and clients.is_taken(name, identity):
             self._refuse_taken(name, identity, source)
             return None
-        frame = self._admitted(name, identity, source, raw)
-        if frame is None:
+        frame = self._admission.admit(name, raw)
+        if isinstance(frame, Dropped):
+            self._dropped(name, identity, source, frame, raw)
             return None
+        if self.connections.fresh or self.connections.beating or self.connections.is_behind:
+            member = name if name in self._members else ""
+            if not self.connections.spoke(source, member):
+                return None
+        if frame.newer:
+            self._count("wire.newer_message", frame.newer)
         if is_usual:
             clients.used(name)
         elif clients.heard(name, identity, source):

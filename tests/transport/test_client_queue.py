@@ -339,5 +339,10 @@ def test_a_sender_whose_connection_was_closed_is_muted_for_longer_than_another(
     while floods.note(b"a#1", connection[0].fileno()):
         assert not floods.is_muted(b"a#1")
     floods.mute(b"b#1")
-    for now[0], muted in ((0.9, {b"a#1", b"b#1"}), (1.1, {b"a#1"}), (4.9, {b"a#1"}), (5.1, set())):
+    for now[0], muted in (
+        (0.9, {b"a#1", b"b#1"}),
+        (1.1, {b"a#1"}),
+        (4.9, {b"a#1"}),
+        (5.1, set[bytes]()),
+    ):
         assert {one for one in (b"a#1", b"b#1", b"c#1") if floods.is_muted(one)} == muted

@@ -191,6 +191,8 @@ def test_what_others_of_that_address_hold_is_ended_with_it(scene: Scene) -> None
     honest, other = scene.stranger("honest"), scene.stranger("other")
     scene.until(lambda: len(scene.held._watched) == 2)
     other.sendall(bytes([MORE, 0]) * held_bytes.LARGER_BYTES)
+    watched = scene.held._watched.values()
+    scene.until(lambda: any(one.held > held_bytes.LARGER_BYTES for one in list(watched)))
     scene.stranger("attacker").sendall(bytes([MORE, 0, 0, 0]))
     scene.until(lambda: is_ended(other))
     assert not is_ended(honest)
