@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from fencelock.actors.message import Address, Local, Message, Timer
 
@@ -12,17 +14,7 @@ if TYPE_CHECKING:
     from fencelock.actors.role import Role
 
 
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def effect(cls: type[T]) -> type[T]:
-    """Make the decorated effect a value, frozen for type checkers as messages are."""
-    return dataclass(slots=True, unsafe_hash=True)(cls)
-
-
-@effect
-class Send:
+class Send(Struct, frozen=True):
     """Deliver ``message`` to ``to``.
 
     Between nodes: at most once, in no promised order. Between roles of one node:
@@ -33,23 +25,20 @@ class Send:
     message: Message | Local
 
 
-@effect
-class Wake:
+class Wake(Struct, frozen=True):
     """Deliver ``timer`` back to this role after at least ``after_ms`` milliseconds."""
 
     after_ms: int
     timer: Timer
 
 
-@effect
-class Persist:
+class Persist(Struct, frozen=True):
     """Make ``record`` durable before any later effect of the same role begins."""
 
     record: Message
 
 
-@effect
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """Replace everything this role persisted before by ``records``.
 
     Durable before any later effect of the same role begins, as with `Persist`, and all or
@@ -59,8 +48,7 @@ class Checkpoint:
     records: tuple[Message, ...]
 
 
-@effect
-class CheckpointPart:
+class CheckpointPart(Struct, frozen=True):
     """Write ``records``, a part of a checkpoint that is too large for one write.
 
     Later effects do not wait for it. Until the checkpoint ends, a restart finds the parts behind
@@ -72,8 +60,7 @@ class CheckpointPart:
     first: bool = False
 
 
-@effect
-class CheckpointEnd:
+class CheckpointEnd(Struct, frozen=True):
     """Forget everything this role persisted before the first part of the checkpoint.
 
     All parts and the end are durable before any later effect of the same role begins. What the role
@@ -81,7 +68,7 @@ class CheckpointEnd:
     """
 
 
-@effect
+@dataclass(frozen=True, slots=True)
 class Spawn:
     """Start a role of class ``role`` at ``address`` of this node; its `begin` runs next.
 
@@ -93,15 +80,13 @@ class Spawn:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-@effect
-class Retire:
+class Retire(Struct, frozen=True):
     """End the role at ``address`` of this node. Messages to it are dropped from then on."""
 
     address: Address
 
 
-@effect
-class Connect:
+class Connect(Struct, frozen=True):
     """Keep a link to the member ``node`` at ``endpoint``, and take its frames as a member's.
 
     A link to another endpoint of the same node is replaced.
@@ -111,15 +96,13 @@ class Connect:
     endpoint: str
 
 
-@effect
-class Disconnect:
+class Disconnect(Struct, frozen=True):
     """Close the link to ``node``. From now on its frames count as frames of a client."""
 
     node: str
 
 
-@effect
-class JoinGroup:
+class JoinGroup(Struct, frozen=True):
     """Send frames as a node of ``group`` from now on, and refuse those of another group.
 
     ``group`` is 1 or more, and never changes in the life of a node.
@@ -128,16 +111,14 @@ class JoinGroup:
     group: int
 
 
-@effect
-class Observe:
+class Observe(Struct, frozen=True):
     """Count ``name`` (``folder.what_happened``): a metric in production, a mark in tests."""
 
     name: str
     count: int = 1
 
 
-@effect
-class Fault:
+class Fault(Struct, frozen=True):
     """Log ``error``, which a bug of ours raised while the role only read its state; count it.
 
     The role has refused what it was ``doing``, and goes on; see `fencelock.actors.fault`.
