@@ -1,4 +1,4 @@
-"""The dispatcher, one thread that runs every role of a node, and references to those roles."""
+"""The dispatcher: one thread that runs every role of a node."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pykka
 from loguru import logger
-from pykka import messages
 
 from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
 from fencelock.actors.effect import Effects
-from fencelock.actors.error import ClosedError, FencelockError, OverloadedError
+from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
@@ -27,15 +26,16 @@ from fencelock.actors.message import (
     ms_between,
 )
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import DescribeRole, Query
+from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
+from fencelock.cluster.host.role_ref import ActorStop, RoleRef
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS, RoleFailedError, Scheduler
-from fencelock.cluster.log import Repeated, note
+from fencelock.cluster.host.watchdog import Watchdog
 from fencelock.cluster.node.storage.record import EntryItems, Mark
-from fencelock.transport.codec import encode, pack
+from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
     from fencelock.cluster.node.storage.journal import Journal
@@ -350,14 +350,16 @@ class Dispatcher:
         While the node closes, ``most_ms`` limits the sleep; else it is None.
         """
         arrivals, scheduler = self._arrivals, self._scheduler
-        began = scheduler.now()
+        began, synced_ns = scheduler.now(), scheduler.synced_ns
         for _ in range(len(arrivals.queue)):  # Those that have arrived so far.
             arrivals.queue.popleft()()
         wrote = False
         for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
             wrote = True
-        self._watchdog.end_turn(began)
+        now, watchdog = scheduler.now(), self._watchdog
+        if now - began > SLOW_NS or now >= watchdog.report_at:
+            watchdog.look(now, now - began - (scheduler.synced_ns - synced_ns))
         if wrote and self._journal is not None and self._journal.trim_due:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
         idle_ms = scheduler.idle_ms()
@@ -401,216 +403,3 @@ class Dispatcher:
     def _retire_all(self) -> None:
         for role_slot in list(self._scheduler.roles.values()):
             self._scheduler.retire(role_slot)
-
-
-class Watchdog:
-    """Logs slow turns, and once per interval the dropped frames.
-
-    Args:
-        node: whose log it is.
-        scheduler: has the clock, the counters and the time of syncs.
-        unheard: see `Dispatcher`.
-
-    """
-
-    def __init__(self, node: str, scheduler: Scheduler, unheard: Callable[[], list[str]]) -> None:
-        self._node = node
-        self._unheard = unheard
-        self._scheduler = scheduler
-        self._slow_turns = Repeated(node, scheduler.now)
-        self._report_at = scheduler.now()
-        self._synced = 0
-        self._dropped: dict[str, int] = {}
-
-    def end_turn(self, began: Instant) -> None:
-        """Note that the turn which ``began`` has ended, but for the trimming of the journal."""
-        scheduler = self._scheduler
-        now = scheduler.now()
-        took = now - began
-        if took > SLOW_NS:
-            took -= scheduler.synced_ns - self._synced
-            if took > SLOW_NS:
-                self._slow_turns.add(took // NS_PER_MS, SLOW_TURN, event="slow_turn")
-        self._synced = scheduler.synced_ns
-        if now >= self._report_at:
-            self._report_at = Instant(now + Repeated.INTERVAL_NS)
-            self._report()
-            if linked := self._unheard():
-                text = ONE_WAY.format(node=self._node, peers=", ".join(linked))
-                note(self._node, "WARNING", text, event="one_way")
-
-    def _report(self) -> None:
-        """Log the frames dropped since the last report."""
-        counters = self._scheduler.counters
-        found = {name: counters[name] for name in DROPPED if name in counters}
-        new = {name: times - self._dropped.get(name, 0) for name, times in found.items()}
-        parts = [f"{times} {DROPPED[name]}" for name, times in new.items() if times]
-        if not parts:
-            return
-        self._dropped = found
-        text = f"dropped frames in the last {Repeated.INTERVAL_NS // 10**9} s: {', '.join(parts)}"
-        fields = {name.replace(".", "_"): times for name, times in new.items() if times}
-        level = "ERROR" if new.get(OTHER_GROUP) else "WARNING"
-        note(self._node, level, text, event="frames_dropped", **fields)
-
-
-SLOW_TURN = (
-    "this node was busy or paused for {worst} ms{times}: it sent no replies meanwhile. Look for "
-    "other load on this machine, for swapping, or for a container limited in processor time"
-)
-
-ONE_WAY = (
-    "{node} is linked to {peers}, but gets nothing back: they answer at the address that their own "
-    "configuration has for {node}. Either that address is not this node's, or another process runs "
-    "as {node}: stop one of the two, or give it another id"
-)
-
-OTHER_GROUP = "wire.other_group"
-"""The counter of frames of another group, which no healthy cluster has."""
-
-DROPPED = {
-    "wire.malformed": "that nobody can read: a port scan, or a program that is not fencelock",
-    "wire.oversized": "too large",
-    "wire.wrong_version": "of another version of fencelock: see the rolling upgrade",
-    "wire.wrong_cluster": "for another cluster: a client or node with a wrong cluster name",
-    OTHER_GROUP: "of another group of this cluster: two were founded under its name (fencelock "
-    "status says which nodes refuse each other)",
-    "wire.spoofed_sender": "under a name that is not their sender's: two nodes or clients may "
-    "have one id",
-    "wire.misdirected": "for another node: addresses in a configuration are mixed up",
-    "wire.muted": "of a sender that was muted for unreadable ones or too many",
-    "wire.client_flooded": "of clients that sent more than this node could take",
-    "wire.client_id_taken": "under the id of a client that another process uses",
-    "wire.client_slow": "of or to clients that do not read their replies",
-    "proxy.over_quota": "not frames: requests above a client's quota, which were refused",
-    "wire.flood_closed": "of connections that were closed, since they sent too many",
-    "wire.address_barred": "of addresses barred for a moment, since they sent several parts",
-    "wire.held_closed": "of connections that were closed, since they took too much memory",
-    "wire.address_full": "of connections above the quota of one address",
-    "wire.connections_full": "of connections above the limit: too many clients, or their "
-    "descriptors (ulimit -n)",
-    "wire.queue_full": "to peers that do not read theirs",
-    "host.inbox_full": "because too much waited",
-}
-"""Explanations of dropped frames, by the counter of each kind."""
-
-
-ActorStop = messages._ActorStop  # pyright: ignore[reportPrivateUsage]
-"""The message by which Pykka stops an actor, and `pykka.ActorRegistry.stop_all` stops all."""
-
-UNIVERSAL = (
-    DescribeRole,
-    messages.ProxyCall,
-    messages.ProxyGetAttr,
-    messages.ProxySetAttr,
-    ActorStop,
-)
-"""Messages that the host answers in place of the role."""
-
-
-class RoleRef(pykka.ActorRef[Any]):
-    """A Pykka reference whose `ask` withdraws its request when the caller gives up.
-
-    Args:
-        role: the role that receives the messages.
-        submit: takes a message and the reply for its answer, from any thread.
-        abandon: withdraws a request, from any thread.
-        stop_node: stops the role's node, from any thread; the reply is set when it has stopped.
-            None for a role that stops alone.
-
-    """
-
-    def __init__(
-        self,
-        role: Role[Any],
-        submit: Callable[[Any, AskReply | None], None],
-        abandon: Callable[[AskReply], None],
-        stop_node: Callable[[AskReply | None], None] | None,
-    ) -> None:
-        super().__init__(role)
-        self._stop_node = stop_node
-        self._submit = submit
-        self.submit: Callable[[Any, AskReply], None] = submit
-        """Send a message without waiting; the answer or the error goes to the reply.
-
-        The caller guarantees that the role accepts the message and that its fields have their
-        declared types. So a message whose parts are constant need not be checked for each request.
-        """
-        self.abandon = abandon
-        """Withdraw the request of a reply; the role is notified."""
-
-    def tell(self, message: Any) -> None:
-        """Send ``message`` without waiting; never blocks.
-
-        Raises:
-            TypeError: the role does not accept ``message``, or a field does not have its declared
-                type.
-            pykka.ActorDeadError: the role, or its node, has stopped.
-            fencelock.actors.error.OverloadedError: too much waits for this node.
-
-        """
-        self._check(message)
-        if not self.is_alive():
-            raise pykka.ActorDeadError(f"{self} not found")
-        self._send(message, None)
-
-    @overload
-    def ask(
-        self, message: Query[A], *, block: Literal[False], timeout: float | None = None
-    ) -> pykka.Future[A]: ...
-
-    @overload
-    def ask(
-        self, message: Query[A], *, block: Literal[True] = True, timeout: float | None = None
-    ) -> A: ...
-
-    @overload
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
-
-    def ask(  # pyright: ignore[reportIncompatibleMethodOverride]  # The last overload takes all.
-        self, message: Any, *, block: bool = True, timeout: float | None = None
-    ) -> Any:
-        """Send ``message`` and return the role's answer, however many events later it comes.
-
-        Args:
-            message: of a type that the role accepts, or `DescribeRole`, which the host answers.
-            block: whether to wait here; if not, a Pykka future is returned at once.
-            timeout: how long to wait here (s), None for without limit. When the wait ends
-                without an answer, the role is notified, so that it does not grant a lock to
-                a caller that has left.
-
-        Raises:
-            TypeError: the role does not accept ``message``, or a field does not have its declared
-                type.
-            pykka.Timeout: ``timeout`` ran out.
-            pykka.ActorDeadError: the role, or its node, has stopped.
-            fencelock.actors.error.OverloadedError: too much waits for this role.
-            fencelock.actors.error.ClosedError: this process is a fork of the node's.
-            fencelock.actors.error.FencelockError: the role refused, for the reason raised.
-
-        """
-        self._check(message)
-        reply = AskReply()
-        try:
-            self._send(message, reply)
-            return reply.get(timeout=timeout) if block else reply
-        except FencelockError:
-            raise
-        except BaseException:  # Out of time, or interrupted by the handler of any signal.
-            self.abandon(reply)
-            raise
-
-    def _send(self, message: Any, reply: AskReply | None) -> None:
-        if type(message) is ActorStop and self._stop_node is not None:
-            self._stop_node(reply)
-        else:
-            self._submit(message, reply)
-
-    def _check(self, message: Any) -> None:
-        """Refuse at the caller a message that a role would drop, or that would break it."""
-        accepts = self.actor_class.accepts
-        if type(message) not in accepts and not isinstance(message, UNIVERSAL):
-            known = ", ".join(sorted(kind.__name__ for kind in accepts))
-            raise TypeError(f"{self.actor_class.__name__} does not accept {message!r}, but {known}")
-        if isinstance(message, Message):
-            pack(message)  # Roles trust the types of local messages.

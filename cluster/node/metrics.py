@@ -35,8 +35,9 @@ from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.cluster.host.dispatcher import DROPPED, Dispatcher
+from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.scheduler import Scheduler
+from fencelock.cluster.host.watchdog import DROPPED
 from fencelock.cluster.node.lock_machine import LockMachine
 
 KEYS_SHOWN_MAX = 20

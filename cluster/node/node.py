@@ -22,7 +22,8 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
 from fencelock.actors.paxos.journal import find_impossible, why_unusable
 from fencelock.actors.proxy.access import RightsChanged
-from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
 from fencelock.cluster.node.config import Config

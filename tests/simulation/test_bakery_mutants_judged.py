@@ -173,7 +173,7 @@ def no_fence_noted() -> JudgedPatch:
 def again_with_another_fence(entry: TicketEntry) -> Send:
     said = locked(entry)
     assert isinstance(said.message, Locked)
-    return replace(said, message=replace(said.message, fence=entry.fence - 1))
+    return Send(said.to, replace(said.message, fence=entry.fence - 1))
 
 
 def same_node(mine: Chosen, other: Chosen) -> bool:

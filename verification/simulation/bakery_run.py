@@ -125,7 +125,7 @@ class LongLockUser(LockUser):
         sent = super()._ask(wait_ms)
         assert isinstance(sent.message, Acquire)
         hold_ms = self.random.choice(LONG_MS)
-        return replace(sent, message=replace(sent.message, hold_ms=hold_ms))
+        return Send(sent.to, replace(sent.message, hold_ms=hold_ms))
 
 
 LONG_MS = (0, 0, 6_000, 12_000)
