@@ -249,8 +249,6 @@ class Endpoints:
 
     def all_refused(self) -> bool:
         """Return whether every endpoint belongs to another cluster or version."""
-        if not self.table[self.current].refused:
-            return False
         return all(endpoint.refused for endpoint in self.table.values())
 
     def linked(self, endpoint: Endpoint, now: Instant) -> None:

@@ -201,11 +201,10 @@ class SessionLease:
         self.sent.clear()
         return True
 
-    def confirm(self, sent_at: Instant) -> None:
-        """Note that the cluster received the message sent at ``sent_at``."""
+    def confirm(self, sent_at: Instant | None) -> None:
+        """Note that the cluster received the message sent at ``sent_at``, if it keeps sessions."""
         trust = self.trust
-        assert trust is not None
-        if sent_at > self.confirmed_at:
+        if trust is not None and sent_at is not None and sent_at > self.confirmed_at:
             self.confirmed_at = sent_at
             self.until = trust.until = Instant(sent_at + self.trusted_ns)
             trust.suspect_at = Instant(sent_at + self.suspect_ns)

@@ -311,28 +311,25 @@ def why_not(
 
     ``claim`` is the question's claim, or None if it needs no session.
     """
-    no: Rejection | None = None
-    match question:
-        case AcquireRequest():
-            assert claim is not None
-            no = _why_not_acquire(state, question, claim)
-        case ReleaseRequest():
-            assert claim is not None
-            return _why_not_release(state, question, claim)
-        case UpdateRequest():
-            assert claim is not None
-            no = _why_not_update(state, claim)
-        case Renew():
-            assert claim is not None
-            return why_not_renew(state, question, claim)
-        case _:
-            pass
-    if no is not None:
-        return no
-    if state.endpoints.all_refused():
-        return wrong_cluster(state.endpoints, now)
-    unanswered = len(state.in_flight.pending) + len(state.in_flight.cancels)
-    if unanswered >= PENDING_MAX:
+    if claim is not None:
+        no = None
+        match question:
+            case AcquireRequest():
+                no = _why_not_acquire(state, question, claim)
+            case ReleaseRequest():
+                return _why_not_release(state, question, claim)
+            case UpdateRequest():
+                no = _why_not_update(state, claim)
+            case Renew():
+                return why_not_renew(state, question, claim)
+            case _:
+                pass
+        if no is not None:
+            return no
+    endpoints, in_flight = state.endpoints, state.in_flight
+    if endpoints.table[endpoints.current].refused and endpoints.all_refused():
+        return wrong_cluster(endpoints, now)
+    if len(in_flight.pending) + len(in_flight.cancels) >= PENDING_MAX:
         text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
         return Rejection(Reason.OVERLOADED, text)
     return None
@@ -382,7 +379,7 @@ def _why_not_release(
             f"{titled(claim.lock)}: owner {claim.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif _being_released(state, claim) >= len(hold.levels):
+    elif claim in state.in_flight.releases and _being_released(state, claim) >= len(hold.levels):
         text = f"{titled(claim.lock)}: owner {claim.owner!r} is releasing it already"
     else:
         return None
@@ -391,8 +388,6 @@ def _why_not_release(
 
 def _being_released(state: SessionState, claim: Claim) -> int:
     """Return the number of releases of ``claim`` that users wait for."""
-    if claim not in state.in_flight.releases:
-        return 0
     return sum(one.user is not None for one in state.in_flight.releases_of(claim))
 
 

@@ -111,10 +111,11 @@ def on_updated(
     effects, pending = _expected(state, sender, reply, now)
     if pending is None:
         return effects
-    claim, asked = _settled(state, pending), pending.asked
+    claim, asked = state.in_flight.drop(pending), pending.asked
+    assert claim is not None
     if isinstance(asked, UpdateRequest) and asked.needs_session:
         state.session_lease.pinned = True
-    state.confirm(pending.sent_at)
+    state.session_lease.confirm(pending.sent_at)
     return [*effects, *state.reply(pending, reply), *state.in_flight.go_on(claim, now)]
 
 
@@ -129,7 +130,7 @@ def on_cancelled(
         return [Observe("client.late_answer_dropped")]
     cancel_key, pending_cancel = settled
     effects = hear(state, cancel_key.endpoint or sender, now)
-    state.confirm(pending_cancel.sent_at)
+    state.session_lease.confirm(pending_cancel.sent_at)
     return [
         *effects,
         *state.in_flight.go_on(cancel_key.claim, now, cancel_key.endpoint),
@@ -156,7 +157,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
         return [Observe("client.answer_of_another_session_dropped")]
     effects = hear(state, sender, now)
     if session_lease.kept and alive.session == session_lease.assigned:
-        state.confirm(session_lease.sent.pop(alive.request, None))
+        session_lease.confirm(session_lease.sent.pop(alive.request, None))
     effects += note_node(state, sender, alive.node, alive.master, now)
     effects += follow_members(state, sender, alive, now)
     return effects + keep_watching(state, now)
@@ -199,13 +200,6 @@ def _on_not_opened(
     return [*effects, Observe("client.session_refused")]
 
 
-def _settled(state: SessionState, pending: Pending) -> Claim:
-    """Forget a request that was answered, and return its lock and owner."""
-    assert pending.claim is not None
-    state.in_flight.drop(pending)
-    return pending.claim
-
-
 def on_granted(
     state: SessionState, sender: Address, granted: Granted, now: Instant
 ) -> list[Effect]:
@@ -214,15 +208,16 @@ def on_granted(
     if pending is None:
         return effects
     if granted.hold_ms and holds.is_late(state, pending, granted, now):
-        state.confirm(pending.sent_at)
+        state.session_lease.confirm(pending.sent_at)
         return [*effects, holds.renew_first(state, pending, granted, now)]
     return effects + _hold(state, pending, granted, now)
 
 
 def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
-    claim = _settled(state, pending)
+    claim = state.in_flight.drop(pending)
+    assert claim is not None
     assert pending.user is not None
-    state.confirm(pending.sent_at)
+    state.session_lease.confirm(pending.sent_at)
     effects: list[Effect] = []
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
     if loss is None and granted.hold_ms and holds.is_given_back(state, claim, granted):
@@ -270,8 +265,9 @@ def on_renewed(
 
 
 def _extend(state: SessionState, pending: Pending, renewed: Renewed, now: Instant) -> list[Effect]:
-    claim = _settled(state, pending)
-    state.confirm(pending.sent_at)
+    claim = state.in_flight.drop(pending)
+    assert claim is not None
+    state.session_lease.confirm(pending.sent_at)
     effects = holds.take_renewal(state, pending, renewed, now)
     if claim in state.holds:
         effects += state.release_owed(claim, now)
@@ -285,14 +281,15 @@ def on_released(
     effects, pending = _expected(state, sender, released, now)
     if pending is None:
         return effects
-    claim = _settled(state, pending)
+    claim = state.in_flight.drop(pending)
+    assert claim is not None
     hold = state.holds.get(claim)  # None if the rest was taken away meanwhile.
     if hold is not None:
         if released.count <= 0:
             state.drop_hold(claim)
         elif not _is_partial(pending.asked):
             hold.freed(released.count, None if pending.owed else pending.asked.request)
-    state.confirm(pending.sent_at)
+    state.session_lease.confirm(pending.sent_at)
     effects += state.reply(pending, released)
     if hold is not None and released.count > 0:
         state.match_state(claim)

@@ -348,7 +348,7 @@ class SessionRequests:
         ``claim`` is None for a request that needs no session.
         """
         self.number = number = self.number + 1
-        ends_at = None if limit_ms is None else later(now, limit_ms)
+        ends_at = None if limit_ms is None else Instant(now + limit_ms * NS_PER_MS)
         # By position, which costs half of what keywords do.
         pending = Pending(number, user, question, claim, endpoint, now, ends_at)
         if survey or owed:
@@ -372,26 +372,25 @@ class SessionRequests:
             and not pending.asked.PARTIAL
         ]
 
-    def drop(self, pending: Pending) -> None:
-        """Forget ``pending``: it has a reply, or is not wanted any more."""
+    def drop(self, pending: Pending) -> Claim | None:
+        """Forget ``pending``: it has a reply, or is not wanted any more. Return its claim."""
         del self.pending[pending.number]
         claim = pending.claim
         if claim is None:
             if (window := self._window(pending)) is not None:
                 window.drop(pending.number)
-            return
-        if isinstance(pending.asked, CancellableRequest):
+        elif isinstance(pending.asked, CancellableRequest):
             del self.waits[claim]
-            return
-        numbers = self.releases[claim]
-        numbers.remove(pending.number)
-        if not numbers:
-            del self.releases[claim]
+        else:
+            numbers = self.releases[claim]
+            numbers.remove(pending.number)
+            if not numbers:
+                del self.releases[claim]
+        return claim
 
     def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
         """Forget ``pending``; cancel a wait at the endpoint to which it was sent."""
-        self.drop(pending)
-        claim = pending.claim
+        claim = self.drop(pending)
         if claim is None:
             return []
         if not isinstance(pending.asked, CancellableRequest) or pending.sent_at is None:
@@ -583,7 +582,10 @@ class SessionRequests:
         session_lease, claim = self.session_lease, pending.claim
         session = session_lease.name
         if claim is not None:
-            if not session_lease.ready or self._waits_its_turn(claim, pending.number):
+            number = pending.number
+            releases = self.releases.get(claim)  # Numbers only rise: the first is the least.
+            earlier = self.waits.get(claim, number) < number
+            if earlier or not session_lease.ready or (releases and releases[0] < number):
                 return []
             if (
                 self.cancels
@@ -610,13 +612,6 @@ class SessionRequests:
             return None
         bounded = not isinstance(asked, ReadBackup) and asked.age_ms is not None
         return self.windows[bounded]
-
-    def _waits_its_turn(self, claim: Claim, number: int) -> bool:
-        """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""
-        if self.waits.get(claim, number) < number:
-            return True
-        line = self.releases.get(claim)
-        return line is not None and line[0] < number  # Numbers only rise: the first is the least.
 
     def _cancel_key(self, endpoint: Address, claim: Claim) -> CancelKey:
         return CancelKey(ANY_ENDPOINT if self.session_lease.kept else endpoint, claim)

@@ -177,11 +177,6 @@ class SessionState:
         if releasing != (hold.state is HoldState.RELEASING):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
 
-    def confirm(self, sent_at: Instant | None) -> None:
-        """Note that the cluster received the message that was sent at ``sent_at``."""
-        if sent_at is not None and self.session_lease.kept:
-            self.session_lease.confirm(sent_at)
-
     def suspect(self, now: Instant) -> list[Effect]:
         """Notify the watcher when the session becomes suspect while anything is held."""
         suspected = self.session_lease.suspect(now) if self.holds else None
