@@ -62,7 +62,7 @@ class Clock(Role[Post | ReadClock]):
     """Counts events of one node and stamps what leaves it.
 
     Invariants:
-        M2  ``time`` never decreases, and rises with every stamp.
+        time-rises: ``time`` never decreases, and rises with every stamp.
 
     Args:
         start: the initial time, 0 to `STAMP_MAX`; the first stamp is one more.

@@ -46,7 +46,7 @@ class Membership(NamedTuple):
         return Membership(self.number + 1, left)
 
     def is_next_of(self, before: Membership) -> bool:
-        """Return whether this is ``before`` with one member more or less (P7)."""
+        """Return whether this is ``before`` with one member more or less (views-overlap)."""
         changed = self.voters ^ before.voters
         return self.number == before.number + 1 and len(changed) == 1
 

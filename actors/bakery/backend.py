@@ -95,7 +95,7 @@ class BakeryBackend(MembersBackend):
     leader does not answer, or leads no more. So a request that comes before there are leaders
     waits for them, until its own timeout. The leaders keep no sessions: a session is a name.
 
-    Invariants: B11; see the README of this folder.
+    Invariants: one-reply.
 
     Args:
         node: this node.

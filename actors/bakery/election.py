@@ -106,7 +106,7 @@ class ElectionCoordinator(VotingRole[Received]):
     On a non-voting node it learns the leaders, for the proxy of its node; it promises nothing,
     vouches for nothing and proposes nothing.
 
-    Invariants: B1, B2; see the README of this folder.
+    Invariants: one-seating-an-epoch, seating-known-by-majority.
 
     Args:
         node, members, voting: see `VotingRole`.
@@ -298,7 +298,10 @@ class ElectionCoordinator(VotingRole[Received]):
         if durable_promises.may_promise(proposal):
             durable_promises.promise(proposal, now)
             self._count()
-            effects += [self._beat_contents(now), self._persist(proposal)]  # B1: before it is sent.
+            effects += [
+                self._beat_contents(now),
+                self._persist(proposal),
+            ]  # one-seating-an-epoch: before it is sent.
             effects.append(self._known())
         elif not durable_promises.has_promised(proposal):
             return (Send(sender, Outbid(epoch=durable_promises.promised)),)
@@ -416,9 +419,10 @@ class ElectionCoordinator(VotingRole[Received]):
         return ms_between(self.since.setdefault(what, now), now) >= DEAF_MS
 
     def _serve(self, now: Instant) -> list[Effect]:
-        """Let the leader of this node serve once a quorum knows the seating, durably (B2).
+        """Let the leader of this node serve once a quorum knows the seating, durably.
 
-        Then the electorate of the seating is in force, and a change of the members is done.
+        This keeps seating-known-by-majority. Then the electorate of the seating is in force, and a
+        change of the members is done.
         """
         seating = self.durable_promises.seating
         voters = [member for member in self.seen if member.votes]

@@ -16,18 +16,18 @@ The coordinator makes a change by two steps.
 A coordinator gives up a proposal once it knows of a seating above the one that it follows: that may
 have other members. And nobody promises an electorate of fewer changes than it knows.
 
-Why no two sets of leaders serve that do not know each other (B1, B2): let the seating ``s`` be in
-force, ``e`` a higher epoch that a quorum of its electorate promised, and suppose that none of these
-reported ``s`` or a higher seating. Take the lowest such ``e``, and for it the lowest such ``s``.
-Then the seating that ``e`` follows
-and ``s`` itself both descend from the highest seating in force below ``s``, call it ``g``, since
-every lower epoch found the one that was in force. If the electorate of ``g`` is settled, all that
-follow ``g`` have its members, or change them once: to drop ``former`` takes another seating in
-force. So each of their quorums includes a majority of the members of ``g``. If ``g`` has a
-``former``, what follows has the same electorate, or its new members alone, or these and a further
-change. So each quorum includes a majority of the new members of ``g``. In both cases the quorum
-that knew ``s`` and the one that promised ``e`` share a member. It promised ``e`` after it knew
-``s``, since ``s`` was the highest it had promised when it was counted. So it reported ``s``.
+Why no two sets of leaders serve that do not know each other (one-seating-an-epoch,
+seating-known-by-majority): let the seating ``s`` be in force, ``e`` a higher epoch that a quorum of
+its electorate promised, and suppose that none of these reported ``s`` or a higher seating. Take the
+lowest such ``e``, and for it the lowest such ``s``. Then the seating that ``e`` follows and ``s``
+itself both descend from the highest seating in force below ``s``, call it ``g``, since every lower
+epoch found the one that was in force. If the electorate of ``g`` is settled, all that follow ``g``
+have its members, or change them once: to drop ``former`` takes another seating in force. So each of
+their quorums includes a majority of the members of ``g``. If ``g`` has a ``former``, what follows
+has the same electorate, or its new members alone, or these and a further change. So each quorum
+includes a majority of the new members of ``g``. In both cases the quorum that knew ``s`` and the
+one that promised ``e`` share a member. It promised ``e`` after it knew ``s``, since ``s`` was the
+highest it had promised when it was counted. So it reported ``s``.
 
 A voter is a member with one journal, and a member that was removed remembers what it promised. It
 never counts again: no electorate that follows names it, and an electorate that names it (a node may

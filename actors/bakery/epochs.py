@@ -224,7 +224,7 @@ class DurablePromises:
 
     def promise(self, proposal: Propose, now: Instant) -> None:
         """Promise ``proposal``."""
-        assert self.may_promise(proposal)  # B1
+        assert self.may_promise(proposal)  # one-seating-an-epoch
         self.promised, self.leaders = proposal.epoch, proposal.leaders
         self.proposed = proposal.electorate
         if self.quiet_since is None:
@@ -437,7 +437,7 @@ class EpochState:
 
     def take(self, epoch: int, leaders: tuple[Chosen, ...], bound_ms: int) -> None:
         """Become a leader of ``epoch``, with a complete table, but not serving yet."""
-        assert epoch >= self.barred  # B4
+        assert epoch >= self.barred  # no-lower-epoch
         assert self.me in leaders
         self.bound.begin(epoch, bound_ms)
         self.epoch, self.barred, self.leaders = epoch, epoch, leaders
@@ -453,7 +453,7 @@ class EpochState:
             self.leaders, self.others = (), ()
 
     def heeds(self, sender: Address, epoch: int) -> bool:
-        """Return whether a step comes from another leader of the epoch (B4)."""
+        """Return whether a step comes from another leader of the epoch (no-lower-epoch)."""
         node = node_of(sender)
         return bool(self.epoch) and epoch == self.epoch and node in self.others
 

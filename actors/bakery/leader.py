@@ -105,7 +105,7 @@ Received = FromLeader | FromProxy | FromNode
 class Leader(Role[Received]):
     """TicketTable, votes and leases of one leader, and the hand-over of its table.
 
-    Invariants: B3 to B10; see the README of this folder.
+    Invariants: from no-conflicting-votes on in `INVARIANTS`, without one-reply.
 
     Args:
         node: this node.
@@ -282,7 +282,9 @@ StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
 
 @dataclass(eq=False)
 class Voting:
-    """Keeps copies of the others' tickets, and votes. Invariants: B5, B10.
+    """Keeps copies of the others' tickets, and votes.
+
+    Invariants: no-conflicting-votes, dropped-stays-dropped.
 
     Attributes:
         epoch_state: this leader's state in its epoch.

@@ -23,14 +23,14 @@ for of late, are much shorter than its bound, it obeys the lower bound from then
 it.
 
 *Why it is safe.* Let a client rely on a lease that has ``left_ms`` left. At each instant a quorum
-of the leaders has votes for it (B5, B9), which end no earlier. Consider one of these leaders, and
-its statement with the highest number that any of the members reports who promise the next epoch.
-If it made the vote, or prolonged it, before that statement, the lease was in its table then, so
-the stated bound is not shorter. If it made the vote later, it obeyed the stated bound, or a later
-one that a quorum had confirmed; but then one of the members that promise reports the later one.
-So at least as many leaders as make a quorum state ``left_ms`` or more, and the bound at that
-place, from the highest on, covers every lease (`longest_lease_ms`). A leader that is gone cannot
-lower its own, and need not: the others are enough.
+of the leaders has votes for it (no-conflicting-votes, lease-outlives-belief), which end no earlier.
+Consider one of these leaders, and its statement with the highest number that any of the members
+reports who promise the next epoch. If it made the vote, or prolonged it, before that statement, the
+lease was in its table then, so the stated bound is not shorter. If it made the vote later, it
+obeyed the stated bound, or a later one that a quorum had confirmed; but then one of the members
+that promise reports the later one. So at least as many leaders as make a quorum state ``left_ms``
+or more, and the bound at that place, from the highest on, covers every lease (`longest_lease_ms`).
+A leader that is gone cannot lower its own, and need not: the others are enough.
 """
 
 from __future__ import annotations

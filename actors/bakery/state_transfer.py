@@ -32,7 +32,9 @@ from fencelock.actors.message import Address, Instant, ms_between, node_of
 
 
 class StateTransfer:
-    """Keeps to one epoch at a time. Invariants: B3, B4; see the README of this folder.
+    """Keeps to one epoch at a time.
+
+    Invariants: merged-tables-complete, no-lower-epoch.
 
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
@@ -63,7 +65,7 @@ class StateTransfer:
         )
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
-        """Complete the table for a new epoch with the tables of the former leaders (B3)."""
+        """Complete the table for a new epoch with the tables of the former leaders."""
         node = node_of(sender)
         if node not in self.members or sender != election_of(node):
             return [Observe("bakery.stranger_elects")]
@@ -112,7 +114,7 @@ class StateTransfer:
         return Send(coordinator, Merged(epoch=epoch, left_ms=max(left, default=0) + 1))
 
     def on_export(self, sender: Address, export: Export, now: Instant) -> list[Effect]:
-        """Stop accepting earlier epochs, then send the agreed tickets (B4)."""
+        """Stop accepting earlier epochs, then send the agreed tickets (no-lower-epoch)."""
         node = node_of(sender)
         if node not in self.members or sender != leader_of(node):
             return [Observe("bakery.stranger_elects")]
@@ -142,7 +144,8 @@ class StateTransfer:
             return []
         for attempt in self.attempts.timers.by_key.values():
             if attempt.step is TicketStep.VOTING:
-                attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}  # B6
+                # answers-count-once
+                attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
                 if attempt.entry.phase is TicketPhase.HOLDING and not attempt.held:
                     self.tickets.unvote(attempt.entry, None)
         self.releases.clear()
@@ -381,7 +384,7 @@ def _end(tickets: TicketTable, end: EndedRequests, exclusive: int) -> list[Ticke
 
 
 def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
-    """Forbid to grant holds again that an end missing from a full list may outdo (B8).
+    """Forbid to grant holds again that an end missing from a full list may outdo (fences-rise).
 
     That table does not have the hold. So its leader may have voted for a higher fence, which
     ended before everything that the list has room for. The holder keeps the lock, and renews.

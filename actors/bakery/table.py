@@ -236,7 +236,10 @@ others begin with the next event, or when they are due (`REFRESH_MS`)."""
 
 @dataclass(slots=True)
 class TicketTable:
-    """All queues of a leader. Invariants: B5, B8, B10; see the README of this folder."""
+    """All queues of a leader.
+
+    Invariants: no-conflicting-votes, fences-rise, dropped-stays-dropped.
+    """
 
     queues: dict[str, TicketQueue] = field(default_factory=dict[str, TicketQueue])
     size: int = 0
@@ -289,7 +292,7 @@ class TicketTable:
         return known.exclusive if ticket.shared else known.fence
 
     def is_outdone(self, ticket: Ticket, fence: int) -> bool:
-        """Return whether a conflicting ticket has got a vote under a higher fence (B8).
+        """Return whether a conflicting ticket has got a vote under a higher fence (fences-rise).
 
         Then the grant of ``ticket`` is not sent again. Its owner may still hold the lock, and
         renew. Shared tickets do not outdo each other.

@@ -60,7 +60,7 @@ class TicketAttempt:
         eager: whether it does not wait at all.
         requested_at: the time of its proxy's last message.
         answered: leaders that answered the step, or refused to vote; ``votes``: those that
-            voted. Both belong to the present round (B6).
+            voted. Both belong to the present round (answers-count-once).
         held: the fence of a former owner, under which the same request may hold already.
             It is taken over, and never given back.
         due: the time at which it is processed again.
@@ -162,7 +162,9 @@ def failed(ticket: Ticket, error: Error, detail: str) -> Send:
 
 
 class TicketAttempts:
-    """All tickets of a leader's own. Invariants: B6, B7; see the README of this folder.
+    """All tickets of a leader's own.
+
+    Invariants: answers-count-once, quorum-before-grant.
 
     Args:
         epoch_state: this leader's state in its epoch.
@@ -322,7 +324,7 @@ class TicketAttempts:
         return epoch_state.wait_for_bound(entry.lease_left_ms(now)) if long else []
 
     def _give_way(self, entry: TicketEntry, now: Instant) -> list[Effect]:
-        """Lose this leader's own rounds that conflict with ``entry``, which a quorum knows (B5)."""
+        """Lose this leader's own rounds that conflict with ``entry``, which a quorum knows."""
         effects: list[Effect] = []
         for other in self.table.holds_against(entry, now):
             rival = self.timers.of(other)
@@ -339,7 +341,7 @@ class TicketAttempts:
         )
 
     def _next_fence(self, entry: TicketEntry) -> int:
-        """Return a fence above all that this leader knows for the lock (B8).
+        """Return a fence above all that this leader knows for the lock (fences-rise).
 
         Leaders grant shared tickets at the same time without knowing of each other's grants. So the
         fence of a shared ticket modulo 3 is the rank of its leader, and no two leaders draw the
@@ -375,7 +377,7 @@ class TicketAttempts:
         return self.lose_round(attempt, now)
 
     def grant(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Grant the lock, if a quorum voted in this round and this leader is trusted (B7)."""
+        """Grant the lock, if a quorum voted in this round and this leader is trusted."""
         entry = attempt.entry
         if attempt.step is not TicketStep.VOTING or len(attempt.votes) < self.epoch_state.quorum:
             return []

@@ -37,7 +37,10 @@ NOTHING_ENDED = Ends()
 
 
 class Tombstones:
-    """Stores ended requests, so that a late copy of a step does not revive them (B10)."""
+    """Stores ended requests, so that a late copy of a step does not revive them.
+
+    Invariant: dropped-stays-dropped.
+    """
 
     def __init__(self) -> None:
         self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()

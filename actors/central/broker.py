@@ -85,8 +85,10 @@ class Broker(Role[Accepted]):
     reply: its lock stays held, as the design page says, until an operator releases it.
 
     Invariants:
-        B1  An address is given to one lock client only: it names the boot and a count.
-        B2  A lock client is retired only after it has processed every request for its lock.
+        address-used-once: An address is given to one lock client only: it names the boot and a
+            count.
+        retired-when-done: A lock client is retired only after it has processed every request for
+            its lock.
 
         A grant may be on its way to a lock client that is retired before it arrives, or a
         release of the lock client's own may get lost after it. The server's reminders make up
@@ -219,7 +221,7 @@ class Broker(Role[Accepted]):
 
     def _new_address(self) -> Address:
         self.spawned += 1
-        return Address(f"{self._of_this_life()}{self.spawned}")  # B1
+        return Address(f"{self._of_this_life()}{self.spawned}")  # address-used-once
 
     def _of_this_life(self) -> str:
         return f"{self.address}-{self.boot:x}-"
@@ -263,7 +265,7 @@ class Broker(Role[Accepted]):
     def _on_idle(self, client: Address, idle: Idle) -> Effects:
         record = self.clients.get(client)
         if record is None or record.wants != idle.wants:
-            return ()  # B2
+            return ()  # retired-when-done
         del self.clients[client]
         del self.client_of[record.session, record.lock]
         return (Retire(client),)

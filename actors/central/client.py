@@ -89,10 +89,10 @@ class LockClient(Role[Heard]):
     handler acts according to the mode.
 
     Invariants:
-        C1  ``sequence_num`` never decreases.
-        C2  ``holding`` is a ticket exactly in ``HELD``.
-        C3  While a release is unacknowledged, or a ticket waits and none holds, a timer
-            is under way.
+        numbers-never-fall: ``sequence_num`` never decreases.
+        held-means-ticket: ``holding`` is a ticket exactly in ``HELD``.
+        unsettled-means-timer: While a release is unacknowledged, or a ticket waits and none holds,
+            a timer is under way.
 
     Args:
         lock: its name.
@@ -131,9 +131,9 @@ class LockClient(Role[Heard]):
         """Perform one step of the table; it does not depend on time."""
         del now
         effects = self._step(sender, event)
-        assert (self.holding is not None) == (self.mode is Mode.HELD)  # C2
+        assert (self.holding is not None) == (self.mode is Mode.HELD)  # held-means-ticket
         unsettled = self.mode is Mode.RELEASING or (self._is_free() and bool(self.tickets))
-        assert self.armed or not unsettled  # C3
+        assert self.armed or not unsettled  # unsettled-means-timer
         return effects
 
     def summary(self) -> Summary:
@@ -190,7 +190,7 @@ class LockClient(Role[Heard]):
             return (Observe("central.granted_while_held"),)
         # The server grants a lock again only once it knows of the release.
         settled = (self._settled(),) if self.mode is Mode.RELEASING else ()
-        self.sequence_num = grant.number  # C1, by `_is_newer`
+        self.sequence_num = grant.number  # numbers-never-fall, by `_is_newer`
         self.contested = False
         if not self.tickets:
             return (*settled, Observe("central.granted_unwanted"), *self._release())
@@ -228,7 +228,7 @@ class LockClient(Role[Heard]):
             return (Observe("central.revoke_malformed"),)
         effects: Effects = ()
         if revoke.number == self.sequence_num and self.mode is Mode.HELD:
-            assert self.holding is not None  # C2
+            assert self.holding is not None  # held-means-ticket
             by, here = revoke.operator, node_of(self.address)
             detail = f"{quoted(by)} took it by force" if by else "its session has ended"
             taken = LockRevoked(lock=self.lock, ticket=self.holding, detail=detail)

@@ -90,9 +90,10 @@ class LockServer(Role[Heard]):
     sent `Revoke` at each such request until it confirms.
 
     Invariants:
-        S1  ``granted`` never decreases, and every number in ``held`` is at most ``granted``.
-        S2  A lock's entry is removed only by a release with its client and its number, by its
-            session with its number, by the end of its session, or by an operator.
+        numbers-never-fall: ``granted`` never decreases, and every number in ``held`` is at most
+            ``granted``.
+        freed-by-its-own-number: A lock's entry is removed only by a release with its client and its
+            number, by its session with its number, by the end of its session, or by an operator.
 
     Args:
         granted: the number to count from, 0 to `NUMBER_MAX`. A server without a journal must
@@ -187,7 +188,7 @@ class LockServer(Role[Heard]):
 
     def _grant(self, request: Request, now: Instant) -> Effects:
         assert self.granted < NUMBER_MAX
-        self.granted += 1  # S1
+        self.granted += 1  # numbers-never-fall
         holding = Holding(request.client, self.granted, request.session, request.owner, now)
         self.held[request.lock] = holding
         record = _held_record(request.lock, holding)
@@ -221,7 +222,7 @@ class LockServer(Role[Heard]):
         return Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
 
     def _free(self, lock: str, holding: Holding, taken_from: Contender | None = None) -> Effects:
-        """Free ``lock``, and remember how its hold ended (S2)."""
+        """Free ``lock``, and remember how its hold ended (freed-by-its-own-number)."""
         del self.held[lock]
         ended = EndedHold(holding.session, taken_from)
         _remember(self.freed, holding.number, ended, ENDED_MAX)
@@ -314,14 +315,14 @@ class LockServer(Role[Heard]):
     def _replay(self, record: Message) -> None:
         match record:
             case Held(lock=lock, client=client, number=number, session=session, owner=owner):
-                self.granted = max(self.granted, number)  # S1
+                self.granted = max(self.granted, number)  # numbers-never-fall
                 self.held[lock] = Holding(client, number, session, owner, Instant(0))
             case Freed(lock=lock, number=number):
                 holding = self.held.pop(lock, None)
                 if holding is not None:
                     _remember(self.freed, number, EndedHold(holding.session), ENDED_MAX)
             case Numbered(number=number):
-                self.granted = max(self.granted, number)  # S1
+                self.granted = max(self.granted, number)  # numbers-never-fall
             case Revoke(lock=lock, client=client):
                 _remember(self.revoked, (lock, node_of(client)), record, LOCKS_MAX)
             case Revoked(lock=lock, client=client):

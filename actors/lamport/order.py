@@ -56,7 +56,7 @@ def unpack_fence(fence: int) -> tuple[int, int]:
 
 
 class Queue:
-    """The requests for one lock, at most one per node (M5), earliest first.
+    """The requests for one lock, at most one per node (one-request-a-lock), earliest first.
 
     A removed request stays in the heap until it reaches the top, so that every operation
     but `in_order` takes O(log n).
@@ -71,7 +71,7 @@ class Queue:
 
     def add(self, turn: QueuePlace) -> None:
         """Queue the request of ``turn.node``, which must not have one."""
-        assert turn.node not in self.stamps  # M5
+        assert turn.node not in self.stamps  # one-request-a-lock
         self.stamps[turn.node] = turn.stamp
         heapq.heappush(self.heap, turn)
 
@@ -122,7 +122,7 @@ class Evidence:
         heapq.heapify(self.heap)
 
     def covers(self, turn: QueuePlace) -> bool:
-        """Return whether every other process sent something later than ``turn`` (M4)."""
+        """Return whether every other process sent something later than ``turn``."""
         return not self.heap or self.heap[0] > turn
 
     def missing(self, turn: QueuePlace) -> tuple[str, ...]:
@@ -185,15 +185,15 @@ class Requests:
         """The locks that each node has a request for, with the times at which they became known."""
 
     def add(self, lock: str, turn: QueuePlace, now: Instant) -> None:
-        """Queue the request of ``turn.node`` for ``lock``; it must not have one (M5)."""
+        """Queue the request of ``turn.node`` for ``lock``; it must not have one."""
         self.queues.setdefault(lock, Queue()).add(turn)
         self.known.setdefault(turn.node, {})[lock] = now
 
     def learn(self, lock: str, turn: QueuePlace, now: Instant) -> str:
         """Queue a request of another process; return the counter of its fault, if it has one.
 
-        A second request beside the first breaks M5. The first is kept and the second is
-        not: this may make its process wait, but lets no process in beside another.
+        A second request beside the first breaks one-request-a-lock. The first is kept and the
+        second is not: this may make its process wait, but lets no process in beside another.
         """
         try:
             check_lock_name(lock)
@@ -283,7 +283,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """Per lock, the waiting tickets, first come first served, and at most one request (M5)."""
+    """Per lock, the waiting tickets, first come first served, and at most one request."""
 
     def __init__(self) -> None:
         self.out: dict[str, PendingRequest] = {}

@@ -77,10 +77,13 @@ class LockProcess(Role[Received]):
     later stamps, and a process that has sent no request has sent nothing earlier.
 
     Invariants:
-        M1  One process at a time is granted a lock: M4, of which only one can be first.
-        M3  Turns are unique, and locks are granted in their order.
-        M4  A lock is granted only to the first, with a later message from every other process.
-        M5  A process has at most one request for a lock, removed by its own release only.
+        one-holder: One process at a time is granted a lock: first-with-later-messages, of which
+            only one can be first.
+        granted-in-order: Turns are unique, and locks are granted in their order.
+        first-with-later-messages: A lock is granted only to the first, with a later message from
+            every other process.
+        one-request-a-lock: A process has at most one request for a lock, removed by its own release
+            only.
 
     Args:
         node: the node this process is on; ``boot`` is the id of its life.
@@ -177,7 +180,7 @@ class LockProcess(Role[Received]):
         return ""
 
     def _request_next(self, lock: str, now: Instant) -> list[Effect]:
-        """To request the lock, send a request to every process; one at a time (M5)."""
+        """To request the lock, send a request to every process; one at a time."""
         if not self.rejoin.ready or not self.pending.begin(lock):
             return []
         self.contact.requested(self.others, now)
@@ -220,7 +223,8 @@ class LockProcess(Role[Received]):
         return [Send(self.proxy, granted), Observe("lamport.entry")]
 
     def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
-        return self.requests.first(lock) == turn and self.evidence.covers(turn)  # M4
+        # first-with-later-messages
+        return self.requests.first(lock) == turn and self.evidence.covers(turn)
 
     def _on_query(self, query: QueryLock, now: Instant) -> Effects:
         description = self._describe(query, now)
@@ -331,7 +335,7 @@ class LockProcess(Role[Received]):
                     return [Observe(problem)]
                 return self._post((origin,), Acknowledge(lock=message.lock))
             case Release():
-                # Remove the request it names, and no other (M5).
+                # Remove the request it names, and no other (one-request-a-lock).
                 if self.requests.stamp(message.lock, origin) != message.request:
                     return [Observe("lamport.release_unmatched")]
                 self.requests.remove(message.lock, origin)

@@ -47,7 +47,8 @@ class Outgoing(Generic[T]):
     """Contents that a peer has not confirmed: sent within the window, or waiting for room in it.
 
     Invariants:
-        S1  ``first <= sent <= first + WINDOW``, and ``sent`` exceeds nothing ever pushed.
+        window-bounds-sent: ``first <= sent <= first + WINDOW``, and ``sent`` exceeds nothing ever
+            pushed.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Outgoing(Generic[T]):
         end = min(self.first + WINDOW, self.first + len(self.contents))
         fresh = [(number, self.contents[number - self.first]) for number in range(self.sent, end)]
         self.sent = max(self.sent, end)
-        assert self.first <= self.sent <= self.first + WINDOW  # S1
+        assert self.first <= self.sent <= self.first + WINDOW  # window-bounds-sent
         return fresh
 
     def unconfirmed(self) -> list[tuple[int, T]]:
@@ -195,8 +196,8 @@ class ReliableChannel(Role[Received]):
     and lives of a node follow each other, so it is never an older one.
 
     Invariants:
-        M6  Between two lives, the delivered contents are at all times a prefix of those
-            carried; each pair of lives has its own streams, begun once.
+        delivered-is-a-prefix: Between two lives, the delivered contents are at all times a prefix
+            of those carried; each pair of lives has its own streams, begun once.
 
     Args:
         node: the node this channel is on.

@@ -99,10 +99,11 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     forgot could help to choose two batches for one slot.
 
     Invariants:
-        P5  ``promised`` never decreases, not over a restart either.
-        P6  Every accepted batch was proposed under a ballot not below ``promised``.
-        P16 A vote is removed from the journal only when the replica's stream, which is
-            durable by then, covers its slot.
+        promises-kept: ``promised`` never decreases, not over a restart either.
+        no-vote-below-promise: Every accepted batch was proposed under a ballot not below
+            ``promised``.
+        trimmed-is-durable: A vote is removed from the journal only when the replica's stream, which
+            is durable by then, covers its slot.
 
     It also gives the master its lease: for ``lease_ms`` after a heartbeat it adopts no
     ballot of another leader by `Prepare`. A restarted acceptor does not know when it last gave
@@ -307,7 +308,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         more, but the ballot that decided it is not known, and votes under other ballots did not
         win.
         """
-        assert ballot > self.promised  # P5
+        assert ballot > self.promised  # promises-kept
         before, self.promised = self.promised, ballot
         effects: list[Effect] = []
         if self.learned == before and self.committed > 1:
@@ -356,7 +357,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         ):
             return (Observe("paxos.votes_full"),)
         effects = self._adopt(ballot) if ballot > self.promised else []
-        assert ballot == self.promised  # P6
+        assert ballot == self.promised  # no-vote-below-promise
         if slot >= self.known + VOTES_MAX:
             self.known = config.applied
             known = Ballot(self.known, self.address)
@@ -485,7 +486,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return (Observe("paxos.lease_released"),)
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
-        """Write down again what still counts: the promise, and votes from that slot on (P16).
+        """Write down again what still counts: the promise, and votes from that slot on.
 
         The replica sends `Applied` for later slots after this. So no vote from this slot on was
         ever dropped.

@@ -63,7 +63,7 @@ class Proposal:
     view: View
     """The view that decides the slot."""
     votes: dict[Address, None]
-    """Acceptors that voted for it, each once (P10)."""
+    """Acceptors that voted for it, each once (distinct-majority)."""
     asked_again: bool = False
     """Whether the last `CommanderResend` found it undecided; the next one resends it."""
 
@@ -77,8 +77,8 @@ class Commander(MemberRole[CommanderEvent]):
     if none follows. A majority is asked at once, the others soon (`QuorumChoice`).
 
     Invariants:
-        P3  One batch is proposed for each slot.
-        P10 A slot is decided by a majority of distinct members of its own view.
+        one-batch-a-ballot: One batch is proposed for each slot.
+        distinct-majority: A slot is decided by a majority of distinct members of its own view.
             At most `WINDOW` slots, from the first undecided on, are proposed.
 
     Args:
@@ -132,7 +132,7 @@ class Commander(MemberRole[CommanderEvent]):
             case Accepted():
                 return self._on_accepted(sender, event)
             case Order():
-                assert event.slot == self.next + len(self.backlog)  # P3
+                assert event.slot == self.next + len(self.backlog)  # one-batch-a-ballot
                 self.backlog.append(event.batch)
                 return self._propose()
             case SpreadNews():

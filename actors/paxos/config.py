@@ -203,7 +203,7 @@ class LogConfig:
     from the first that is not applied, ``WINDOW`` of them: one view, or two neighbours.
 
     Invariants:
-        P7  A majority of one current view and a majority of another share a member.
+        views-overlap: A majority of one current view and a majority of another share a member.
 
     Args:
         view: the view in force.

@@ -108,7 +108,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
     one that can send but not receive would keep every other node from leading.
 
     Invariants:
-        P15 At most one node holds the lease at any true time, as long as no clock's rate
+        one-lease: At most one node holds the lease at any true time, as long as no clock's rate
             is further than ``drift_ppm`` from true.
 
     Args:

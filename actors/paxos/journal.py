@@ -143,7 +143,7 @@ class _Reading:
         if part.chunk == 0:
             self.parts = []
         self.parts.append(part)
-        assert part.chunk == len(self.parts) - 1  # P16
+        assert part.chunk == len(self.parts) - 1  # trimmed-is-durable
         assert part.slot == self.parts[0].slot
         if len(self.parts) == part.count:
             self.base = Base(part.slot, part.time_ms, tuple(one.content for one in self.parts))

@@ -107,7 +107,7 @@ class Leader(MemberRole[LeaderEvent]):
     At a request it hands over to the member that has applied the most, see `HandOver`.
 
     Invariants:
-        P4  A ballot is led by one life of one node: its round is durable before any
+        one-life-a-ballot: A ballot is led by one life of one node: its round is durable before any
             message carries it, and every life begins above all rounds of earlier ones. So
             the last round is all the leader's stream has to hold.
 
@@ -217,7 +217,7 @@ class Leader(MemberRole[LeaderEvent]):
         return self._stand()
 
     def _stand(self, *, climbing: bool = False) -> list[Effect]:
-        """Begin phase one under a ballot above all known ones (P4)."""
+        """Begin phase one under a ballot above all known ones (one-life-a-ballot)."""
         if not self.is_voter or not self.config.newest.counts(self.acceptor, self.voter):
             return [*self._give_up(), Observe("paxos.cannot_stand")]
         above = max(self.ballot.round, self.seen.round, self.config.floor)

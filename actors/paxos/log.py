@@ -55,8 +55,8 @@ class Log:
     """Applies slots in order, each once, and drops them when a snapshot covers them.
 
     Invariants:
-        P16 Nothing that led to a state is dropped before that state is durable: roles
-            that trim learn of it by a `Send` behind the `CheckpointEnd`.
+        trimmed-is-durable: Nothing that led to a state is dropped before that state is durable:
+            roles that trim learn of it by a `Send` behind the `CheckpointEnd`.
 
     Args:
         node: the id of its node.
@@ -198,7 +198,8 @@ class Log:
     def restore(self, restore: Restore) -> list[Effect] | None:
         """Replace the state with a later one; return None if it is not later, or is invalid.
 
-        Until the state is written, the journal has all that led to the former one (P16).
+        Until the state is written, the journal has all that led to the former one
+        (trimmed-is-durable).
         """
         if restore.slot <= self.next:
             return None
@@ -244,7 +245,7 @@ class Log:
         return [*effects, *snapshots.tick()]
 
     def _end_checkpoint(self) -> list[Effect]:
-        """Let other roles drop what was applied, now that it is written (P16)."""
+        """Let other roles drop what was applied, now that it is written (trimmed-is-durable)."""
         trimmed = Trimmed(slot=self.next)
         return [
             CheckpointEnd(),
@@ -281,8 +282,8 @@ class DecidedSlots:
     slot found none for later slots in its majority, so none of lower ballots was chosen there.
 
     Invariants:
-        P11 The batch decided for a slot never changes.
-        P12 Slots are handed out in order, each once.
+        decisions-stay: The batch decided for a slot never changes.
+        slots-in-order: Slots are handed out in order, each once.
 
     Args:
         log_max: maximum number of handed-out slots that are kept.
@@ -309,7 +310,8 @@ class DecidedSlots:
     def take(self, slot: int, batch: Batch) -> bool:
         """Store a decided slot; return False if there was no room for it."""
         before = self.kept.get(slot) or self.ready.get(slot)
-        assert before is None or before == batch, f"slot {slot}: {before} and {batch}"  # P11
+        # decisions-stay
+        assert before is None or before == batch, f"slot {slot}: {before} and {batch}"
         if slot < self.next or before is not None:
             return True
         size = batch.size
@@ -322,7 +324,7 @@ class DecidedSlots:
         return True
 
     def advance(self) -> Batch:
-        """Hand out the batch of slot ``next``, which must be in ``ready`` (P12)."""
+        """Hand out the batch of slot ``next``, which must be in ``ready`` (slots-in-order)."""
         slot, kept = self.next, self.kept
         batch = self.ready.pop(slot)
         self.next = slot + 1

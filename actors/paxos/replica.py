@@ -338,8 +338,8 @@ class Replica(MemberRole[ReplicaEvent]):
     def _on_propose_change(self, event: ProposeChange, now: Instant) -> Effects:
         """Propose a change of the members, if none is in flight.
 
-        The opening slot must be applied (P17): before that, earlier leaders may have decided
-        changes that are not known here.
+        The opening slot must be applied (one-change-at-a-time): before that, earlier leaders may
+        have decided changes that are not known here.
         """
         applied, ordering = self.decided.next, self.ordering
         follows = event.membership.is_next_of(self.config.membership)

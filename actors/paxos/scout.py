@@ -59,9 +59,9 @@ class Scout(MemberRole[Heard]):
     docstring of `config` has the bounds. So one broken journal does not keep a group from a leader.
 
     Invariants:
-        P8  For each slot, the batch of the highest ballot reported by a majority is
-            proposed; a no-op if none was reported.
-        P10 Each acceptor counts once.
+        highest-vote-proposed: For each slot, the batch of the highest ballot reported by a majority
+            is proposed; a no-op if none was reported.
+        distinct-majority: Each acceptor counts once.
 
     Args:
         ballot: durably this node's own, and never used before.
@@ -90,7 +90,7 @@ class Scout(MemberRole[Heard]):
         self.floors: dict[Address, int] = {}
         """The slot before which each acceptor reported no votes, since it has applied all of it."""
         self.complete: dict[Address, None] = {}
-        """Acceptors that have answered in full, each once (P10)."""
+        """Acceptors that have answered in full, each once (distinct-majority)."""
         self.votes: dict[int, Vote] = {}
         """The vote of the highest reported ballot, by slot."""
         self.reported: Counter[Address] = Counter()
@@ -244,7 +244,7 @@ class Scout(MemberRole[Heard]):
         holes = max(0, last + 1 - floor) - sum(slot >= floor for slot in self.votes)
         self.adopted = True
         batches = [
-            self.votes[slot].batch if slot in self.votes else NO_OP  # P8
+            self.votes[slot].batch if slot in self.votes else NO_OP  # highest-vote-proposed
             for slot in range(floor, last + 1)
         ]
         adopted = Adopted(

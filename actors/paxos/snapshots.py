@@ -397,7 +397,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
     Everything fetched is decided, so its source and age do not matter. The master has enough to do,
     so it is asked only for slots that no other member has. Fetched slots are written to the
     journal, since that may hold votes of older ballots for them. These records are removed when the
-    replica's stream covers them (P16).
+    replica's stream covers them (trimmed-is-durable).
 
     Args:
         node: the id of its node.

@@ -162,10 +162,10 @@ class Hold:
     Any thread of the client may read it at any time. That is safe because the session role alone
     writes it, each field with one assignment, and because of two invariants:
 
-        H1  LOST and RELEASED are final, and `state` moves to them only once.
-        H2  `trust.until` and `lease.until` only grow. `trust` never changes: a later session has
-            its own `Trust`. So a reader that finds a time passed may be too careful, never too
-            confident.
+        lost-is-final: LOST and RELEASED are final, and `state` moves to them only once.
+        trust-only-grows: `trust.until` and `lease.until` only grow. `trust` never changes: a later
+            session has its own `Trust`. So a reader that finds a time passed may be too careful,
+            never too confident.
 
     A thread that finds the hold lost by its clock sets `disowned` (`HoldRegistry`). From then on
     all readers find it lost, even if the session receives a confirmation at that moment and keeps

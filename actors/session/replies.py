@@ -229,7 +229,7 @@ def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant)
         return effects + state.in_flight.go_on(claim, now)
     hold = state.holds.get(claim)
     if hold is not None and hold.fence != granted.fence:
-        assert state.session_lease.kept  # C3
+        assert state.session_lease.kept  # one-endpoint-a-claim
         effects += state.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
     begins = granted.hold_ms and not holds.is_known(state, granted)
@@ -368,7 +368,7 @@ def _rest_of(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 
 
 def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
-    """Drop a reply that no request waits for; a grant among them is handed back (C2).
+    """Drop a reply that no request waits for; a grant among them is handed back.
 
     A cancel usually does that, unless a network that delays without bound brought the wait
     to a node that had forgotten its cancel. A cluster that keeps the session does not

@@ -268,7 +268,8 @@ class ReadWindow:
     """The numbers of the reads of a session: those that were sent, and those that wait to be sent.
 
     Invariants:
-        C5  Each number is sent or held back, never both, until `drop`. At most ``most`` are sent.
+        sent-or-held-back: Each number is sent or held back, never both, until `drop`. At most
+            ``most`` are sent.
 
     """
 

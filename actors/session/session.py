@@ -187,11 +187,13 @@ class ClientSession(Role[Event | SessionTick]):
     its holds are lost, and its waits continue in the next one.
 
     Invariants:
-        C1  A user receives one reply to a request, from an endpoint or the session.
-        C2  A grant that no user waits for any more is cancelled until that is confirmed.
-        C3  Without a kept session a claim waits at one endpoint at a time, or is held through one,
-            never both.
-        C4  Nothing is held after ``session_lease.until``, whatever the cluster sends later.
+        one-reply: A user receives one reply to a request, from an endpoint or the session.
+        unwanted-grants-cancelled: A grant that no user waits for any more is cancelled until that
+            is confirmed.
+        one-endpoint-a-claim: Without a kept session a claim waits at one endpoint at a time, or is
+            held through one, never both.
+        nothing-held-beyond-trust: Nothing is held after ``session_lease.until``, whatever the
+            cluster sends later.
 
     Args:
         session: the id of this client, from which its node is named; without ``~`` and ``.``. The
@@ -274,7 +276,8 @@ class ClientSession(Role[Event | SessionTick]):
         lost: list[Effect] = []
         lapses_at = state.lapses_at
         if now >= state.session_lease.until or (lapses_at is not None and now >= lapses_at):
-            lost = judge_belief(state, now)  # C4: before any message that came meanwhile.
+            # nothing-held-beyond-trust: before any message that came meanwhile.
+            lost = judge_belief(state, now)
         if isinstance(event, SessionTick):
             return [*lost, *self._on_tick(event, now)]
         effects = HANDLERS[type(event)](state, sender, event, now)

@@ -533,8 +533,8 @@ def test_an_incarnation_that_is_not_compared_is_caught(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_judge_sees_a_promise_under_a_journal_that_is_not_registered(seed: int) -> None:
-    with pytest.raises(ViolationError, match=r"B1, .* has lost its journal"):
-        lost(seed, votes_anyway, frozenset({"B1"}))
+    with pytest.raises(ViolationError, match=r"one-seating-an-epoch, .* has lost its journal"):
+        lost(seed, votes_anyway, frozenset({"one-seating-an-epoch"}))
 
 
 # Real nodes

@@ -131,7 +131,7 @@ def end_well(seed: int, kind: type[ReliableChannel] = ReliableChannel) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_between_two_lives_all_is_delivered_once_in_order_whatever_happens(seed: int) -> None:
-    """M6, and its other half: once the network is good again, nothing is left behind."""
+    """Once the network is good again, nothing is left behind."""
     end_well(seed)
 
 

@@ -246,7 +246,7 @@ def test_ties_go_by_node() -> None:
 
 
 def test_a_request_made_after_hearing_of_another_comes_after_it(trio: PaperMembers) -> None:
-    """M3, the Clock Condition: if one request happened before the other, it goes first."""
+    """The Clock Condition: if one request happened before the other, it goes first."""
     trio.want("n3")
     trio.deliver("n3", "n1")
     trio.want("n1")
@@ -255,7 +255,7 @@ def test_a_request_made_after_hearing_of_another_comes_after_it(trio: PaperMembe
 
 
 def test_an_entry_costs_three_messages_to_each_other_process(trio: PaperMembers) -> None:
-    """M7: 3(n-1) messages: requests, acknowledgements, releases."""
+    """3(n-1) messages: requests, acknowledgements, releases."""
     entries = 5
     for ticket in range(1, entries + 1):
         trio.want("n2", ticket)
@@ -268,7 +268,7 @@ def test_an_entry_costs_three_messages_to_each_other_process(trio: PaperMembers)
 
 
 def test_each_other_process_overtakes_at_most_once(trio: PaperMembers) -> None:
-    """M9: all want it again at once, and yet nobody is served twice before another once."""
+    """All want it again at once, and yet nobody is served twice before another once."""
     for node in trio.nodes:
         trio.want(node)
     tickets = dict.fromkeys(trio.nodes, 1)

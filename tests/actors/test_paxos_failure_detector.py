@@ -214,7 +214,7 @@ def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds
     true_end_of_belief = until * PPM // (PPM - 1_000)  # By a master's clock that is slow.
     true_end_of_promise = promise.until * PPM // (PPM + 1_000)  # By an acceptor's that is fast.
 
-    assert true_end_of_belief <= true_end_of_promise  # P15
+    assert true_end_of_belief <= true_end_of_promise  # one-lease
 
 
 def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: FailureDetector) -> None:

@@ -118,7 +118,7 @@ class RoundGroup:
                         isinstance(record, messages.Pledged)
                         and record.pledge is messages.Pledge.LED
                     ):
-                        assert record.ballot not in self._led  # P4
+                        assert record.ballot not in self._led  # one-life-a-ballot
                         self._led.add(record.ballot)
             elif isinstance(effect, Spawn) and effect.role is Scout:
                 role = effect.role(effect.address, HOST, **effect.arguments)

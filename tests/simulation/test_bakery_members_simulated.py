@@ -11,8 +11,8 @@ import pytest
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
+from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.membership import Member, Membership
-from fencelock.verification.simulation.bakery_judge import INVARIANTS
 from fencelock.verification.simulation.bakery_judge_members import MembersJudge
 from fencelock.verification.simulation.bakery_run import run_members_seed
 from fencelock.verification.simulation.violation import ViolationError
@@ -77,17 +77,17 @@ SOUND_REGISTER: Callable[..., None] = VoterRegistry.register
 
 MUTANTS = {
     "a change is in force at once": Mutant(
-        "B12",
+        "one-change-at-a-time",
         (
             Patch(Electorate, "_next", in_force_at_once),
             Patch(Electorate, "is_next_of", always),
         ),
     ),
     "a change is in force before others know it": Mutant(
-        "B12", (Patch(ElectionCoordinator, "_learn", settled_by_itself),)
+        "one-change-at-a-time", (Patch(ElectionCoordinator, "_learn", settled_by_itself),)
     ),
     "a removed node still counts": Mutant(
-        "B2",
+        "seating-known-by-majority",
         (
             Patch(VoterRegistry, "names", ever_known),
             Patch(VoterRegistry, "register", never_dropped),
@@ -95,7 +95,7 @@ MUTANTS = {
         ),
     ),
     "any node that promises counts": Mutant(
-        "B2",
+        "seating-known-by-majority",
         (
             Patch(VoterRegistry, "registers", always),
             Patch(VotingRole, "is_voter", property(lambda role: role.may_vote)),
@@ -133,5 +133,7 @@ def test_a_later_epoch_with_the_members_of_before_a_change_is_seen() -> None:
     judge = MembersJudge(ViolationReport(INVARIANTS), lambda member, since: True)
     judge.hear(1, Electorate(0, seats[:3]))
     judge.hear(6, Electorate(1, seats))
-    with pytest.raises(ViolationError, match=r"B12, .* epoch 11 has the members of change 0"):
+    with pytest.raises(
+        ViolationError, match=r"one-change-at-a-time, .* epoch 11 has the members of change 0"
+    ):
         judge.hear(11, Electorate(0, seats[:3]))

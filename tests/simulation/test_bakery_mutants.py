@@ -52,7 +52,7 @@ def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.Mon
     assert harness.granted(inside).lock == "x"
 
 
-@pytest.mark.parametrize("judged", [frozenset(("B7",)), frozenset[str]()])
+@pytest.mark.parametrize("judged", [frozenset(("quorum-before-grant",)), frozenset[str]()])
 def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
     monkeypatch: pytest.MonkeyPatch, judged: frozenset[str]
 ) -> None:
@@ -66,7 +66,7 @@ def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
     outside = harness.lock(harness.serving()[0], owner="outside")
     since = harness.world.time
     if judged:
-        with pytest.raises(ViolationError, match="B7"):
+        with pytest.raises(ViolationError, match="quorum-before-grant"):
             harness.lock(cut_off[0], owner="cut off")
         return
     inside = harness.lock(cut_off[0], owner="cut off")
@@ -129,7 +129,7 @@ def votes_after_a_lost_round() -> list[Any]:
 
 
 def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B6: acknowledgements that are not attributed let somebody in by a vote that is gone."""
+    """Answers count once: one without a round would count for a vote that is gone."""
     assert votes_after_a_lost_round() == []
     sound: Callable[..., Any] = TicketAttempts.on_collected
 

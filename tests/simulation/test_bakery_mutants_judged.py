@@ -212,50 +212,59 @@ SAME_NODE = (
 )
 MUTANTS = {
     "epochs are not kept": JudgedMutant(
-        "B1", (JudgedPatch(DurablePromises, "recover", classmethod(recovers_nothing)),)
+        "one-seating-an-epoch",
+        (JudgedPatch(DurablePromises, "recover", classmethod(recovers_nothing)),),
     ),
     "whatever is proposed is promised": JudgedMutant(
-        "B1", (JudgedPatch(DurablePromises, "may_promise", always(True)),), (Blow.MINORITY,), LATE
+        "one-seating-an-epoch",
+        (JudgedPatch(DurablePromises, "may_promise", always(True)),),
+        (Blow.MINORITY,),
+        LATE,
     ),
     "one member knows the seating": JudgedMutant(
-        "B2", (JudgedPatch(Electorate, "is_quorum", any_of),)
+        "seating-known-by-majority", (JudgedPatch(Electorate, "is_quorum", any_of),)
     ),
     "no hand-over barrier": JudgedMutant(
-        "B3", (JudgedPatch(Import, "complete", True),), (Blow.BOUNCE,)
+        "merged-tables-complete", (JudgedPatch(Import, "complete", True),), (Blow.BOUNCE,)
     ),
     "two leaders lost are not waited out": JudgedMutant(
-        "B3", (JudgedPatch(Election, "left_ms", always(0)),), (Blow.TWO_LOST,)
+        "merged-tables-complete", (JudgedPatch(Election, "left_ms", always(0)),), (Blow.TWO_LOST,)
     ),
-    "a leader returns with an empty table": JudgedMutant("B3", SAME_NODE, (Blow.BOUNCE,)),
+    "a leader returns with an empty table": JudgedMutant(
+        "merged-tables-complete", SAME_NODE, (Blow.BOUNCE,)
+    ),
     "a table is given away, and goes on": JudgedMutant(
-        "B4", (JudgedPatch(StateTransfer, "leave", always([])),), (Blow.CUT_OFF,), LATE
+        "no-lower-epoch", (JudgedPatch(StateTransfer, "leave", always([])),), (Blow.CUT_OFF,), LATE
     ),
     "a vote though somebody holds": JudgedMutant(
-        "B5", (JudgedPatch(TicketTable, "ahead", nobody_enters),)
+        "no-conflicting-votes", (JudgedPatch(TicketTable, "ahead", nobody_enters),)
     ),
     "a vote for who is first, as in the source": JudgedMutant(
-        "B5", (JudgedPatch(TicketTable, "ahead", first_in_line),), (Blow.SLOW,)
+        "no-conflicting-votes", (JudgedPatch(TicketTable, "ahead", first_in_line),), (Blow.SLOW,)
     ),
-    "votes count for anybody": JudgedMutant("B6", (from_anybody("on_collected"),)),
-    "answers count for any request": JudgedMutant("B6", (of_any_request(),)),
-    "a quorum of one": JudgedMutant("B7", (wins_alone(),)),
+    "votes count for anybody": JudgedMutant("answers-count-once", (from_anybody("on_collected"),)),
+    "answers count for any request": JudgedMutant("answers-count-once", (of_any_request(),)),
+    "a quorum of one": JudgedMutant("quorum-before-grant", (wins_alone(),)),
     "numbers begin anew": JudgedMutant(
-        "B8", (JudgedPatch(TicketTable, "counters_of", always(NOTHING_DRAWN)),)
+        "fences-rise", (JudgedPatch(TicketTable, "counters_of", always(NOTHING_DRAWN)),)
     ),
     "a fence of the leader's own": JudgedMutant(
-        "B8", (JudgedPatch(TicketAttempts, "_next_fence", own_fence), no_fence_noted())
+        "fences-rise", (JudgedPatch(TicketAttempts, "_next_fence", own_fence), no_fence_noted())
     ),
     "leases are shorter at leaders": JudgedMutant(
-        "B9", (JudgedPatch(Ticket, "lease_ms", property(half_of_the_duration)),)
+        "lease-outlives-belief", (JudgedPatch(Ticket, "lease_ms", property(half_of_the_duration)),)
     ),
     "what was dropped is taken up again": JudgedMutant(
-        "B10", (JudgedPatch(Tombstones, "is_over", always(False)),)
+        "dropped-stays-dropped", (JudgedPatch(Tombstones, "is_over", always(False)),)
     ),
     "a table says nothing of what was dropped": JudgedMutant(
-        "B10", (JudgedPatch(Tombstones, "newest", always([])),), (Blow.APART, Blow.ONE_LOST), PROMPT
+        "dropped-stays-dropped",
+        (JudgedPatch(Tombstones, "newest", always([])),),
+        (Blow.APART, Blow.ONE_LOST),
+        PROMPT,
     ),
     "an answer said again is another": JudgedMutant(
-        "B11", (JudgedPatch(leader_requests, "locked", again_with_another_fence),)
+        "one-reply", (JudgedPatch(leader_requests, "locked", again_with_another_fence),)
     ),
 }
 

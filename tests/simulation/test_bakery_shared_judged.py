@@ -99,23 +99,27 @@ def fence_without_rank(attempts: TicketAttempts, entry: TicketEntry) -> int:
 
 MUTANTS: dict[str, tuple[str, tuple[Any, str, Any], tuple[Blow, ...]]] = {
     "a shared vote past a waiting writer": (
-        "B13",
+        "modes-kept",
         (TicketTable, "ahead", past_a_waiting_writer),
         (),
     ),
-    "an exclusive vote beside readers": ("B5", (TicketQueue, "against", exclusive_ones), ()),
+    "an exclusive vote beside readers": (
+        "no-conflicting-votes",
+        (TicketQueue, "against", exclusive_ones),
+        (),
+    ),
     "the mode is lost in the hand-over": (
-        "B13",
+        "modes-kept",
         (state_transfer, "_record", record_without_mode),
         (Blow.ONE_LOST,),
     ),
     "one reader holds after a hand-over": (
-        "B3",
+        "merged-tables-complete",
         (state_transfer, "_keep_the_highest", highest_alone),
         (Blow.ONE_LOST,),
     ),
     "two readers get one fence": (
-        "B8",
+        "fences-rise",
         (TicketAttempts, "_next_fence", fence_without_rank),
         (Blow.SLOW,),
     ),

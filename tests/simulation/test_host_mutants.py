@@ -20,7 +20,7 @@ SEEDS_MOST = 20
 
 def log(seed: int) -> str | None:
     """Run a seed of the log; only the judge of what leaves a node looks on."""
-    return run_log_seed(seed, judged=frozenset({"P9"})).violation
+    return run_log_seed(seed, judged=frozenset({"durable-before-sent"})).violation
 
 
 def locks(seed: int) -> str | None:
@@ -52,10 +52,10 @@ MUTANTS = {
         "type(effect) is Send and not role_slot.held",
         "type(effect) is Send",
         log,
-        "P9",
+        "durable-before-sent",
     ),
     "other effects after a Persist are not held": HostMutant(
-        Scheduler, "work", "elif role_slot.held:", "elif False:", log, "P9"
+        Scheduler, "work", "elif role_slot.held:", "elif False:", log, "durable-before-sent"
     ),
     "held effects are performed and sent before the sync": HostMutant(
         node,
@@ -64,7 +64,7 @@ MUTANTS = {
         "held = scheduler.records; scheduler.release_held(); "
         "gateway.flush(); scheduler.records = held",
         log,
-        "P9",
+        "durable-before-sent",
     ),
     "a record does not reach the journal": HostMutant(
         Scheduler, "_write", "for record in records:", "for record in records[1:]:", log, "journal"

@@ -135,7 +135,9 @@ MUTANTS = {
     "an ended session is granted": Mutant("L5", "L5, ", OPERATIONS, Acquire, to_ended),
     "anybody releases": Mutant("L6", "L6, ", OPERATIONS, Release, of_anybody),
     "a repetition is done": Mutant("L7", "L7, ", operation, "begin", again),
-    "a session ends too early": Mutant("S1", "S1, ", Sessions, "deadline", too_early),
+    "a session ends too early": Mutant(
+        "session-outlives-trust", "session-outlives-trust, ", Sessions, "deadline", too_early
+    ),
 }
 
 

@@ -235,36 +235,46 @@ LEADS_LATE = instead(Leader, too_late(Event))
 LOWEST = scout(hears(lowest_first))
 ONLY_ROUNDS = instead(Acceptor, hears(only_rounds_count))
 MUTANTS = {
-    "promise before it is durable": Mutant("P9", 3, PROMISES_LATE),
+    "promise before it is durable": Mutant("durable-before-sent", 3, PROMISES_LATE),
     "promise before it is durable, forgotten": Mutant(
-        "P5", 30, PROMISES_LATE, focus=DUELS, provoke=dies_in_syncs
+        "promises-kept", 30, PROMISES_LATE, focus=DUELS, provoke=dies_in_syncs
     ),
-    "vote before it is durable": Mutant("P9", 3, VOTES_LATE),
-    "vote before it is durable, forgotten": Mutant("P1", 30, VOTES_LATE),
-    "ballot before it is durable": Mutant("P9", 3, LEADS_LATE),
+    "vote before it is durable": Mutant("durable-before-sent", 3, VOTES_LATE),
+    "vote before it is durable, forgotten": Mutant("one-batch-a-slot", 30, VOTES_LATE),
+    "ballot before it is durable": Mutant("durable-before-sent", 3, LEADS_LATE),
     "ballot before it is durable, twice": Mutant(
-        "P4", 30, LEADS_LATE, focus=DUELS, provoke=dies_in_syncs
+        "one-life-a-ballot", 30, LEADS_LATE, focus=DUELS, provoke=dies_in_syncs
     ),
-    "votes are ignored": Mutant("P8", 10, spawned=scout(hears(no_votes))),
-    "votes are ignored, two chosen": Mutant("P1", 10, spawned=scout(hears(no_votes))),
-    "the lowest ballot": Mutant("P8", 20, spawned=LOWEST, focus=DUELS),
-    "the lowest ballot, two chosen": Mutant("P1", 40, spawned=LOWEST, focus=DUELS, first=8),
-    "half is a majority": Mutant("P10", 20, half_is_enough),
-    "accepts below the promise": Mutant("P6", 20, instead(Acceptor, says(heeds_the_past))),
-    "ballots without a node": Mutant("P6", 20, ONLY_ROUNDS),
-    "ballots without a node, promise": Mutant("P5", 20, ONLY_ROUNDS),
+    "votes are ignored": Mutant("highest-vote-proposed", 10, spawned=scout(hears(no_votes))),
+    "votes are ignored, two chosen": Mutant("one-batch-a-slot", 10, spawned=scout(hears(no_votes))),
+    "the lowest ballot": Mutant("highest-vote-proposed", 20, spawned=LOWEST, focus=DUELS),
+    "the lowest ballot, two chosen": Mutant(
+        "one-batch-a-slot", 40, spawned=LOWEST, focus=DUELS, first=8
+    ),
+    "half is a majority": Mutant("distinct-majority", 20, half_is_enough),
+    "accepts below the promise": Mutant(
+        "no-vote-below-promise", 20, instead(Acceptor, says(heeds_the_past))
+    ),
+    "ballots without a node": Mutant("no-vote-below-promise", 20, ONLY_ROUNDS),
+    "ballots without a node, promise": Mutant("promises-kept", 20, ONLY_ROUNDS),
     "counts votes, not voters": Mutant(
-        "P10", 20, spawned=with_handle(Commander, counts_messages(Accepted))
+        "distinct-majority", 20, spawned=with_handle(Commander, counts_messages(Accepted))
     ),
-    "counts promises, not acceptors": Mutant("P10", 30, spawned=scout(counts_messages(Promise))),
-    "applies past a gap": Mutant("P12", 20, instead(Replica, hears(closes_gaps))),
-    "a promise of one page": Mutant("P7", 10, instead(Acceptor, says(one_page))),
-    "any vote has won": Mutant("P11", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS),
-    "votes recovered as decisions": Mutant("P12", 20, votes_are_decisions),
+    "counts promises, not acceptors": Mutant(
+        "distinct-majority", 30, spawned=scout(counts_messages(Promise))
+    ),
+    "applies past a gap": Mutant("slots-in-order", 20, instead(Replica, hears(closes_gaps))),
+    "a promise of one page": Mutant("promises-report-votes", 10, instead(Acceptor, says(one_page))),
+    "any vote has won": Mutant(
+        "decisions-stay", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS
+    ),
+    "votes recovered as decisions": Mutant("slots-in-order", 20, votes_are_decisions),
     "leads without catching up": Mutant(
-        "P8", 20, instead(Leader, hears(never_learns)), focus=DUELS
+        "highest-vote-proposed", 20, instead(Leader, hears(never_learns)), focus=DUELS
     ),
-    "holes are closed": Mutant("P8", 60, spawned=scout(says(no_holes)), focus=DUELS),
+    "holes are closed": Mutant(
+        "highest-vote-proposed", 60, spawned=scout(says(no_holes)), focus=DUELS
+    ),
 }
 
 

@@ -279,44 +279,60 @@ class StateMutant(NamedTuple):
 
 LEASES, MIXED = Focus.LEASES, Focus.MIXED_LEASES
 MUTANTS = {
-    "nothing is synced": StateMutant("P9", 3, LogSubject(disk=NeverSyncs)),
-    "a torn tail is a record": StateMutant("P3", 30, LogSubject(disk=TornTail)),
+    "nothing is synced": StateMutant("durable-before-sent", 3, LogSubject(disk=NeverSyncs)),
+    "a torn tail is a record": StateMutant("one-batch-a-ballot", 30, LogSubject(disk=TornTail)),
     "a torn tail is a record, two chosen": StateMutant(
-        "P1", 40, LogSubject(disk=TornTail), Focus.DUELS, first=13
+        "one-batch-a-slot", 40, LogSubject(disk=TornTail), Focus.DUELS, first=13
     ),
-    "state outside the log": StateMutant("P12", 10, LogSubject(machine=OwnCount)),
-    "numbers start over": StateMutant("P13", 20, LogSubject(machine=StartsOver)),
-    "repetitions are applied": StateMutant("P13", 10, LogSubject(machine=Forgets)),
-    "a snapshot without answers": StateMutant("P12", 20, LogSubject(machine=SnapshotForgets)),
+    "state outside the log": StateMutant("slots-in-order", 10, LogSubject(machine=OwnCount)),
+    "numbers start over": StateMutant("one-outcome", 20, LogSubject(machine=StartsOver)),
+    "repetitions are applied": StateMutant("one-outcome", 10, LogSubject(machine=Forgets)),
+    "a snapshot without answers": StateMutant(
+        "slots-in-order", 20, LogSubject(machine=SnapshotForgets)
+    ),
     "a snapshot without answers, twice": StateMutant(
-        "P13", 30, LogSubject(machine=SnapshotForgets)
+        "one-outcome", 30, LogSubject(machine=SnapshotForgets)
     ),
-    "a new master ends sessions": StateMutant("S1", 20, LogSubject(machine=ExtendsNothing)),
-    "time is the node's own": StateMutant("P12", 10, instead(Replica, OwnTime)),
+    "a new master ends sessions": StateMutant(
+        "session-outlives-trust", 20, LogSubject(machine=ExtendsNothing)
+    ),
+    "time is the node's own": StateMutant("slots-in-order", 10, instead(Replica, OwnTime)),
     "a restart forgets the lease": StateMutant(
-        "P15", 30, instead(Acceptor, ForgetsItsLease), LEASES, first=15
+        "one-lease", 30, instead(Acceptor, ForgetsItsLease), LEASES, first=15
     ),
     "a restart waits for its own lease": StateMutant(
-        "P15", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED
+        "one-lease", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED
     ),
     "all leases are as long as the master's": StateMutant(
-        "P15", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
+        "one-lease", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
     ),
     "a lease from the answer on": StateMutant(
-        "P15", 26, instead(FailureDetector, CountsFromTheAnswer), LEASES, first=14
+        "one-lease", 26, instead(FailureDetector, CountsFromTheAnswer), LEASES, first=14
     ),
-    "a lease without drift": StateMutant("P15", 30, with_drift(0), LEASES),
-    "a lease given back and kept": StateMutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
-    "reads after the lease": StateMutant("P14", 40, instead(Replica, ReadsOnAndOn), LEASES),
-    "reads what is there": StateMutant("P14", 10, instead(Replica, ReadsWhatItHas)),
-    "an age that is too low": StateMutant("P14", 10, instead(Replica, CallsItNew)),
-    "trims before it is durable": StateMutant("P16", 20, instead(Replica, TrimsTooEarly)),
-    "ends a checkpoint early": StateMutant("P16", 20, instead(Replica, EndsItsCheckpointEarly)),
-    "trims votes": StateMutant("P16", 20, instead(Acceptor, leaves_out(Accept))),
-    "trims the promise": StateMutant("P5", 20, instead(Acceptor, leaves_out(Pledged))),
-    "a command nobody proposed": StateMutant("P2", 10, LogSubject(), spawned=Embellishes),
-    "proposals are made once": StateMutant("P19", 20, LogSubject(), spawned=NeverAsksAgain),
-    "gaps stay": StateMutant("P19", 20, instead(Replica, NeverMissesAnything)),
+    "a lease without drift": StateMutant("one-lease", 30, with_drift(0), LEASES),
+    "a lease given back and kept": StateMutant(
+        "one-lease", 20, instead(Leader, KeepsTheLease), LEASES
+    ),
+    "reads after the lease": StateMutant(
+        "reads-are-fresh", 40, instead(Replica, ReadsOnAndOn), LEASES
+    ),
+    "reads what is there": StateMutant("reads-are-fresh", 10, instead(Replica, ReadsWhatItHas)),
+    "an age that is too low": StateMutant("reads-are-fresh", 10, instead(Replica, CallsItNew)),
+    "trims before it is durable": StateMutant(
+        "trimmed-is-durable", 20, instead(Replica, TrimsTooEarly)
+    ),
+    "ends a checkpoint early": StateMutant(
+        "trimmed-is-durable", 20, instead(Replica, EndsItsCheckpointEarly)
+    ),
+    "trims votes": StateMutant("trimmed-is-durable", 20, instead(Acceptor, leaves_out(Accept))),
+    "trims the promise": StateMutant("promises-kept", 20, instead(Acceptor, leaves_out(Pledged))),
+    "a command nobody proposed": StateMutant(
+        "chosen-was-proposed", 10, LogSubject(), spawned=Embellishes
+    ),
+    "proposals are made once": StateMutant(
+        "all-served-in-the-end", 20, LogSubject(), spawned=NeverAsksAgain
+    ),
+    "gaps stay": StateMutant("all-served-in-the-end", 20, instead(Replica, NeverMissesAnything)),
 }
 
 

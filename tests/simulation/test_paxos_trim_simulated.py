@@ -48,7 +48,7 @@ def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
     digests = {world.role_at(replica_of(name)).log.machine.digest() for name in names}
     ends = {world.role_at(replica_of(name)).log.next for name in names}
     if len(ends) == 1 and len(digests) > 1:
-        raise ViolationError("P4: replicas that applied as much differ")
+        raise ViolationError("slots-in-order: replicas that applied as much differ")
     marks.update(world.marks)
     for node in world.nodes.values():
         marks["longest"] = max(marks["longest"], sum(map(len, node.disk.durable)))

@@ -249,7 +249,7 @@ class CounterJudge:
     def _on_happened(self, happened: SlotOutcomes, time: int) -> None:
         first = self.slots.setdefault(happened.slot, happened)
         if first != happened:
-            raise ViolationError(f"P4: {first} and {happened}")
+            raise ViolationError(f"slots-in-order: {first} and {happened}")
         if not self.known or happened.slot > self.known[-1][1]:
             self.known.append((time, happened.slot))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.bakery.config import election_of, leader_of, proxy_of, status_of
+from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.effect import Effects
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.verification.simulation.bakery_judge_bounds import BoundsJudge
@@ -15,35 +16,16 @@ from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation_report import ViolationReport
 from fencelock.verification.simulation.world import World
 
-INVARIANTS = {
-    "B1": "an epoch has one seating",
-    "B2": "a majority knows a seating that serves",
-    "B3": "who merged knows every lease that lives",
-    "B4": "a leader heeds no epoch below its own",
-    "B5": "a leader has no votes for two tickets that conflict",
-    "B6": "an answer counts once, for who gave it",
-    "B7": "a quorum voted for what is granted, and trust has not run out",
-    "B8": "fences of a lock rise",
-    "B9": "nothing is granted that a client believes to hold",
-    "B10": "what was dropped stays dropped",
-    "B11": "a proxy answers a request once",
-    "B12": "the members change one at a time, when majorities before and after know it",
-    "B13": "a request keeps its mode, and a shared ticket does not overtake an exclusive one",
-    "B14": "the members know the longest lease",
-    "B15": "leaders that do not reach each other are replaced, once",
-}
-"""The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
-
 
 class BakeryJudge:
-    """Judges B1 to B13 one by one; see ``actors/bakery/README.md``.
+    """Judges the invariants of `bakery` one by one.
 
     It does not trust the counters of roles: it counts deliveries and messages itself. From tables
     and epoch states it reads only the present state.
 
     Args:
         world: where everything happens.
-        judged: the invariants to judge, by number, or None for all.
+        judged: the invariants to judge, by name, or None for all.
 
     """
 

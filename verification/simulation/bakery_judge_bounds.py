@@ -19,7 +19,9 @@ from fencelock.verification.simulation.world import World
 
 
 class BoundsJudge:
-    """Judges B14: whichever members promise the next epoch, they report a bound for each lease.
+    """Judges longest-lease-known.
+
+    Whichever members promise the next epoch, they report a bound for each lease.
 
     Args:
         world: with the disks of the members.
@@ -65,7 +67,7 @@ class BoundsJudge:
                 bound_ms, left_ms = bounds[epoch], (lease.until - self.world.time) // NS_PER_MS
                 if bound_ms is not None and left_ms > bound_ms:
                     self.violation_report(
-                        "B14",
+                        "longest-lease-known",
                         f"{what}: {lock!r} is held for {left_ms} ms more under fence {fence}, and "
                         f"some majority knows of {bound_ms} ms at most",
                     )
@@ -120,7 +122,9 @@ POLL_MS = 100
 
 
 class SeatsJudge:
-    """Judges B15, in runs without other faults: locks are granted though the leaders are deaf.
+    """Judges deaf-leaders-replaced, in runs without other faults.
+
+    Locks are granted though the leaders do not receive each other's messages.
 
     Args:
         world: in which users ask for locks all the time.
@@ -159,8 +163,12 @@ class SeatsJudge:
         if since < now < until:
             waited_ms = ms_between(Instant(max(since, self.granted_at)), Instant(now))
             if waited_ms > REPLACED_MS:
-                self.violation_report("B15", f"nothing was granted for {waited_ms} ms")
+                self.violation_report(
+                    "deaf-leaders-replaced", f"nothing was granted for {waited_ms} ms"
+                )
             begun = [epoch for epoch, at in self.epochs.items() if since < at]
             if len(begun) > EPOCHS_MAX:
-                self.violation_report("B15", f"the leaders were replaced again and again: {begun}")
+                self.violation_report(
+                    "deaf-leaders-replaced", f"the leaders were replaced again and again: {begun}"
+                )
         self.world.after(POLL_MS * NS_PER_MS, self._poll)

@@ -14,7 +14,7 @@ from fencelock.verification.simulation.world import World
 
 
 class DropsJudge:
-    """Judges B10 where tables are merged.
+    """Judges dropped-stays-dropped where tables are merged.
 
     Args:
         world: with the roles.
@@ -71,5 +71,6 @@ class DropsJudge:
             if any(ticket.request <= gone[epoch] for epoch in gone if epoch < ready_for):
                 told = f"request {ticket.request} of {ticket.who} at {ticket.lock!r}"
                 self.violation_report(
-                    "B10", f"{node} is ready to lead with {told}, which a quorum dropped"
+                    "dropped-stays-dropped",
+                    f"{node} is ready to lead with {told}, which a quorum dropped",
                 )

@@ -28,7 +28,10 @@ from fencelock.verification.simulation.world import World
 
 
 class ElectionJudge:
-    """Judges B1, B2, B4 and, for lives, B3, by messages and by the content of disks.
+    """Judges elections by messages and by the content of disks.
+
+    The invariants are one-seating-an-epoch, seating-known-by-majority, no-lower-epoch and, for
+    leaders that restart, merged-tables-complete.
 
     Args:
         world: with the roles and the disks.
@@ -133,18 +136,23 @@ class ElectionJudge:
         node, epoch = delivered.node, promised.epoch
         self.voted.setdefault(node, self.world.nodes[node].disk.journal_id)
         if self._is_another(node):
-            self.violation_report("B1", f"{node} promises epoch {epoch}, and has lost its journal")
+            self.violation_report(
+                "one-seating-an-epoch", f"{node} promises epoch {epoch}, and has lost its journal"
+            )
         role: Any = self.world.role_at(delivered.to)
         leaders = role.durable_promises.leaders if role.durable_promises.promised == epoch else ()
         before, chosen = self.kept.get(node, (0, ()))
         if epoch < before:
-            self.violation_report("B1", f"{node} promises epoch {epoch}, and had promised {before}")
+            self.violation_report(
+                "one-seating-an-epoch", f"{node} promises epoch {epoch}, and had promised {before}"
+            )
         # An installed seating was promised by a majority: another promise decides nothing.
         installed = role.durable_promises.seating
         decided = (installed.epoch, installed.leaders) == (epoch, leaders)
         if epoch == before and leaders != chosen and not decided:
             self.violation_report(
-                "B1", f"{node} promises {leaders} in {epoch}, and had promised {chosen}"
+                "one-seating-an-epoch",
+                f"{node} promises {leaders} in {epoch}, and had promised {chosen}",
             )
         self.given[node, boot, epoch] = leaders
         for lower in range(epoch - 1, -1, -1):
@@ -161,7 +169,9 @@ class ElectionJudge:
     def _seated(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
         known = self.seatings.setdefault(epoch, leaders)
         if known != leaders:
-            self.violation_report("B1", f"epoch {epoch} is led by {leaders}, and by {known}")
+            self.violation_report(
+                "one-seating-an-epoch", f"epoch {epoch} is led by {leaders}, and by {known}"
+            )
 
     def _serves(self, node: str, serve: Serve) -> None:
         self._seated(serve.epoch, serve.leaders)
@@ -173,7 +183,8 @@ class ElectionJudge:
             if len(know) < majority(len(group)):
                 told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
                 self.violation_report(
-                    "B2", f"{node} is let serve, with {told}, and only {know} know, durably"
+                    "seating-known-by-majority",
+                    f"{node} is let serve, with {told}, and only {know} know, durably",
                 )
 
     def electorate_of(self, epoch: int) -> Electorate:
@@ -195,7 +206,9 @@ class ElectionJudge:
         role: Any = self.world.role_at(leader_of(node))
         lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
         if role.epoch_state.serving and lives != [self.world.nodes[node].boot]:
-            self.violation_report("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
+            self.violation_report(
+                "merged-tables-complete", f"{node} serves in epoch {serve.epoch}, and lives anew"
+            )
 
     def _knows(self, seat: Member, wanted: tuple[int, int]) -> bool:
         """Return whether a voter knows an epoch with its bound, or a higher one, durably."""
@@ -216,7 +229,7 @@ class ElectionJudge:
         barred = self.exported.get((node, boot), 0)
         if epoch < barred:
             self.violation_report(
-                "B4", f"{node} says {what} in epoch {epoch}, its table went to {barred}"
+                "no-lower-epoch", f"{node} says {what} in epoch {epoch}, its table went to {barred}"
             )
 
     def may_be_trusted(self, epoch: int, trust_ms: int) -> bool:

@@ -54,7 +54,7 @@ class LeaseSpan:
 
 
 class LeasesJudge:
-    """Judges B3, B9 and B11.
+    """Judges merged-tables-complete, lease-outlives-belief and one-reply.
 
     Args:
         world: with roles and clocks.
@@ -95,7 +95,7 @@ class LeasesJudge:
                 self._end(effect.message.lock, effect.message.fence)
 
     def at_proxy(self, delivered: Delivery, effects: Effects) -> None:
-        """Check that a request is not answered with a fence that answered another (B11).
+        """Check that a request is not answered with a fence that answered another (one-reply).
 
         A request may get a higher fence later: its first answer was lost, and its lease over.
         """
@@ -109,7 +109,7 @@ class LeasesJudge:
             before = self.answers.get(key, 0)
             if said.fence < before:
                 self.violation_report(
-                    "B11", f"{delivered.to} says {said}, and fence {before} was said before"
+                    "one-reply", f"{delivered.to} says {said}, and fence {before} was said before"
                 )
             self.answers[key] = said.fence
 
@@ -190,7 +190,9 @@ class LeasesJudge:
                 continue
             if self.clocks_true and other.believed is not None and self.lives(other):
                 told = f"{other.client} believes in fence {fence}"
-                self.violation_report("B9", f"{delivered.node} grants {locked}, and {told}")
+                self.violation_report(
+                    "lease-outlives-belief", f"{delivered.node} grants {locked}, and {told}"
+                )
         since = self.heard.get((locked.lock, key), self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
@@ -206,7 +208,7 @@ class LeasesJudge:
             lease.until = max(lease.until, since + lease_ns * PER_MILLE // 1_000)
 
     def _merged(self, delivered: Delivery, merged: Merged) -> None:
-        """Check that a leader that becomes ready knows every older lease that lives (B3).
+        """Check that a leader that becomes ready knows every older lease that lives.
 
         It need not know grants that a quorum of the same epoch made meanwhile.
         """
@@ -221,5 +223,6 @@ class LeasesJudge:
                 if entry is None or entry.phase is not TicketPhase.HOLDING:
                     told = f"fence {fence} of {lease.key} at {lock!r}"
                     self.violation_report(
-                        "B3", f"{delivered.node} is ready for {merged}, without {told}"
+                        "merged-tables-complete",
+                        f"{delivered.node} is ready for {merged}, without {told}",
                     )

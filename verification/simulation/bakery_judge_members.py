@@ -14,7 +14,7 @@ Knows = Callable[[Member, tuple[int, int]], bool]
 
 
 class MembersJudge:
-    """Judges B12 by the electorates that beats and served epochs have.
+    """Judges one-change-at-a-time by the electorates that beats and served epochs have.
 
     Args:
         violation_report: receives the violations.
@@ -58,14 +58,16 @@ class MembersJudge:
         if electorate.former or self.in_force.get(number) == settled:
             return
         if number and self.in_force.setdefault(number, settled) != settled:
-            self.violation_report("B12", f"change {number} is {settled}, and another one")
+            self.violation_report(
+                "one-change-at-a-time", f"change {number} is {settled}, and another one"
+            )
         before = self.in_force.get(number - 1)
         groups = [electorate.members, *([before.members] if before is not None else [])]
         for group in groups if number else ():
             know = [seat.name for seat in group if self.knows(seat, (began, 0))]
             if len(know) < majority(len(group)):
                 self.violation_report(
-                    "B12",
+                    "one-change-at-a-time",
                     f"change {number} is in force in epoch {epoch}, and of {list(group)} only "
                     f"{know} know it, durably",
                 )
@@ -79,5 +81,6 @@ class MembersJudge:
         in_order = [self.numbers[one] for one in sorted(self.numbers)]
         if in_order != sorted(in_order):
             self.violation_report(
-                "B12", f"epoch {epoch} has the members of change {number}: {self.numbers}"
+                "one-change-at-a-time",
+                f"epoch {epoch} has the members of change {number}: {self.numbers}",
             )

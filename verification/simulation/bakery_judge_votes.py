@@ -66,7 +66,10 @@ class Life:
 
 @dataclass
 class TicketJudge:
-    """Judges B5, B6, B7, B8, B10 and B13.
+    """Judges tickets and their votes.
+
+    The invariants are no-conflicting-votes, answers-count-once, quorum-before-grant, fences-rise,
+    dropped-stays-dropped and modes-kept.
 
     Args:
         world: with the roles.
@@ -212,7 +215,9 @@ class TicketJudge:
 
     def _takes_up(self, node: str, life: Life, lock: str, key: RequestKey) -> None:
         if life.dropped.get((lock, key.who), 0) >= key.request:
-            self.violation_report("B10", f"{node} takes {key} for {lock!r} up, which it dropped")
+            self.violation_report(
+                "dropped-stays-dropped", f"{node} takes {key} for {lock!r} up, which it dropped"
+            )
 
     def _asks(self, node: str, life: Life, role: Any, add: AddTicket, now: Instant) -> None:
         """Judge a ticket's number, and the vote of its owner."""
@@ -226,14 +231,16 @@ class TicketJudge:
                 len(role.epoch_state.leaders)
             ):
                 self.violation_report(
-                    "B6", f"{node} draws {ticket.turn}, and only {list(known)} answered"
+                    "answers-count-once",
+                    f"{node} draws {ticket.turn}, and only {list(known)} answered",
                 )
         before = life.standing.get(ticket.lock, {}).pop(key, None)
         others = {leader.node for leader in role.epoch_state.leaders} - {node}
         if before is not None and before.fence != add.fence and before.until > now:
             if before.owner in others:
                 self.violation_report(
-                    "B5", f"{node} takes {before} of {key} at {ticket.lock!r} back"
+                    "no-conflicting-votes",
+                    f"{node} takes {before} of {key} at {ticket.lock!r} back",
                 )
         elif before is not None:
             life.standing[ticket.lock][key] = before
@@ -248,13 +255,16 @@ class TicketJudge:
         before = stands.get(key)
         shared = (lock, key) in self.shared
         if shared != add.ticket.shared:
-            self.violation_report("B13", f"{node} votes for {add}, which was sent with {shared=}")
+            self.violation_report(
+                "modes-kept", f"{node} votes for {add}, which was sent with {shared=}"
+            )
         if shared and not add.taken and (before is None or before.fence != add.fence):
             self._passes_nobody(node, role, add, now)
         for other, vote in stands.items():
             if other != key and vote.until > now and not add.taken and not (shared and vote.shared):
                 self.violation_report(
-                    "B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands"
+                    "no-conflicting-votes",
+                    f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands",
                 )
         until = later(now, add.ticket.lease_ms)
         if before is not None and before.fence == add.fence:
@@ -267,7 +277,9 @@ class TicketJudge:
             waits = entry.phase is TicketPhase.WAITING and not entry.is_over(now)
             ahead = entry.ticket.turn < add.ticket.turn
             if waits and ahead and (entry.ticket.lock, entry.key) not in self.shared:
-                self.violation_report("B13", f"{node} votes for {add} while {entry.ticket} waits")
+                self.violation_report(
+                    "modes-kept", f"{node} votes for {add} while {entry.ticket} waits"
+                )
 
     def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
         """Record a renewal: if it arrives before the request for a vote, it is the vote."""
@@ -295,22 +307,27 @@ class TicketJudge:
         entry = role.tickets.get(lock, key)
         attempt = role.attempts.timers.find(lock, locked.who, locked.request)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
-            self.violation_report("B7", f"{node} grants {locked}, and votes for it no more itself")
+            self.violation_report(
+                "quorum-before-grant", f"{node} grants {locked}, and votes for it no more itself"
+            )
             return
         votes = life.votes.get((lock, key, entry.round), {})
         counted = [name for name in attempt.votes if name != node and name not in votes]
         if counted:
             self.violation_report(
-                "B6", f"{node} grants {locked} with votes of {counted}, who gave none"
+                "answers-count-once",
+                f"{node} grants {locked} with votes of {counted}, who gave none",
             )
         if 1 + len(votes) < quorum(len(epoch_state.leaders)):
             self.violation_report(
-                "B7", f"{node} grants {locked} with the votes of {list(votes)} only"
+                "quorum-before-grant",
+                f"{node} grants {locked} with the votes of {list(votes)} only",
             )
         trust_ms = BAKERY_TIMING.trust_ms + SLACK_MS
         if self.clocks_true and not self.election.may_be_trusted(epoch_state.epoch, trust_ms):
             self.violation_report(
-                "B7", f"{node} grants {locked} in epoch {epoch_state.epoch}, which is over"
+                "quorum-before-grant",
+                f"{node} grants {locked} in epoch {epoch_state.epoch}, which is over",
             )
         self._judge_fence(node, locked, key)
 
@@ -318,10 +335,12 @@ class TicketJudge:
         known = self.fences.setdefault(locked.lock, {})
         before = known.setdefault(locked.fence, key)
         if before != key:
-            self.violation_report("B8", f"{node} grants {locked}, a fence that {before} had")
+            self.violation_report(
+                "fences-rise", f"{node} grants {locked}, a fence that {before} had"
+            )
         shared = (locked.lock, key) in self.shared
         highest = (self.written if shared else self.highest).get(locked.lock, 0)
         if locked.fence < highest and len(known) > 1 and before is key:
-            self.violation_report("B8", f"{node} grants {locked} after fence {highest}")
+            self.violation_report("fences-rise", f"{node} grants {locked} after fence {highest}")
         for known_fences in (self.highest, self.written)[: 1 + (not shared)]:
             known_fences[locked.lock] = max(known_fences.get(locked.lock, 0), locked.fence)

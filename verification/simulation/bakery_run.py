@@ -96,7 +96,7 @@ def run_bakery_seed(
         plan: the plan to run; drawn from the seed if None.
         blows: the strikes at leaders; drawn from the seed if there are none.
         change: changes the roles of members, for example to plant a bug.
-        judged: the invariants of `bakery` to judge, by number, or None for all. Exclusion, fences
+        judged: the invariants of `bakery` to judge, by name, or None for all. Exclusion, fences
             and progress are judged always.
         workload: the kind of users, and their judge.
 

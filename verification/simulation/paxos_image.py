@@ -164,7 +164,9 @@ class Choices:
             vote.ballot, (vote.batch, {})
         )
         if batch != vote.batch:
-            self.violation_report("P3", f"{vote} at {node}, but {batch} at {list(nodes)}")
+            self.violation_report(
+                "one-batch-a-ballot", f"{vote} at {node}, but {batch} at {list(nodes)}"
+            )
         nodes[node] = None
         if self.electorates.at(vote.slot).is_majority(nodes):
             self._choose(vote.slot, batch, vote.ballot)
@@ -174,14 +176,16 @@ class Choices:
         before = self.chosen.setdefault(slot, batch)
         self.electorates.follow(self.chosen)
         if before != batch:
-            self.violation_report("P1", f"slot {slot} has {before}, and at {ballot} {batch}")
+            self.violation_report(
+                "one-batch-a-slot", f"slot {slot} has {before}, and at {ballot} {batch}"
+            )
         strange = [
             command
             for command in batch.commands
             if command not in self.commands and not command.startswith(CHANGE)
         ]
         if strange:
-            self.violation_report("P2", f"slot {slot} has {strange}")
+            self.violation_report("chosen-was-proposed", f"slot {slot} has {strange}")
 
     def accepted(self, node: Voter, slot: int, ballot: Ballot) -> bool:
         """Return whether that vote was durable at any time."""

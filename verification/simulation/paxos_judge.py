@@ -20,6 +20,7 @@ from fencelock.actors.paxos.event import (
     SlotOutcomes,
     SteppedDown,
 )
+from fencelock.actors.paxos.invariants import INVARIANTS as LOG_INVARIANTS
 from fencelock.actors.paxos.message import Promise, Propose
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.node.lock_machine import read_command
@@ -38,30 +39,7 @@ from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation_report import ViolationReport
 
 INVARIANTS = {
-    "P1": "one batch is chosen for a slot",
-    "P2": "what is chosen was proposed",
-    "P3": "a ballot has one batch for a slot",
-    "P4": "a ballot is led by one life of one node",
-    "P5": "a promise is kept, over restarts too",
-    "P6": "nothing is accepted below the promise",
-    "P7": "a promise reports all votes",
-    "P8": "the vote of the highest ballot is proposed",
-    "P9": "what is said is durable",
-    "P10": "a majority of distinct members counts",
-    "P11": "what is decided was chosen, and stays",
-    "P12": "all apply the same, without a gap",
-    "P13": "a request takes effect once, and has one answer",
-    "P14": "a read sees what was acknowledged before it",
-    "P15": "one node has the lease",
-    "P16": "what is trimmed is in a durable snapshot",
-    "P17": "a change follows a decided slot of its leader, when no other change is in flight",
-    "P18": "a node has caught up when it becomes a member",
-    "P19": "once the faults end, everybody is answered and replicas are equal",
-    "I3": "a journal that was lost, or is an old copy, does not vote",
-    "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
-    "P21": "a node votes only on the slots that its journal decides",
-    "P22": "a leader by itself replaces members that do not answer it, while a majority does",
-    "S1": "a session lives as long as its client may believe",
+    **LOG_INVARIANTS,
     "L1": "a lock has one owner",
     "L2": "fences rise",
     "L3": "an owner enters again under the same fence, within its limit",
@@ -70,7 +48,7 @@ INVARIANTS = {
     "L6": "a release needs the owner and the fence",
     "L7": "a request takes effect once",
 }
-"""The judged invariants, by the numbers of the design; S1 and the Ls are of the log's machine."""
+"""The judged invariants: those of the log, and those of its table of locks."""
 
 
 class Belief(NamedTuple):
@@ -82,7 +60,7 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20 to P22, S1.
+    """Sees every event of a run, every record, every frame. Judges all `INVARIANTS`.
 
     It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
@@ -91,7 +69,7 @@ class LogJudge:
         members: all nodes that may ever vote.
         plan: the run.
         twin: an empty machine like those of the members.
-        judged: the invariants to judge, by number, or None for all.
+        judged: the invariants to judge, by name, or None for all.
         wrong: members whose machine has a bug; their states and reports are not judged.
 
     """
@@ -239,5 +217,5 @@ class LogJudge:
             left = belief.until - other.now()
             if other is not node and other.boot == belief.boot and left > 0:
                 self.violation_report(
-                    "P15", f"{leased} at {node.name}, and {name} believes for {left} ns"
+                    "one-lease", f"{leased} at {node.name}, and {name} believes for {left} ns"
                 )

@@ -11,7 +11,7 @@ from fencelock.verification.simulation.violation_report import ViolationReport
 
 
 class DivergenceJudge:
-    """Judges P20.
+    """Judges only-diverged-quarantined.
 
     Args:
         state: knows the correct state of every member.
@@ -33,11 +33,14 @@ class DivergenceJudge:
         if mark == "paxos.diverged":
             if node not in unlike:
                 self.violation_report(
-                    "P20", f"{node} quarantines itself, its state is what it should be"
+                    "only-diverged-quarantined",
+                    f"{node} quarantines itself, its state is what it should be",
                 )
             self.quarantined.add(node)
         elif mark in ("paxos.other_diverged", "paxos.divergence_undecided") and not unlike:
-            self.violation_report("P20", f"{node} says that states differ, none does ({mark})")
+            self.violation_report(
+                "only-diverged-quarantined", f"{node} says that states differ, none does ({mark})"
+            )
 
     def isolates(self, node: str) -> None:
         """Record that ``node`` ends its roles; their messages of this turn still leave.
@@ -56,4 +59,6 @@ class DivergenceJudge:
             return
         self.ending[node] -= 1
         if self.ending[node] < 0:
-            self.violation_report("P20", f"{node} is quarantined, and {senders[0]} still sends")
+            self.violation_report(
+                "only-diverged-quarantined", f"{node} is quarantined, and {senders[0]} still sends"
+            )

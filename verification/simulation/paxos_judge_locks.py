@@ -166,7 +166,7 @@ class LogLocksJudge:
 
 
 class SessionJudge:
-    """Judges S1 for the sessions of clients: none expires while its client may rely on it.
+    """Judges session-outlives-trust: no session expires while its client may rely on it.
 
     Args:
         violation_report: receives the violations.
@@ -194,4 +194,6 @@ class SessionJudge:
         assigned, until = self.view.relied_on(client) or ("", 0)
         left = until - self.view.now(client)
         if left > ROUNDING_NS and assigned == session:
-            self.violation_report("S1", f"{node} ends {session}, which lives for {left} ns")
+            self.violation_report(
+                "session-outlives-trust", f"{node} ends {session}, which lives for {left} ns"
+            )

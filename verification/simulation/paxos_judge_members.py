@@ -22,7 +22,7 @@ UNREGISTERED = Observe("paxos.unregistered_vote")
 
 @dataclass(eq=False)
 class TargetJudge:
-    """Judges P22 by the messages that leaders receive, if the plan has no operator."""
+    """Judges only-silent-replaced by the messages to leaders, if the plan has no operator."""
 
     plan: LogPlan
     electorates: Electorates
@@ -66,8 +66,10 @@ class TargetJudge:
             silent = time - self.heard.get((node, gone), -self.plan.chaos_ms * NS_PER_MS)
             if silent * quick < (self.plan.replace_after_ms - 1) * NS_PER_MS * PPM:
                 told = f"{node} removes {gone}, which it heard {silent // NS_PER_MS} ms ago"
-                self.violation_report("P22", told)
+                self.violation_report("only-silent-replaced", told)
         recent = time - HEARD_MS * NS_PER_MS * PPM // slow - NS_PER_MS
         there = {one for one in new if one == node or self.heard.get((node, one), recent) > recent}
         if 2 * len(there) <= len(new):
-            self.violation_report("P22", f"{node} hears {sorted(there)} of {sorted(new)}")
+            self.violation_report(
+                "only-silent-replaced", f"{node} hears {sorted(there)} of {sorted(new)}"
+            )

@@ -28,7 +28,7 @@ MAX_TIME = 1 << 62
 
 
 class StateJudge:
-    """Judges P12 to P14 and S1. It applies the chosen batches to its own machine.
+    """Judges states, outcomes and reads: it applies the chosen batches to its own machine.
 
     Args:
         choices: the chosen batches.
@@ -99,7 +99,9 @@ class StateJudge:
         if not self._follow(node, slot):
             return
         if slot < self.applied[node]:
-            self.violation_report("P12", f"{node} goes back from {self.applied[node]} to {slot}")
+            self.violation_report(
+                "slots-in-order", f"{node} goes back from {self.applied[node]} to {slot}"
+            )
         self.applied[node] = slot
         self.best[node] = max(slot, self.best.get(node, 0))
         if self.machines[node].digest() == self.digests[slot]:
@@ -107,7 +109,7 @@ class StateJudge:
         self.unlike.add(node)
         if node not in self.wrong:
             self.violation_report(
-                "P12", f"{node} is unlike the others after all slots before {slot}"
+                "slots-in-order", f"{node} is unlike the others after all slots before {slot}"
             )
 
     def _follow(self, node: str, slot: int) -> bool:
@@ -116,7 +118,7 @@ class StateJudge:
             batch = self.choices.chosen.get(len(self.digests) - 1)
             if batch is None:
                 self.violation_report(
-                    "P12", f"{node} applied all before {slot}, not all are chosen"
+                    "slots-in-order", f"{node} applied all before {slot}, not all are chosen"
                 )
                 return False
             outcomes: list[Message] = []
@@ -150,7 +152,7 @@ class StateJudge:
         self.tells(node, told.outcomes, time)
         right = self._follow(node, told.slot + 1) and self.outcomes[told.slot]
         if right is not False and right != told.outcomes and node not in self.wrong:
-            self.violation_report("P12", f"{node} says {told}, not {right}")
+            self.violation_report("slots-in-order", f"{node} says {told}, not {right}")
 
     def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
         """Judge outcomes that a replica sends."""
@@ -165,13 +167,13 @@ class StateJudge:
     def _judge_answer(self, node: str, told: Appended) -> None:
         key = (told.client, told.number)
         if key not in self.asked_at:
-            self.violation_report("P2", f"{node} says {told}, nobody asked")
+            self.violation_report("chosen-was-proposed", f"{node} says {told}, nobody asked")
         before = self.answers.setdefault(key, told)
         if before != told:
-            self.violation_report("P13", f"{node} says {told}, said was {before}")
+            self.violation_report("one-outcome", f"{node} says {told}, said was {before}")
         maker = self.entries.setdefault(told.position, key)
         if maker != key:
-            self.violation_report("P13", f"{node} says {told}, the entry is of {maker}")
+            self.violation_report("one-outcome", f"{node} says {told}, the entry is of {maker}")
 
     def _judge_end(self, node: str, expired: SessionDropped, time: int) -> None:
         beliefs = self.beliefs.get(expired.client, [])
@@ -179,7 +181,9 @@ class StateJudge:
         until = beliefs[before - 1][1] if before else 0
         if time < until - ROUNDING_NS:
             early = (until - time) // NS_PER_MS
-            self.violation_report("S1", f"{node} says {expired}, {early} ms before it may")
+            self.violation_report(
+                "session-outlives-trust", f"{node} says {expired}, {early} ms before it may"
+            )
 
     def answered(self, told: Appended, time: int) -> None:
         """Record that a client received its outcome: it may believe, and others must see."""
@@ -208,10 +212,10 @@ class StateJudge:
             least = self._heard_at(time - age - ROUNDING_NS)
         if peeked.position < least:
             self.violation_report(
-                "P14", f"{reader} reads {peeked.position}, acknowledged was {least}"
+                "reads-are-fresh", f"{reader} reads {peeked.position}, acknowledged was {least}"
             )
         if self.chains[peeked.position : peeked.position + 1] not in ([peeked.chain], []):
-            self.violation_report("P12", f"{reader} reads {peeked}, which never was")
+            self.violation_report("slots-in-order", f"{reader} reads {peeked}, which never was")
 
     def has_read(self, peeked: OrderRead, time: int) -> None:
         """Record that a reader received an answer: others must see its entries from now on."""

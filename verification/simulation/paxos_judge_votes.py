@@ -51,7 +51,7 @@ class VotesReported:
 
 
 class AcceptorJudge:
-    """Judges P1 to P10 and P16 by durable records and departing messages.
+    """Judges ballots and votes by durable records and departing messages.
 
     Args:
         choices: the votes that were durable.
@@ -125,7 +125,8 @@ class AcceptorJudge:
                 kept = not self._is_silenced(node)
                 if record.ballot < image.promised and kept and not alone:
                     self.violation_report(
-                        "P6", f"{node} promised {image.promised} and wrote {record}"
+                        "no-vote-below-promise",
+                        f"{node} promised {image.promised} and wrote {record}",
                     )
                 if kept:  # A member that lost its journal casts no vote.
                     self.choices.accept(
@@ -140,12 +141,17 @@ class AcceptorJudge:
             gone = [slot for slot in image.votes if slot not in left.votes]
             if any(slot >= image.covered for slot in gone):
                 self.violation_report(
-                    "P16", f"{node} trims {gone}, what is durable ends at {image.covered}"
+                    "trimmed-is-durable",
+                    f"{node} trims {gone}, what is durable ends at {image.covered}",
                 )
             if left.promised < image.promised and not self._is_silenced(node):
-                self.violation_report("P5", f"{node} promised {image.promised}, and trims that")
+                self.violation_report(
+                    "promises-kept", f"{node} promised {image.promised}, and trims that"
+                )
         if role == "leader" and left.led < image.led:
-            self.violation_report("P4", f"{node} led round {image.led}, and trims that")
+            self.violation_report(
+                "one-life-a-ballot", f"{node} led round {image.led}, and trims that"
+            )
 
     def kept(self, node: str, role: str, records: Sequence[Message]) -> None:
         """Judge the end of a checkpoint: what is left must cover all that was covered."""
@@ -154,7 +160,8 @@ class AcceptorJudge:
             left.cover(record)
         if role == "replica" and left.covered < image.covered:
             self.violation_report(
-                "P16", f"{node} covered the slots before {image.covered}, now {left.covered}"
+                "trimmed-is-durable",
+                f"{node} covered the slots before {image.covered}, now {left.covered}",
             )
 
     def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
@@ -171,7 +178,7 @@ class AcceptorJudge:
         """Judge an answer of an acceptor when its role returns it: promises rise in that order."""
         if message.ballot < self.emitted[node]:
             self.violation_report(
-                "P5", f"{node} spoke of {self.emitted[node]}, and now says {message}"
+                "promises-kept", f"{node} spoke of {self.emitted[node]}, and now says {message}"
             )
         self.emitted[node] = max(self.emitted[node], message.ballot)
 
@@ -182,7 +189,9 @@ class AcceptorJudge:
         their order.
         """
         if isinstance(message, Led | Followed) and self._is_silenced(node):
-            self.violation_report("I3", f"no group counts {self.voter(node)}, yet {message}")
+            self.violation_report(
+                "lost-journals-do-not-vote", f"no group counts {self.voter(node)}, yet {message}"
+            )
         if isinstance(message, Led):
             self._judge_led(node, boot, message)
         elif isinstance(message, Followed) and role_of(sender) == "acceptor":
@@ -192,10 +201,13 @@ class AcceptorJudge:
         ballot = message.ballot
         life = self.led.setdefault(ballot, (node, boot))
         if life != (node, boot) or node_of(ballot.leader) != node:
-            self.violation_report("P4", f"{ballot} is led by life {boot:x} of {node} and by {life}")
+            self.violation_report(
+                "one-life-a-ballot", f"{ballot} is led by life {boot:x} of {node} and by {life}"
+            )
         if self.images[node].led < ballot.round:
             self.violation_report(
-                "P9", f"{node} leads {ballot}, on its disk is {self.images[node].led}"
+                "durable-before-sent",
+                f"{node} leads {ballot}, on its disk is {self.images[node].led}",
             )
         if isinstance(message, Accept) and (message.slot, ballot) not in self.proposed:
             self.proposed.add((message.slot, ballot))
@@ -210,13 +222,17 @@ class AcceptorJudge:
         found = accept.slot <= self._last_found(accept.ballot)
         for slot in (first, accept.slot if found else min(accept.slot, first + WINDOW - 1)):
             if not self.choices.electorates.at(slot).is_majority(told):
-                self.violation_report("P10", f"{told} promised {accept.ballot}, yet {accept}")
+                self.violation_report(
+                    "distinct-majority", f"{told} promised {accept.ballot}, yet {accept}"
+                )
         self._judge_choice(accept)
         if change_in(accept.batch) is not None:
             self._judge_change(accept)
         for batch in self.choices.may_win(accept.slot, accept.ballot, self._promised):
             if batch != accept.batch:
-                self.violation_report("P1", f"{batch} may still be chosen, yet {accept}")
+                self.violation_report(
+                    "one-batch-a-slot", f"{batch} may still be chosen, yet {accept}"
+                )
 
     def _last_found(self, ballot: Ballot) -> int:
         """Return the last slot for which phase one of ``ballot`` found a vote."""
@@ -230,23 +246,28 @@ class AcceptorJudge:
             return
         slot, electorates = accept.slot, self.choices.electorates
         if accept.ballot not in self.choices.decided_by:
-            self.violation_report("P17", f"nothing is decided under its ballot, yet {accept}")
+            self.violation_report(
+                "one-change-at-a-time", f"nothing is decided under its ballot, yet {accept}"
+            )
         newest = self._newest_for(accept.ballot)
         if newest.first > slot or electorates.next <= slot - WINDOW:
-            self.violation_report("P17", f"{newest} is not in force, yet {accept}")
+            self.violation_report("one-change-at-a-time", f"{newest} is not in force, yet {accept}")
         for earlier in range(slot - WINDOW + 1, slot):
             of_slot = self.choices.votes.get(earlier, {}).get(accept.ballot)
             chosen = self.choices.chosen.get(earlier)
             batch = of_slot[0] if of_slot is not None else chosen
             if batch is not None and change_in(batch) is not None:
-                self.violation_report("P17", f"slot {earlier} has a change, yet {accept}")
+                self.violation_report(
+                    "one-change-at-a-time", f"slot {earlier} has a change, yet {accept}"
+                )
         change = change_in(accept.batch)
         assert change is not None
         known = {voter.member for voter in newest.voters}
         for joiner in [name for name in change.names if name not in known]:
             if self.applied(joiner) < slot - JOIN_SLOTS - WINDOW:
                 self.violation_report(
-                    "P18", f"{joiner} has applied {self.applied(joiner)}, yet {accept}"
+                    "joiners-caught-up",
+                    f"{joiner} has applied {self.applied(joiner)}, yet {accept}",
                 )
 
     def _newest_for(self, ballot: Ballot) -> Electorate:
@@ -276,7 +297,8 @@ class AcceptorJudge:
         if any(one.floor > accept.slot for one in told):
             if self.choices.chosen.get(accept.slot) != accept.batch:
                 self.violation_report(
-                    "P8", f"slot {accept.slot} was reported as decided, yet {accept}"
+                    "highest-vote-proposed",
+                    f"slot {accept.slot} was reported as decided, yet {accept}",
                 )
             return
         votes = [one.votes.get(accept.slot) for one in told]
@@ -286,7 +308,7 @@ class AcceptorJudge:
         # Members that came after the leader was elected have promised nothing to it.
         asked = electorate.number == 0 or accept.slot <= self._last_found(accept.ballot)
         if backing <= len(electorate.voters) // 2 and asked:
-            self.violation_report("P8", f"of {votes} {accept} was made")
+            self.violation_report("highest-vote-proposed", f"of {votes} {accept} was made")
 
     def _promised(self, voter: Voter) -> Ballot:
         lost = voter in self.silenced or self.voter(voter.member) != voter
@@ -296,19 +318,25 @@ class AcceptorJudge:
         ballot = message.ballot
         if ballot < self.said[node] and not local:
             self.violation_report(
-                "P5", f"{node} spoke of {self.said[node]}, and now says {message}"
+                "promises-kept", f"{node} spoke of {self.said[node]}, and now says {message}"
             )
         self.fresh[node] = max(self.fresh[node], ballot)
         image = self.images[node]
         if image.promised < ballot:
-            self.violation_report("P9", f"{node} says {message}, on its disk is {image.promised}")
+            self.violation_report(
+                "durable-before-sent", f"{node} says {message}, on its disk is {image.promised}"
+            )
         match message:
             case Accepted() if not self.choices.accepted(self.voter(node), message.slot, ballot):
-                self.violation_report("P9", f"{node} says {message}, which is not on its disk")
+                self.violation_report(
+                    "durable-before-sent", f"{node} says {message}, which is not on its disk"
+                )
             case Accepted() if (
                 self.voter(node) not in self.choices.electorates.at(message.slot).voters
             ):
-                self.violation_report("P21", f"{node} is no member, and says {message}")
+                self.violation_report(
+                    "only-members-vote", f"{node} is no member, and says {message}"
+                )
             case Promise():
                 self.promisers.setdefault((node, ballot), self.voter(node))
                 self._judge_report(node, message)
@@ -321,10 +349,14 @@ class AcceptorJudge:
         for slot, vote in self.images[node].votes.items():
             inside = promise.first <= slot and (promise.more is None or slot < promise.more)
             if inside and vote.ballot < promise.ballot and told.get(slot) != vote:
-                self.violation_report("P7", f"{node} has {vote}, and says {promise}")
+                self.violation_report(
+                    "promises-report-votes", f"{node} has {vote}, and says {promise}"
+                )
         skipped = range(promise.asked, promise.first)
         if any(slot not in self.choices.chosen for slot in skipped):
-            self.violation_report("P7", f"{node} leaves out {skipped} of {promise}")
+            self.violation_report(
+                "promises-report-votes", f"{node} leaves out {skipped} of {promise}"
+            )
 
     def reported(self, acceptor: Address, promise: Promise) -> None:
         """Record that a promise reached its scout."""
@@ -343,7 +375,7 @@ class AcceptorJudge:
         for slot, batch in slots:
             chosen = self.choices.chosen.get(slot)
             if chosen != batch:
-                number = "P10" if counted and chosen is None else "P11"
+                number = "distinct-majority" if counted and chosen is None else "decisions-stay"
                 self.violation_report(
                     number, f"{node} takes slot {slot} as {batch}, chosen is {chosen}"
                 )

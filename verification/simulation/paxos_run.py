@@ -80,7 +80,7 @@ def run_log_seed(
         seed: fixes everything.
         plan: the plan to run; drawn from the seed if None.
         subject: the subject to judge.
-        judged: the invariants to judge, by number, or None for all.
+        judged: the invariants to judge, by name, or None for all.
 
     """
     run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)
@@ -261,7 +261,7 @@ class _LogRun:
         while left():
             if self.world.time >= end:
                 told = f"{most_ms} ms after all faults ended, {what}: {left()}"
-                self.judge.violation_report("P19", told)
+                self.judge.violation_report("all-served-in-the-end", told)
                 return
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
 

@@ -11,8 +11,8 @@ class ViolationReport:
     """Raises a violation, if its invariant is judged in this run.
 
     Args:
-        invariants: the invariants, in words, by number.
-        judged: the invariants to judge, by number, or None for all. Leaving some out shows what the
+        invariants: the meaning of each invariant, by its name.
+        judged: the invariants to judge, by name, or None for all. Leaving some out shows what the
             others detect by themselves.
 
     """
@@ -22,12 +22,13 @@ class ViolationReport:
         self.invariants = invariants
         self.judged = judged
 
-    def __call__(self, number: str, told: str) -> None:
-        """Report that the invariant ``number`` is broken.
+    def __call__(self, name: str, told: str) -> None:
+        """Report that the invariant ``name`` is broken.
 
         Raises:
             ViolationError: the invariant is judged.
 
         """
-        if self.judged is None or number in self.judged:
-            raise ViolationError(f"{number}, {self.invariants[number]}: {told}")
+        assert name in self.invariants, name
+        if self.judged is None or name in self.judged:
+            raise ViolationError(f"{name}, {self.invariants[name]}: {told}")

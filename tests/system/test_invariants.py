@@ -1,0 +1,45 @@
+"""Each invariant of a protocol has a judge that reports it, and a planted bug that breaks it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+from support.paths import ROOT, TESTS
+
+from fencelock.actors.bakery import invariants as bakery
+from fencelock.actors.paxos import invariants as paxos
+
+PROTOCOLS = {"paxos": paxos.INVARIANTS, "bakery": bakery.INVARIANTS}
+REPORTED = re.compile(r'violation_report\(\s*"([a-z-]+)"')
+NAME = re.compile(r"\b[a-z]+(?:-[a-z]+)+\b")
+
+
+@pytest.mark.parametrize(("protocol", "invariants"), PROTOCOLS.items())
+def test_judges_report_each_invariant_and_no_other(
+    protocol: str, invariants: Mapping[str, str]
+) -> None:
+    files = sorted((ROOT / "verification" / "simulation").glob(f"{protocol}_*.py"))
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert set(REPORTED.findall(text)) - set(invariants) == set()
+    assert set(invariants) - set(NAME.findall(text)) == set()
+
+
+@pytest.mark.parametrize(("protocol", "invariants"), PROTOCOLS.items())
+def test_a_planted_bug_breaks_each_invariant(protocol: str, invariants: Mapping[str, str]) -> None:
+    files = [*TESTS.rglob(f"test_{protocol}*.py"), *TESTS.rglob("test_host_mutants.py")]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert set(invariants) - set(NAME.findall(text)) == set()
+
+
+def test_no_comment_cites_a_number_that_needs_a_legend() -> None:
+    label = re.compile(r"(?:# |\()[BCHIMPS]\d{1,2}\b(?!-)")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("paxos", "bakery", "lamport", "central", "session")
+        for file in sorted((ROOT / "actors" / folder).glob("*.py"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if label.search(line)
+    ]
+    assert found == []
