@@ -1,6 +1,70 @@
-"""The election coordinator of a node: it promises epochs and, if it is the first, proposes leaders.
+"""The coordinator of a node: its member's promises of epochs, and the election of leaders.
 
-Its parts are one attempt to seat leaders, the bound of leases, and pauses between rivals.
+Up to three leaders serve at a time, as the *seating* of an *epoch*. Every member has a coordinator.
+All of them keep promises; the one on the smallest connected voter also proposes. Several may
+propose at once, if members see each other differently: epochs order their proposals, as ballots do
+in Paxos, and the highest that a majority promised wins.
+
+What moves
+----------
+
+One proposal (`Election`) is under way at a coordinator, or none::
+
+    phase      waits for                                  left for
+    PROPOSING  a quorum of the electorate that promised   MERGING, if enough former leaders are here
+                                                          WAITING, if too few are
+    WAITING    the time at which every lease has ended,   MERGING; with empty tables, if that time
+               or for former leaders that come back       came first
+    MERGING    a quorum of the new leaders that have      none: the seating is installed, durably,
+               every lease that may live (Merged)         and beats carry it to all members
+
+It is given up when a higher epoch is promised here (`Outbid`), when a seating above the one that it
+follows is known, when it takes too long, or when this node does not vote any more.
+
+1. The coordinator sees that a seat is free, or its leader lost, or that leaders do not reach each
+   other. It sends `Propose` to all members, with a higher epoch. Leaders that still run in the same
+   life stay, and one seat changes in an epoch; `leader_selection.py` has the choice.
+2. Each member promises an epoch once, durably, and nothing lower after it (one-seating-an-epoch).
+   With the promise it reports the highest seating that it knows to be installed, and the bounds of
+   leases that leaders stated.
+3. The highest seating that a quorum reports is the *former* one: no later one has served, or ever
+   will below this epoch. The coordinator sends `Lead` to the proposed leaders, and they fetch the
+   tables of the former ones (`state_transfer.py`). A former leader accepts no lower epoch from then
+   on. With the tables of two of three they know everything that any quorum agreed
+   (merged-tables-complete).
+4. Once a quorum of the new leaders has merged, the coordinator installs the seating, durably. A
+   leader serves once the beats of a majority show that these members know the seating and promised
+   nothing higher (seating-known-by-majority). So the next proposal finds it: two majorities share a
+   member, also while members change (`electorate.py`).
+
+When too many leaders are lost
+------------------------------
+
+With one former leader of three, a hold that the other two voted for may be missing. Nobody can
+tell, so nobody may be granted a lock until every lease has ended. A leader grants only while a
+majority obeys it: their answers to its beats are no older than `TRUST_MS_MAX`, and they had
+promised nothing higher. With its promise each member reports for how long it has not obeyed the
+former leaders. And a leader votes for no lease beyond the *bound* that it stated to the members
+before (longest-lease-known, `max_lease.py`). So the coordinator waits for `TRUST_MS_MAX` and the
+longest bound, counted from the last time at which one of the members that promised obeyed them,
+with the drift of two clocks given away (`Election.left_ms`). Then ``Lead.empty`` tells the new
+leaders to begin with empty tables. Members and clients see the seconds left.
+
+Duels
+-----
+
+Two coordinators that are not connected with each other may replace each other's leaders for ever. A
+coordinator that is not connected with all leaders pauses before it proposes, longer with each try,
+up to 2.4 s (`duel_backoff.py`). One that has just joined a majority waits for a moment, since there
+may be a leader that it has not seen yet. One that reaches no quorum leaves coordinating to the next
+voter.
+
+Epochs
+------
+
+An epoch is at most one for each second since the group was founded, and 65,536 more (`EpochLimit`
+in `epochs.py`). A message with a higher one is refused and counted, so nobody can use the epochs
+up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,85 @@
-"""The tickets that one leader owns: their steps, deadlines, and answers to proxies. Pure."""
+"""The tickets that one leader owns: their steps, deadlines, and answers to proxies. Pure.
+
+A request of a client becomes a *ticket* at the leader that its proxy chose, the *owner*. Tickets of
+a lock are served in the order of their *turns* (number, leader, serial), as in a bakery; but a lock
+is granted by votes, and the numbers only say who asks for votes first. Every leader has a table of
+all tickets that it knows (`table.py`), and two of three leaders (a *quorum*) decide each step.
+
+What moves
+----------
+
+::
+
+    step      waits for                       left for
+    ENTERING  a quorum that knows that the    VOTING, or WAITING if another ticket is ahead here
+              ticket enters (MaxTicket)
+    WAITING   its turn; tried again when a    VOTING
+              ticket ahead ends, and every
+              REFRESH_MS
+    VOTING    a quorum of votes (Collected)   HELD, once a quorum voted in this round
+                                              WAITING, if so many refused that none can vote (Yield)
+    HELD      its release (DropTicket)        gone; at the end of its duration the holder is warned,
+                                              after its grace the lease ends and the hold with it
+
+Every step but HELD ends when the wait times out, its proxy is silent for `PROXY_SILENT_MS`, or the
+client drops the request. In a new epoch the same steps go on with the new leaders (`resume`), and
+tickets whose owner leads no more are adopted (`adopt`).
+
+::
+
+    here                         the essay's step                  messages
+    draw a number above all      LOCKENTERING, GETMAXTICKET        Entering -> MaxTicket
+    that a quorum knows
+    ask for votes in a round     ADDTICKET, LOCKEXITING, ACTIVATE  AddTicket -> Collected
+    grant, to the proxy          LOCKED                            Locked
+    drop                         DROPTICKET, UNLOCKED              DropTicket -> TicketDropped
+
+Each step costs one round trip: a free lock takes two, a release one. Adding and exiting are one
+message, so a leader that knows a ticket sees it entering or waiting, never neither. Two requests
+that enter at once may draw their numbers in either order: votes keep them apart, not numbers.
+
+Votes and rounds
+----------------
+
+A leader votes for a ticket if, in its table, no other ticket enters, none with a smaller turn
+waits, and none holds, as far as they conflict. The vote is a record with a fence and a lease; while
+it counts, the leader votes for no ticket that conflicts (no-conflicting-votes). Two quorums share a
+leader, so two conflicting tickets are never granted at the same time.
+
+A *round* is one request for votes. Its number is in every message, so an answer to an earlier round
+counts for nothing (answers-count-once). If a round cannot win any more, the owner takes its votes
+back (`Yield`), and tries again when its turn comes. Without that, three tickets with one vote each
+would wait for ever.
+
+The fence is drawn with the vote, above every fence that a quorum knows for the lock (fences-rise):
+a later holder has talked to a quorum, which shares a leader with the former one. A leader that is
+not *trusted*, since no majority of the members answered its beats in time, grants nothing, even
+with a quorum of votes (quorum-before-grant): a new epoch may have begun without it.
+
+A hold that is taken over
+-------------------------
+
+After a change of leaders, or when a proxy chose another leader, a ticket may have been granted
+already, under a fence that its new owner learns from a quorum (``held``). Then nothing may be
+decided anew: the owner only collects votes for that fence, waits in no queue, and never gives a
+vote back, since the client may rely on it. It asks for votes only if it has itself no vote for a
+ticket that conflicts; it first gives back its own votes in rounds that it has not won. While a
+ticket of another leader has its vote, it tries again. Otherwise it could renew the hold with one of
+the other leaders, and win a round for another ticket with the third, at which the lease of the hold
+has ended.
+
+Two owners
+----------
+
+Two leaders may own the same request, if its proxy could not reach the first. A leader that receives
+the other's `Entering` or `AddTicket` decides which one keeps it: the one that granted the request,
+then the one that takes a hold over, then the one that ranks first. The other one cedes it (`Owned`,
+`cede`). A vote stands until the leader that got it gives it back; another owner may take it over,
+under the same fence.
+
+Source: the essay *snaplock*, its steps of a ticket. Rounds, votes with leases, fences and epochs
+are ours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,83 @@
-"""The leader: a new ballot and a scout for each attempt, a commander once it won, and hand-over."""
+"""The leader: a new ballot and a scout for each attempt, a commander once it won, and hand-over.
+
+One node leads at a time, as far as it and a majority know. The log is safe without that: any number
+of nodes may believe that they lead, and ballots keep them from deciding two batches for a slot.
+Leadership makes the log *live*: one proposer whose ballot a majority has promised is not disturbed.
+
+What moves
+----------
+
+::
+
+    state      who acts          left at                      for
+    FOLLOWING  nobody            Suspect, Succeed             STANDING, under a new ballot
+    STANDING   scout             Adopted, all slots are here  LEADING, or SETTLING
+                                 Adopted, some are missing    LEARNING
+                                 the views have changed       STANDING, in the new ones
+    LEARNING   catch-up          Applied up to the floor      LEADING, or SETTLING
+                                 Suspect: they did not come   STANDING, and doubts that acceptor
+    SETTLING   commander         Applied up to the change     STANDING, in the new view
+    LEADING    commander         Drained, HandOverLate        FOLLOWING, and names a successor
+
+Every state but the first is left for FOLLOWING when a higher ballot preempts this one
+(`Preempted`), or when this node may not lead any more (`Withdraw`, `StopVoting`, a view without
+it).
+
+*Phase one*, by the scout. It asks the acceptors to promise the ballot, and to report their votes.
+An acceptor that has applied slots does not report them: it names the first one that it has not
+applied. The latest of these is the *floor*. All slots before it are decided, so the new leader must
+fetch those that it lacks (LEARNING). From the floor on, the majority has reported all its votes,
+and for each slot the vote of the highest ballot must be proposed again: it may have been decided.
+Holes get a no-op. This is highest-vote-proposed, and it is the only thing that makes a change of
+leaders safe.
+
+*Phase two*, by the commander. It proposes what phase one found, then what the replica orders. The
+first slot that the replica fills itself is the *opening* slot: when it is applied, so is everything
+that earlier leaders decided (the state is settled, which reads rely on).
+
+Why a ballot is never used twice
+--------------------------------
+
+one-life-a-ballot: a ballot is (round, leader), so two nodes never share one. On one node, the round
+is durable (`Pledge.LED`) before any message carries it, and each life begins above all rounds that
+the journal has. The last round is all that the leader's stream of the journal holds. A member that
+lost its disk would begin at 0 again; but it comes back under another journal id, through a change
+of the members, and the floor of each view (`LogConfig.floor`) is above all rounds of former views.
+
+Why it ends: duels and pauses
+-----------------------------
+
+Two candidates can preempt each other for ever (Paxos has no bound for that). Three things end it:
+
+- Acceptors keep the lease of a leader that a majority answers, so a follower with a bad link that
+  stands for election is refused, and changes nothing (`failure_detector.py`).
+- Followers stand one after the other, by rank; each that sees a ballot begins its wait anew.
+- A candidate that is preempted pauses for a random time that doubles with each failure in a row, up
+  to `DOUBLINGS_MAX` times. The first pause is as long as another candidate needs, on average.
+
+A *rogue* ballot with a huge round would leave no rounds above it. So an acceptor refuses a round
+more than `ROUND_JUMP_MAX` above the one it knows, and a scout that must climb does so in steps
+(`Scout`).
+
+Changes of members
+------------------
+
+A leader may find a change of the members among the votes of phase one. Slots behind it are decided
+by another view, whose members it has not asked. So it proposes only the slots that the old view
+decides (SETTLING), and then stands again, in the new view. The same if the views change while it
+stands.
+
+Hand-over
+---------
+
+A leader that is told to stop (`Resign`) names the member that answers and has applied most. It lets
+the slots in flight be decided (`Drain`), gives the lease back (`Release`), and asks the successor
+to stand at once (`TakeOver`). The lease is given back only after the replica has confirmed that it
+does not rely on it any more. If slots are not decided in time, the successor waits for the lease to
+end.
+
+Source: R. van Renesse, D. Altinbuken: Paxos Made Moderately Complex (PMMC), sections 2.3, 3, 4.1.
+"""
 
 from __future__ import annotations
 
@@ -98,18 +177,14 @@ class LeaderPhase(Enum):
     """A majority promised, but this node lacks decided slots."""
     SETTLING = "settling"
     """It proposes adopted batches that change the members, and then stands for election again."""
-    LEADING = "reigning"
+    LEADING = "leading"
 
 
 class Leader(MemberRole[LeaderEvent]):
-    """The leader of a node. Source: PMMC, section 2.3 and 4.1; pauses when preempted, section 3.
-
-    At a request it hands over to the member that has applied the most, see `HandOver`.
+    """The leader of a node. The header of this module explains its states.
 
     Invariants:
-        one-life-a-ballot: A ballot is led by one life of one node: its round is durable before any
-            message carries it, and every life begins above all rounds of earlier ones. So
-            the last round is all the leader's stream has to hold.
+        one-life-a-ballot: see the header.
 
     Args:
         random: draws the pause after a preemption.
@@ -417,11 +492,10 @@ class Leader(MemberRole[LeaderEvent]):
 
 
 class HandOver:
-    """One hand-over at a time.
+    """One hand-over at a time, see the header of this module.
 
-    The lease is given back only after the replica has confirmed that it no longer relies on it.
-    Then no read can use it, however late this node handles its events. If slots are not decided
-    in time, the successor waits for the lease to end instead.
+    After the replica has confirmed that it does not rely on the lease, no read can use it, however
+    late this node handles its events.
 
     Args:
         node: the id of its node.

@@ -1,8 +1,77 @@
 """Reads of a replica, which wait until its state is provably fresh enough.
 
-`ReadIndexes` are what linearizable reads of a follower wait for. `StalenessBound` (in the acceptor)
-and `Freshness` (in the replica) bound the age of a follower's state by heartbeats; nothing is
-estimated. A node without heartbeats asks others how old their states are (`locator`).
+A read is never put into the log. It looks at the state of one replica, and the question is what
+that state may lack. There are three kinds:
+
+- *linearizable*: it sees everything that was acknowledged to anybody before it was sent;
+- *local*, with a greatest age: it sees everything that was decided that long ago;
+- *watched*: a local read that is answered once its object has changed (`parked_reads.py`).
+
+Nothing here is estimated. Each answer rests on a proof that reads one clock only, so neither the
+rate of another clock nor the delay of a message is assumed, except for the lease, which the failure
+detector keeps shorter than the promises behind it.
+
+How a read is answered
+----------------------
+
+::
+
+    kind          on          answered at once if            else waits for
+    linearizable  the leader  settled, and the lease holds   a heartbeat sent after the read that
+                                                             a majority answers: ConfirmLease,
+                                                             then LeaseHeld
+    linearizable  a follower  never                          ReadIndexReached from the leader, and
+                                                             then until that slot is applied
+    local         the leader  settled; the age counts from   the next LeaseHeld
+                              the last confirmed heartbeat
+                              (0 while the lease holds)
+    local         a follower  `Freshness` proves the age     the next Fresh, for ``age_wait_ms``;
+                                                             then it is refused
+
+On the leader
+-------------
+
+A leader knows all that it decided itself: its commander sends `Decided` here before any client
+learns of it. Two things may be missing.
+
+- What *earlier* leaders decided. Phase one found all of it, but it may not be applied. It lies
+  before the opening slot, the first that this leader filled itself; when that one is applied, the
+  state is *settled*.
+- What a *later* leader decided, if there is one. There is none at an instant at which a majority
+  still promised to follow this one. While the lease holds, that is so. Without a lease, a heartbeat
+  that is sent after the read arrived shows it, once a majority has answered: each of them had
+  promised nothing higher at some time after the read was sent. One such round serves all reads that
+  wait.
+
+On a follower
+-------------
+
+A follower sends the leader `ReadIndex`. The leader makes sure of the same two things and returns
+the first slot that it has not applied; whoever has applied all before that slot has what was
+acknowledged before the request. One request is under way at a time, and serves all reads that came
+before it was sent; later ones wait for the next. It is repeated after ``again_ms``, and a new
+leader is asked anew. Numbers begin at random in each life, so no reply to an earlier life is taken
+for one to this.
+
+The age of a follower's state
+-----------------------------
+
+Heartbeats say which answers their leader has received, and which heartbeat a majority has answered.
+From two heartbeats an acceptor concludes that every slot known anywhere to be decided at an instant
+of its own clock is before a slot (`StalenessBound` has the argument). It sends its replica that as
+`Fresh`; the proof counts as soon as the replica has applied that far (`Freshness`). The age is the
+time since that instant. A node that is no member receives no heartbeats: it asks other nodes how
+old their states are (`locator.py`).
+
+Bounds
+------
+
+`READS_MAX` reads of each kind wait; a linearizable one is dropped after `READ_MS_MAX` without a
+reply, and the proxy's client asks again. A local read is refused, with the age that is known, after
+one heartbeat and its answers: a client that accepts an older state can say so.
+
+This keeps reads-are-fresh. Source: D. Ongaro: Consensus: Bridging Theory and Practice (2014),
+sections 6.4 (read index, lease), for the leader; the rest is ours.
 """
 
 from __future__ import annotations
@@ -60,12 +129,8 @@ _consulted = maker(Consulted)
 class Reads:
     """Answers reads at once if it can, otherwise when they are confirmed or have timed out.
 
-    On the master a linearizable read needs two things. All that earlier leaders decided must be
-    applied (the state is *settled*). And no other node can have decided anything by the time of
-    the read: that is so while the lease holds, or once a majority answered a heartbeat that was
-    sent after it. This leader's own decisions are applied here before any client learns of them.
-    On a follower, the master makes sure of the same, then sends the slots that must be applied
-    first. One round, or one `ReadIndex`, serves all reads that wait for it.
+    The header of this module explains on which proofs. One round of heartbeats, or one `ReadIndex`,
+    serves all reads that wait for it.
 
     Args:
         node: where it is.

@@ -1,9 +1,68 @@
 """Snapshots of a replica's state, and catch-up: slots or a snapshot for members that lack them.
 
-A snapshot lets the journal drop the slots before it, and is sent to members that lack slots which
-no replica keeps any more. Freezing the state costs a fraction of writing it, which is done part by
-part, between the turns of all other roles (`Snapshots`, `CheckpointWriter`). `CatchUp` fetches the
-slots that this node lacks, and sends others the slots that they lack.
+The journal of a member would grow for ever, and so would a restart. A *snapshot* is the state after
+all slots before some slot; it replaces everything that led to it. It is also what a member gets
+that lacks slots which no replica keeps any more.
+
+trimmed-is-durable: nothing that led to a state is dropped before that state is durable. The three
+streams of the journal that hold slots depend on each other in one direction::
+
+    stream     holds                           dropped when
+    replica    a snapshot, and batches since   a newer snapshot is whole and durable (CheckpointEnd)
+    acceptor   votes                           the replica sent Trimmed, behind its CheckpointEnd
+    catchup    slots that were fetched         the same, if the snapshot covers all of them
+
+Making one
+----------
+
+::
+
+    step       what                                                 how long
+    freeze     the machine returns an iterator over its state       at once
+    divide     records are collected into parts of some 128 KiB     small steps, 1 ms between them
+    write      each part is encoded, into a `CheckpointPart`,       10 ms between two parts
+               with the batches applied meanwhile
+    end        CheckpointEnd: forget all that was written before    one sync
+
+Freezing costs a fraction of writing, since the state shares its values with the machine until they
+are replaced. Parts of a checkpoint do not hold up other effects, so requests are served all the
+while; the last record makes it count. After a crash in between, recovery finds the old records and
+some parts, notices that these are not whole, and ignores them.
+
+Batches that are applied while the snapshot is written come first in each part. So they never
+collect in memory, and with the last part the records cover everything applied so far. A new
+snapshot is due when `JOURNAL_BYTES` were applied, and at least half the size of the last snapshot:
+so at most twice as much is written for snapshots as for commands, and a restart reads little more
+than the state. Members are staggered by their place in the view, and a leader waits half as long
+again, because others notice its pauses.
+
+Catching up
+-----------
+
+A replica that sees a gap asks `CatchUp` (`Lacking`); so does a leader that must learn before it
+leads, and a node that is no member. One fetch is under way at a time: the receiver sets the pace,
+so a slow one is never flooded::
+
+    asked for            the other sends                          then
+    slots from `first`   Slots: up to a page of decided batches   persist, apply, ask for the next
+                         SnapshotChunk 0: these slots are gone    ask for part 1, 2, ... of it
+                         SnapshotChunk, count 0: being made       ask again in MAKING_MS
+                         nothing, or Slots without batches        ask another member
+    part n               SnapshotChunk n                          after the last, Restore
+                         nothing: a newer one replaced it         begin again
+
+Everything that is fetched was decided, so neither its source nor its age matters. It is still
+checked: a batch that no log can have is reported and fetched from another member. Fetched slots are
+written to the journal, because that may hold votes of older ballots for the same slots, which a
+recovery must not take for what was decided.
+
+Members are asked in the order: those that are likely to have the slots, those that answered, the
+leader, which has enough to do, and silent ones. The timeout of a fetch doubles while nobody
+answers, up to three times.
+
+A member makes a snapshot for another one only if it has none that is newer than what is lacking;
+all who ask meanwhile get the same. It is dropped when no part was asked for in `SNAPSHOT_KEPT_MS`,
+since it may be as large as the table.
 """
 
 from __future__ import annotations
@@ -131,15 +190,9 @@ class Frozen(NamedTuple):
 class Snapshots:
     """Decides when to make a snapshot, divides it into parts, and writes them to the journal.
 
-    A snapshot is frozen at once. Its records are divided into parts in small steps, and parts are
-    encoded one by one: into the journal by `CheckpointWriter`, and for other members and backups
-    when they ask for them. So no more than a part of the state is copied at a time; but values that
-    are replaced meanwhile stay in memory.
-
-    The journal is cut when `JOURNAL_BYTES` were applied, and at least half the size of the last
-    snapshot: so at most twice as much is written for snapshots as for commands, and a restart reads
-    little more than the state. Members are staggered, so that two are rarely busy with it at once.
-    A master waits longest: a slow follower goes unnoticed.
+    The header of this module explains when, and in which steps. For other members and backups parts
+    are encoded when they ask for them. So no more than a part of the state is copied at a time; but
+    values that are replaced meanwhile stay in memory.
 
     Args:
         journal_bytes: applied bytes after which the journal is cut, or 0 for never.
@@ -279,9 +332,6 @@ class Snapshots:
 class CheckpointWriter:
     """Writes a snapshot and the batches applied since into the journal, part by part.
 
-    The batches come first in each part: so they do not collect in memory, however long the snapshot
-    takes. With the last part the records cover everything applied so far.
-
     Args:
         slot: the snapshot is of the state after all slots before this one.
 
@@ -392,12 +442,7 @@ class Progress:
 
 
 class CatchUp(MemberRole[CatchUpEvent]):
-    """Fetches in small parts, one at a time: the receiver sets the pace.
-
-    Everything fetched is decided, so its source and age do not matter. The master has enough to do,
-    so it is asked only for slots that no other member has. Fetched slots are written to the
-    journal, since that may hold votes of older ballots for them. These records are removed when the
-    replica's stream covers them (trimmed-is-durable).
+    """Fetches slots and snapshots for this node, and sends others what they lack; see the header.
 
     Args:
         node: the id of its node.
@@ -420,7 +465,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.tried: set[str] = set()
         """Members that did not have the next slots, or did not reply."""
         self.silent_until: dict[str, Instant] = {}
-        """Members that did not answer lately."""
+        """Members that did not answer recently."""
         self.progress: Progress | None = None
         self.question: Fetch | None = None
         self.attempt = 0

@@ -1,26 +1,66 @@
 """The owners of one client's locks: who acquires, holds or releases what, and whom to notify.
 
+The session role knows requests and holds (`actors/session/holds.py`). Users know lock objects,
+threads, tasks and ``with`` blocks. This module is between them: it knows which *owner* of which
+lock began which acquire, and pairs each acquire with its release, whatever interrupts either.
+
+What moves
+----------
+
 Each acquire has a token, and goes through these states. Users' threads and tasks move it, but for
 GRANTED and RELEASED, which the dispatcher's thread does. Every move but these two may be cut short
-by a cancellation, or by an exception that a signal's handler raises between any two steps.
+by a cancellation, or by an exception that a signal's handler raises between any two steps::
 
-| state     | where                                      | followed by                         |
-| --------- | ------------------------------------------ | ----------------------------------- |
-| ACQUIRING | its token is `Ownership.acquiring`         | GRANTED; refused; given up: UNDOING |
-| GRANTED   | in `Ownership.levels`; perhaps its caller  | LEAVING; lost; given up: UNDOING    |
-|           | has not resumed yet                        |                                     |
-| LEAVING   | its release is `Ownership.leaving`         | RELEASED; refused: GRANTED;         |
-|           |                                            | interrupted before sent: UNDOING    |
-| UNDOING   | in `HoldRegistry._undoing` until the       | RELEASED, by the session alone      |
-|           | session has its `Cancel`; then in `holds`  |                                     |
-|           | or `cancels` of the session until the      |                                     |
-|           | cluster confirms that nothing is left      |                                     |
-| RELEASED  | nowhere                                    |                                     |
+    state      where it is                              followed by
+    ACQUIRING  its token is `Ownership.acquiring`       GRANTED; refused; given up: UNDOING
+    GRANTED    in `Ownership.levels`; perhaps its       LEAVING; lost; given up: UNDOING
+               caller has not resumed yet
+    LEAVING    its release is `Ownership.leaving`       RELEASED; refused: GRANTED;
+                                                        interrupted before sent: UNDOING
+    UNDOING    in `HoldRegistry._undoing` until the     RELEASED, by the session alone
+               session has its `Cancel`; then in
+               ``holds`` or ``cancels`` of the session
+               until the cluster confirms that
+               nothing is left
+    RELEASED   nowhere
 
 What is UNDOING belongs to the session: an acquire that was interrupted at any point ends there by
 one `Cancel`, which names its token and may be repeated. The owner may acquire again meanwhile: the
-session sends the requests of one claim in order. An acquire that is an owner of its own takes the
-name of another owner instead, so that it waits for nothing (`_is_taken`).
+session sends the requests of one claim in order.
+
+Owners
+------
+
+An *ownership* is the time from an owner's first acquire of a lock to its last release. It has one
+acquire at a time, and one release at a time; a thread that comes meanwhile waits for
+`Ownership.changed` and then looks again. There are two kinds of owners:
+
+- Owners with a name: a thread or task of an ``rlock``, an owner that the user names. They enter
+  again and are counted: ``levels`` has a token for each acquire.
+- Acquires that are owners of their own: those of ``client.lock``, of semaphores, of readers. The
+  first acquire of a lock uses the name of number 1, further ones at the same time get the next free
+  number. Numbers are used again, because the cluster remembers the last request of each owner; the
+  last one used comes first, since the table still knows its owner. A number whose acquire is
+  UNDOING is not free (`_is_taken`), so no acquire ever waits for the undoing of another.
+
+Threads
+-------
+
+``_guard`` is held for moves of ownerships. It is never held while a callback or a request runs. The
+session's ``holds`` and ``cancels`` are read without it: only the session's thread writes them, each
+field with one assignment (`Hold` says why that is safe). `granted` and `released` run on that
+thread, so a grant is joined with its hold before any loss of it can be handled.
+
+Losses
+------
+
+A hold is lost by the session, or found lost by a thread that looks at the clock first (`state_of`).
+Both end in `_notice_loss`, once for each ownership (loss-reported-once): callbacks are called, and
+the ownership is kept until an error has reported the loss to its owner, at most `LOST_MAX` of them.
+A hold that a thread found lost is *disowned*: it stays lost even if the session receives a
+confirmation at that moment, and is released, so that the cluster does not keep it for nobody
+(lost-is-final). If the owner was granted the lock again before it knew of the loss, the new acquire
+fails with the loss: the owner must not take the second hold for the first.
 """
 
 from __future__ import annotations
@@ -100,7 +140,7 @@ class Ownership:
     lock: str
     owner: str
     number: int
-    """The number of a further owner that is one acquire; 0 for the first, or one with a name."""
+    """Number of this owner that is one acquire; 0 for the first one and for owners with a name."""
     listeners: list[Listeners]
     """The listeners of the lock objects and holds through which it was acquired."""
     levels: list[int] = field(init=False)
@@ -175,8 +215,8 @@ class HoldRegistry:
     """All owners of a client that acquire, hold or release a lock. For any thread.
 
     Invariants:
-        G1  A hold that was lost is never held again: a later grant makes another.
-        G2  Each loss is reported to callbacks once, however it became known.
+        lost-is-final: A hold that was lost is never held again: a later grant makes another.
+        loss-reported-once: Each loss is reported to callbacks once, however it became known.
 
     Args:
         now: reads the clock that the session uses.
@@ -299,9 +339,8 @@ class HoldRegistry:
     def give_up(self, call: AcquireCall) -> int:
         """Drop the present or future grant of ``call``, which was interrupted.
 
-        Return the token of the acquire to undo. It is another acquire's if a concurrent release
-        by the same owner has already released the hold of this one. After an interrupt this may be
-        called again.
+        Return the token of the acquire to undo: that of the owner's latest acquire, if a concurrent
+        release has already released this one. After an interrupt this may be called again.
         """
         with self._guard:
             own, token = call.own, call.token
@@ -501,9 +540,9 @@ class HoldRegistry:
         """Note that a thread found ``hold`` lost, probably before the session did."""
         with self._guard:
             if own.noticed:
-                return  # G2
+                return  # loss-reported-once
             if hold.state is not HoldState.LOST:
-                hold.disowned = True  # G1
+                hold.disowned = True  # lost-is-final
                 for _ in own.levels:  # The session may yet believe that it is held.
                     self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
             reason = hold.why(now)
@@ -522,7 +561,7 @@ class HoldRegistry:
 
     def _notice_loss(self, own: Ownership, reason: str) -> None:
         if own.noticed:
-            return  # G2
+            return  # loss-reported-once
         own.noticed = True
         self._wake(own)
         self._lost.append(own)

@@ -137,7 +137,7 @@ def test_every_leader_of_paxos_tells_who_leads(tmp_path: Path) -> None:
         status: NodeStatus = nodes[leading].proxy.ask(Describe(), timeout=LONG_S)
         assert status.master == leading
         shown = facts(nodes[leading].ref("leader").ask(DescribeRole(), timeout=1))
-        assert (shown["phase"], shown["leader"]) == ("reigning", leading)
+        assert (shown["phase"], shown["leader"]) == ("leading", leading)
         assert int(shown["ballot"]) == seen[leading].number
 
 

@@ -89,12 +89,12 @@ def test_the_tables_show_who_holds_who_waits_and_who_is_missed() -> None:
 
 
 def test_a_table_of_roles_has_what_waits_and_the_summary_of_each() -> None:
-    facts = (Fact("phase", "reigning"), Fact("ballot", "3"))
+    facts = (Fact("phase", "leading"), Fact("ballot", "3"))
     leader = RoleDescription("leader", "Leader", 12, facts, (Counted("paxos.preempted", 1),))
     clock = RoleDescription("clock", "Clock", 0, (Fact("time", "[7]"),), ())
     table = roles_table([dataclasses.replace(NODE, roles=(leader, clock))])
     _, _, first, second = (line.split() for line in shown(table).strip().splitlines())
-    assert first == ["n1", "leader", "Leader", "12", "phase", "reigning,", "ballot", "3"]
+    assert first == ["n1", "leader", "Leader", "12", "phase", "leading,", "ballot", "3"]
     assert second == ["n1", "clock", "Clock", "0", "time", "[7]"]
 
 

@@ -1,4 +1,82 @@
-"""The journal of a node: records of its roles, read back when the node starts again."""
+"""The journal of a node: records of its roles, read back when the node starts again.
+
+A node promises things to others: an acceptor its votes, a server its grants. It may break none of
+them after a crash, so each is on disk before it is sent. This module argues why what was synced is
+found again, and why nothing else is mistaken for it.
+
+Streams, and what a turn writes
+-------------------------------
+
+A node has one journal, and each role a *stream* in it, under its name. One turn of the dispatcher
+may append records of several roles; they are written as one *group*, with one append, and synced
+once, before any effect that depends on them is performed::
+
+    effect            record in the group                 meaning
+    Persist           stream, payload                     one more record
+    Checkpoint        stream, none; stream, payload ...   forget all before, then these
+    CheckpointPart    stream, Mark.BEGIN; stream, ...     a part; nothing waits for it
+    CheckpointEnd     stream, Mark.END                    forget all before Mark.BEGIN
+
+Files, and what moves
+---------------------
+
+::
+
+    file               content                                    begins               ends
+    00000007.journal   segment: header, groups, zeros (room)      the one before is    a snapshot
+                                                                  full, 16 MiB         replaces it
+    00000007.snapshot  live records of all segments before 7      `trim`               a newer one
+    00000007.partial   a snapshot that is not whole               `trim`               renamed; at a
+                                                                                       start removed
+    lock               nothing; locked while the folder is open
+
+A segment's header names number, sequence and salt of its predecessor, so a missing file, or one of
+another journal, is noticed. When the oldest files hold more than twice their live records and one
+segment, the live records are written into a snapshot: a separate file, synced, renamed, its folder
+synced. Only then are the files removed. So at each moment the folder has one whole set of files,
+and recovery passes over a damaged snapshot only while all files that it replaces are there.
+
+What a crash can leave
+----------------------
+
+*One append, one sync*: nothing is appended while something is unsynced (one-append-one-sync). A
+group states its own offset, so a valid group proves that all bytes before it were durable before it
+was begun. A crash can therefore cut, damage or punch holes into the last group only, in whatever
+order its pages reach the disk; and nothing has depended on that group yet, since it was not synced.
+Recovery drops it::
+
+    at the end of the last segment          verdict
+    a group that is not valid, then zeros   unfinished: cut off, with a warning
+    a valid group, then zeros               read back, also if it was never synced: the node acts on
+                                            it from now on, so it is synced, and an empty group
+                                            is appended that marks it as such
+    a damaged group, then another group,    was synced, and the node has acted on it: damage. The
+    other bytes, or a later segment         node does not start, and changes nothing
+
+A node that went on after damage could break a promise that it does not remember, so the operator
+decides (`docs/operations.md`).
+
+After an error of the disk nothing more is written, and the node ends. A failed sync is never tried
+again: Linux may report a lost write once, and then call the page clean (PostgreSQL's *fsyncgate*,
+2018).
+
+Room
+----
+
+The zeros behind the last group are written and synced ahead, while no caller waits (`segment.py`).
+A group then replaces zeros: the length of the file does not change, and its sync writes no
+metadata. Zeros mean nothing to recovery. Room is not counted in `Journal.disk_bytes`.
+
+Identity
+--------
+
+The first record of a journal has its random id, and the node, cluster and members that it belongs
+to (`claim`). A group registers the ids of its members' journals: an empty or an old journal never
+votes for a lost one (`actors/bootstrap.py`).
+
+`record.py` has the layout of files, groups and checksums; `recovery.py` reads a folder. The model
+for the argument is SQLite's "Atomic commit" and PostgreSQL's write-ahead log.
+"""
 
 from __future__ import annotations
 
@@ -79,13 +157,11 @@ class Journal:
     before; `trim` then frees the room. Used by one thread. Made with `Journal.open`.
 
     Invariants:
-        J1  When `sync` has returned, every record appended before it and not forgotten
-            is read back by each later `open`, in the order of its stream.
-        J2  After a failure nothing more is written or synced. In particular a sync is never
-            tried twice: Linux may report a lost write once and then call it good.
-        J3  Nothing is appended while an earlier append is not synced. So only the last
-            group of the last segment can be unfinished, whatever a crash leaves.
-        J4  The group that one append wrote is read back as a whole or not at all.
+        synced-is-read-back: When `sync` has returned, every record appended before it and not
+            forgotten is read back by each later `open`, in the order of its stream.
+        no-second-sync: After a failure nothing more is written or synced.
+        one-append-one-sync: Nothing is appended while an earlier append is not synced.
+        whole-groups: The group that one append wrote is read back as a whole or not at all.
     """
 
     def __init__(self, folder: Path, lock: DirectoryLock, segment_bytes_max: int) -> None:
@@ -163,7 +239,7 @@ class Journal:
         segment = self._segment
         if segment is None:
             raise self._refusal()
-        assert not self._unsynced, "J3: one append, one sync"
+        assert not self._unsynced, "one-append-one-sync"
         if not entries:
             return
         try:
@@ -337,7 +413,7 @@ class Journal:
 
     def _failed(self, verb: str, error: Exception) -> JournalFailedError:
         """Record that the disk failed, and return the error to raise."""
-        self.failure = error  # J2
+        self.failure = error  # no-second-sync
         self._stop_writing()
         return JournalFailedError(
             f"{self.path} could not be {verb}: {_told(error)}. What was not synced may be "
