@@ -509,7 +509,7 @@ def _end_or_go_on(
     told: dict[Claim, int],
     detail: str,
 ) -> list[Effect]:
-    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58).
+    """Report the loss to a claim that held the lock; let others wait on.
 
     An update that was sent in the lost session may have taken effect. It is not sent again, and its
     user receives SESSION_EXPIRED.

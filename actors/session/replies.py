@@ -191,7 +191,7 @@ def _on_expired(
 def _on_not_opened(
     state: SessionState, sender: Address, answer: Refused, now: Instant
 ) -> list[Effect]:
-    """Refuse all requests that need the session, since none can be opened (rule 57)."""
+    """Refuse all requests that need the session, since none can be opened."""
     effects = hear(state, sender, now)
     state.session_lease.drop()
     no = Rejection(answer.reason, f"no session: {answer.detail}")

@@ -5,7 +5,7 @@ and the same outcomes. It reads no clock and no random numbers, and iterates in 
 of a command does not depend on the number of names, sessions or waiters (heaps aside:
 O(log n)); closing a session costs in proportion to its holds and waits.
 
-Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differences.
+Source: the rules of Hazelcast's FencedLock; ``rules.md`` in this folder lists the differences.
 """
 
 from __future__ import annotations

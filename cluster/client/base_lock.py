@@ -447,7 +447,7 @@ class BaseRLock(BaseLock[H]):
         return None if own is None or own.hold is None else own
 
     def _after_loss(self, own: Ownership) -> None:
-        """Report the loss of an earlier hold once, to the owner that acquires again (rule 59)."""
+        """Report the loss of an earlier hold once, to the owner that acquires again."""
         reported = own.reported
         self._registry.forget(own)
         loss = self._registry.report_loss(own, None)

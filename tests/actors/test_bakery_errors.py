@@ -71,7 +71,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencelock.Clien
 def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
     client: fencelock.Client,
 ) -> None:
-    """Scenarios 16 and 20."""
     with client.lock("busy", owner="holder", timeout=PATIENCE_S) as held:
         waiter = client.lock("busy", owner="waiter")
         with pytest.raises(fencelock.LockTimeoutError) as caught, waiter:
@@ -107,7 +106,7 @@ def test_without_limit_is_a_week() -> None:
 
 
 def test_invalid_names_the_field_and_what_is_allowed(client: fencelock.Client) -> None:
-    """Scenario 18: each mistake raises a different error."""
+    """Each mistake raises a different error."""
     with pytest.raises(fencelock.InvalidRequestError, match=r"duration is 100 ms, 300 to 600000"):
         client.lock("invalid", duration=0.1).acquire()
 

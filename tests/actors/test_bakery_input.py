@@ -93,7 +93,6 @@ def test_a_member_that_echoes_is_connected() -> None:
 
 @pytest.mark.parametrize("priority", [-1, 0, OFF + 1])
 def test_a_priority_that_cannot_be_is_not_believed(priority: int) -> None:
-    """Scenario 29."""
     harness = status()
     assert harness.hear(status_of("n2"), replace(beat_of(harness), priority=priority)) == []
     assert harness.counted == ["bakery.beat_malformed"]
@@ -116,7 +115,7 @@ def test_a_priority_that_cannot_be_is_not_believed(priority: int) -> None:
     ],
 )
 def test_a_beat_with_a_field_that_cannot_be_is_not_believed(wrong: dict[str, object]) -> None:
-    """Scenarios 28, 30 and 55: the types of all fields are judged before, by the wire."""
+    """The types of all fields are judged before, by the wire."""
     harness = status()
     assert harness.hear(status_of("n2"), replace(beat_of(harness), **wrong)) == []  # type: ignore[arg-type]
     assert harness.counted == ["bakery.beat_malformed"]
@@ -124,7 +123,7 @@ def test_a_beat_with_a_field_that_cannot_be_is_not_believed(wrong: dict[str, obj
 
 @pytest.mark.parametrize("sender", [status_of("n1"), address_of("n2", "proxy"), Address("n2")])
 def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> None:
-    """Scenario 55: its own name, or another role's."""
+    """Its own name, or another role's."""
     harness = status()
     assert harness.hear(sender, beat_of(harness)) == []
 
@@ -147,7 +146,7 @@ def test_a_node_answers_only_so_many_guests() -> None:
 
 
 def test_who_was_only_heard_of_is_not_connected() -> None:
-    """Scenario 100 (!): there a leader that somebody named counts as if it had been heard."""
+    """In the original a leader that somebody named counts as if it had been heard."""
     harness = status()
     named = replace(beat_of(harness), seating=Seating(1, LIVES, 1))
     assert seen(harness.hear(status_of("n2"), named)) == ["n1", "n2"]
@@ -194,7 +193,7 @@ def harness() -> InputHarness:
 
 
 def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness) -> None:
-    """Scenarios 67 and 68: a ticket that enters twice gets the reply twice."""
+    """A ticket that enters twice gets the reply twice."""
     for _ in range(2):
         told = one(MaxTicket, harness.hear(leader_of("n2"), entering()), leader_of("n2"))
         assert (told.highest, told.held) == (0, 0)
@@ -218,7 +217,7 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness
 def test_a_step_that_cannot_be_is_not_taken(
     harness: InputHarness, step: Entering | AddTicket | Extend
 ) -> None:
-    """Scenario 69 (!): a foreign ticket gets no reply; in the original the lock fails."""
+    """A foreign ticket gets no reply; in the original the lock fails."""
     assert harness.hear(leader_of("n2"), step) == []
     assert harness.counted == ["bakery.step_malformed"]
     assert harness.role.tickets.size == 0
@@ -231,13 +230,13 @@ def test_a_step_that_cannot_be_is_not_taken(
 def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
     harness: InputHarness, sender: Address, epoch: int
 ) -> None:
-    """Scenario 48 (!): who leads is known by an epoch that a majority promised."""
+    """Who leads is known by an epoch that a majority promised."""
     assert harness.hear(sender, Entering(epoch=epoch, ticket=ticket())) == []
     assert harness.counted == ["bakery.step_of_another_epoch"]
 
 
 def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
-    """Scenarios 59 (!) and 71: a leader votes, and only the owner of a ticket grants."""
+    """A leader votes, and only the owner of a ticket grants."""
     harness.hear(leader_of("n2"), entering())
     for _ in range(2):
         said = harness.hear(leader_of("n2"), add())
@@ -250,7 +249,7 @@ def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
 
 
 def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputHarness) -> None:
-    """Scenarios 70, 73 (!) and 76: the original continues as if the ticket were its own."""
+    """The original continues as if the ticket were its own."""
     harness.hear(leader_of("n2"), entering())
     collected = Collected(
         epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1
@@ -264,7 +263,7 @@ def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputH
 
 
 def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(harness: InputHarness) -> None:
-    """Scenarios 65 (!) and 72: a leader keeps no ticket whose owner is silent."""
+    """A leader keeps no ticket whose owner is silent."""
     harness.hear(leader_of("n2"), entering())
     assert harness.role.tickets.size == 1
     harness.run(COPY_MS + SWEEP_MS)

@@ -53,7 +53,6 @@ def test_small_clusters_have_fewer_leaders(connected: int, configured: int) -> N
 
 
 def test_survivors_stay_though_newcomers_rank_before_them() -> None:
-    """M15, F3."""
     better = [member("n4", priority=1), member("n5", priority=1)]
     members = [member("n1"), member("n2"), member("n3"), *better]
     assert chosen(seated("n1", "n2", "n3"), members, 5) == NO_CHANGE
@@ -67,14 +66,12 @@ def test_one_seat_changes_at_a_time() -> None:
 
 
 def test_a_leader_that_lives_anew_has_lost_its_seat() -> None:
-    """M6, F6."""
     members = [member("n1"), member("n2"), member("n3", life=6)]
     choice = chosen(seated("n1", "n2", "n3"), members, 3)
     assert choice.leaders == (Chosen("n1", 5), Chosen("n2", 5), Chosen("n3", 6))
 
 
 def test_three_members_go_on_with_two() -> None:
-    """M14, F25."""
     assert chosen(seated("n1", "n2", "n3"), [member("n1"), member("n2")], 3) == NO_CHANGE
 
 
@@ -84,7 +81,6 @@ def test_two_lost_leaders_make_room_for_a_whole_new_set() -> None:
 
 
 def test_off_never_leads_and_is_named_when_too_many_are() -> None:
-    """Scenarios 106 and 107."""
     off = [member(f"n{number}", priority=OFF) for number in (1, 2)]
     alone = chosen(NOBODY, [*off, member("n3")], 3)
     assert alone.leaders == ()
@@ -95,6 +91,5 @@ def test_off_never_leads_and_is_named_when_too_many_are() -> None:
 
 
 def test_off_still_counts_for_the_majority() -> None:
-    """Scenario 101."""
     members = [member("n1", priority=OFF), member("n2"), member("n3")]
     assert names(chosen(NOBODY, members, 5)) == ["n2", "n3"]

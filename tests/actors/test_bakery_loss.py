@@ -1,4 +1,4 @@
-"""Leaders of `bakery` lost, cut off and back again: M2 to M20 of the design page."""
+"""Leaders of `bakery` lost, cut off and back again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fencelock.verification.simulation.network import Cut
 
 @pytest.mark.parametrize("nodes", [3, 5])
 def test_a_lost_leader_changes_nothing_for_who_holds(nodes: int) -> None:
-    """M2, M3, M14, scenarios 90 to 97: two granted tickets outlive the leader they came through."""
+    """Two granted tickets outlive the leader they came through."""
     harness = ClusterHarness(nodes).start().ready()
     lost = harness.serving()[-1]
     first = harness.lock(lost, "x", hold_ms=900, grace_ms=600)
@@ -32,7 +32,6 @@ def test_a_lost_leader_changes_nothing_for_who_holds(nodes: int) -> None:
 
 
 def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
-    """Scenario 97, M15."""
     harness = ClusterHarness(5).start().ready()
     before = harness.serving()
     epoch = harness.epoch()
@@ -43,7 +42,6 @@ def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
 
 
 def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
-    """M7."""
     harness = ClusterHarness(5).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     leaders = harness.serving()
@@ -63,7 +61,7 @@ def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
 
 
 def test_leaders_of_a_minority_grant_nothing_to_anybody() -> None:
-    """M4, F2: two leaders of three, cut off from the other three members."""
+    """Two leaders of three, cut off from the other three members."""
     harness = ClusterHarness(5).start().ready()
     leaders = harness.serving()
     cut_off = leaders[:2]
@@ -77,7 +75,6 @@ def test_leaders_of_a_minority_grant_nothing_to_anybody() -> None:
 
 
 def test_an_isolated_leader_with_a_queue_grants_nothing() -> None:
-    """M19, F33."""
     harness = ClusterHarness(5).start().ready()
     alone = harness.serving()[0]
     harness.lock(alone)
@@ -89,7 +86,6 @@ def test_an_isolated_leader_with_a_queue_grants_nothing() -> None:
 
 
 def test_a_leader_that_restarts_has_lost_its_seat_until_a_new_epoch() -> None:
-    """M6, F6."""
     harness = ClusterHarness(3).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     epoch, back = harness.epoch(), harness.serving()[0]
@@ -104,7 +100,6 @@ def test_a_leader_that_restarts_has_lost_its_seat_until_a_new_epoch() -> None:
 
 
 def test_fences_rise_over_empty_queues_epochs_and_a_restart_of_all() -> None:
-    """M16, F10."""
     harness = ClusterHarness(3).start().ready()
     fences: list[int] = []
     for turn in range(4):
@@ -124,7 +119,7 @@ def test_fences_rise_over_empty_queues_epochs_and_a_restart_of_all() -> None:
 
 
 def test_jumping_clocks_change_nothing() -> None:
-    """M17, F11: a clock that jumps ends that node's own leases early; nobody is granted more."""
+    """A clock that jumps ends that node's own leases early; nobody is granted more."""
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=1_000, grace_ms=500)
     one = harness.others()[0] if harness.others() else harness.serving()[-1]
@@ -136,7 +131,6 @@ def test_jumping_clocks_change_nothing() -> None:
 
 
 def test_a_cluster_that_is_down_and_up_again_keeps_what_is_granted() -> None:
-    """M20, A7, F34."""
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=4_000, grace_ms=500)
     waiting = harness.acquire("n2", owner="ben")

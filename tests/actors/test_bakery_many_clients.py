@@ -37,7 +37,7 @@ def is_in_line(harness: ClusterHarness, lock: str, turns: int) -> bool:
 
 
 def test_locks_are_independent_and_each_has_its_own_line() -> None:
-    """Scenarios 80, 81 and 84: eight requests over five locks, three of them for one."""
+    """Eight requests over five locks, three of them for one."""
     harness = ClusterHarness(3).start().ready()
     names = ["a", "b", "c", "d", "e", "e", "e", "a"]
     for number, name in enumerate(names):
@@ -57,7 +57,7 @@ def test_locks_are_independent_and_each_has_its_own_line() -> None:
 
 
 def test_nobody_releases_what_another_holds() -> None:
-    """Scenario 50 (!): it is answered, and has no effect."""
+    """It is answered, and has no effect."""
     harness = ClusterHarness(3).start().ready()
     held = harness.lock("n1", hold_ms=LONG_MS)
     wrongs = ("x", "ben", held.fence), ("x", "ann", held.fence + 1), ("y", "ann", 1)
@@ -74,7 +74,7 @@ def test_nobody_releases_what_another_holds() -> None:
 
 
 def test_deadlines_go_on_after_a_hand_over() -> None:
-    """Scenarios 88 and 89: the holder is warned, and loses the lock, by a new set of leaders."""
+    """The holder is warned, and loses the lock, by a new set of leaders."""
     harness = led_by_three()
     proxy = harness.others()[0]
     held = harness.lock(proxy)
@@ -90,7 +90,6 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
 
 
 def test_a_member_that_leads_nothing_comes_and_goes_without_an_election() -> None:
-    """Scenario 98."""
     harness = led_by_three()
     epoch, leaders = harness.epoch(), harness.serving()
     first, second = harness.others()
@@ -108,7 +107,7 @@ def test_a_member_that_leads_nothing_comes_and_goes_without_an_election() -> Non
 
 
 def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
-    """Scenario 99 (!): in the original three leaders continue, and no client is notified."""
+    """In the original three leaders continue, and no client is notified."""
     harness = led_by_three()
     proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
     for name in gone:
@@ -124,7 +123,6 @@ def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> N
 
 
 def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:
-    """Scenarios 93, 94 and 96."""
     harness = ClusterHarness(10).found()
     harness.start(*harness.names[:5])
     harness.run(4_000)

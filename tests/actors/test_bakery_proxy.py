@@ -132,7 +132,7 @@ def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is
 def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
     harness: ProxyHarness, client: Address, session: str
 ) -> None:
-    """F23: the proxy cannot know whether the client holds the lock through another one."""
+    """The proxy cannot know whether the client holds the lock through another one."""
     asked = Acquire(lock="x", session=session, owner="o", request=1, wait_ms=500)
     leader = asked_of(harness.hear(client, asked), Lock)
     assert one(Refused, harness.run(1_000), client).reason is Reason.TIMED_OUT

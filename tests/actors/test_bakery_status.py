@@ -123,7 +123,7 @@ def test_the_obtention_timeout_is_at_most_a_week(said: str, wait_ms: int) -> Non
 
 @pytest.mark.parametrize("said", ["2.9", "0", "604801", "true", '"none"', "nan"])
 def test_an_obtention_timeout_out_of_its_limits_is_refused(said: str) -> None:
-    """Scenario 2, for what is configured."""
+    """For what is configured."""
     text = starting_config(loopback(3), protocol="bakery")
     with pytest.raises(ConfigError, match=r"bakery.obtention: .* is not usable: "):
         parse(text.replace("obtention = 5.0", f"obtention = {said}"), Path())

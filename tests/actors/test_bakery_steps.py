@@ -1,4 +1,4 @@
-"""Races of tickets, leaders and coordinators: M1, M5, M10, M13, M18, and numbers at their limit."""
+"""Races of tickets, leaders and coordinators, and numbers at their limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
 
 
 def both_ask_over_a_slow_link(recipe: Recipe, seed: int) -> ClusterHarness:
-    """F1: two leaders own the same request and learn of each other late; the third reaches both."""
+    """Two leaders own the same request and learn of each other late; the third reaches both."""
     harness = ClusterHarness(3, seed=seed, recipe=recipe).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     slow_link(harness, "n2", "n3", 300)
@@ -52,7 +52,6 @@ def both_ask_over_a_slow_link(recipe: Recipe, seed: int) -> ClusterHarness:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_two_requests_over_a_slow_link_are_granted_one_after_the_other(seed: int) -> None:
-    """M1."""
     harness = both_ask_over_a_slow_link(bakery, seed)
     first = harness.answers(Granted)
     assert len(first) <= 1
@@ -62,14 +61,14 @@ def test_two_requests_over_a_slow_link_are_granted_one_after_the_other(seed: int
 
 
 def test_with_one_view_for_an_entering_set_both_are_let_in() -> None:
-    """M1, the double grant of F1."""
+    """Both would be granted."""
     harness = both_ask_over_a_slow_link(one_view, 0)
     assert len(harness.answers(Granted)) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> None:
-    """M5, A1: the two smallest members do not hear each other, and have clocks that differ."""
+    """The two smallest members do not hear each other, and have clocks that differ."""
     harness = ClusterHarness(5, seed=seed).found().start("n1", "n2", "n3")
     harness.world.network.cut([("n1", "n2"), ("n2", "n1")], Cut(10**15, holds=False))
     harness.world.nodes["n2"].run_clock_at(1_000_500)
@@ -91,7 +90,6 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
 
 @pytest.mark.parametrize("release_ms", [270, 290, 296, 298, 300, 302, 310, 330, 450])
 def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(release_ms: int) -> None:
-    """M13, F23."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     asked = harness.acquire("n2", owner="ben", wait_ms=300)
@@ -107,7 +105,6 @@ def test_a_grant_that_races_with_a_timeout_is_told_once_and_leaves_nothing(relea
 
 
 def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
-    """M18, A8."""
     harness = ClusterHarness(3).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     stale = harness.leader("n3")
@@ -122,7 +119,6 @@ def test_one_leader_that_says_no_does_not_outweigh_a_quorum() -> None:
 
 
 def test_numbers_at_their_limit_stop_nothing() -> None:
-    """F15, scenarios 35 and 63 (!)."""
     harness = ClusterHarness(3).start().ready()
     for name in harness.serving():
         harness.leader(name).tickets.note("x", COUNTER_MAX)
@@ -151,7 +147,7 @@ def test_fences_at_their_limit_refuse_one_lock_until_the_next_epoch() -> None:
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bool) -> None:
-    """M10, F27: a dead client that waits is passed over, one that holds is after its lease."""
+    """A dead client that waits is passed over, one that holds is after its lease."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     if not holds:

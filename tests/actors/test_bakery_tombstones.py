@@ -293,7 +293,7 @@ def test_of_two_tables_the_one_with_the_later_release_counts(first: int) -> None
 
 
 def test_a_release_that_is_sent_again_after_an_earlier_one_is_confirmed_again() -> None:
-    """F3: the second release took effect, and the first was sent again by a proxy after it."""
+    """The second release took effect, and the first was sent again by a proxy after it."""
     trio = LeaderTrio()
     for name in trio.leaders:
         trio.leaders[name].tickets.drop("x", ANN, 1, FENCE)

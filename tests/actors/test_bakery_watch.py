@@ -139,7 +139,7 @@ def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Wat
 
 
 def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -> None:
-    """Scenarios 42, 61 and 105: LOCK_READY, NO_LOCK and their reasons, unasked."""
+    """LOCK_READY, NO_LOCK and their reasons, unasked."""
     harness = ClusterHarness(3).start().ready()
 
     def watch(known: int) -> News:

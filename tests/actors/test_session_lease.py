@@ -327,7 +327,7 @@ def test_a_loss_before_the_deadline_is_believed_if_the_cluster_has_decided_it(
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHarness) -> None:
-    """F23: the proxy reported a timeout while a leader granted."""
+    """The proxy reported a timeout while a leader granted."""
     asked = wanted(harness)
     no = refused(asked, Reason.TIMED_OUT, "late")
     assert one(Refused, harness.hear(A, no), ANN).reason is Reason.TIMED_OUT

@@ -1,4 +1,4 @@
-"""Rules of holding and waiting as the client's session keeps them; see ``rules.md``."""
+"""Rules of holding and waiting as the client's session keeps them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencelock.actors.api.session_message import Ended, Open
 from fencelock.actors.session.message import HoldsLost, Loss
 
 
-def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
+def test_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
     harness: SessionHarness,
 ) -> None:
     said = harness.open(harness.acquire())
@@ -21,7 +21,7 @@ def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
     assert one(api.Acquire, harness.acquire()).request > repeats[0].request
 
 
-def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
+def test_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
     harness: SessionHarness,
 ) -> None:
     said = harness.acquire(token=9)
@@ -34,7 +34,7 @@ def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
     assert one(api.Granted, harness.grant(asked), ANN).request == 9
 
 
-def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(
+def test_a_session_that_is_refused_ends_the_acquire_at_once(
     harness: SessionHarness,
 ) -> None:
     said = harness.refuse(harness.acquire(), api.Reason.OVERLOADED)
@@ -44,7 +44,7 @@ def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(
     assert one(Open, harness.acquire()).session == "c~2"
 
 
-def test_rule_58_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_its_number(
+def test_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_its_number(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire())
@@ -56,7 +56,7 @@ def test_rule_58_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_
     assert again.request == one(api.Acquire, asked).request
 
 
-def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(
+def test_to_enter_again_what_the_session_lost_is_refused_as_lost(
     harness: SessionHarness,
 ) -> None:
     harness.hold(limit=0)
@@ -66,7 +66,7 @@ def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(
     assert of(Open, said) == []
 
 
-def test_rule_60_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time(
+def test_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire(wait_ms=5_000))
@@ -75,13 +75,13 @@ def test_rule_60_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time
     assert again.wait_ms == 3_000
 
 
-def test_rule_61_a_wait_that_the_cluster_gave_up_is_asked_for_anew(harness: SessionHarness) -> None:
+def test_a_wait_that_the_cluster_gave_up_is_asked_for_anew(harness: SessionHarness) -> None:
     asked = harness.open(harness.acquire())
     assert harness.refuse(asked, api.Reason.CANCELLED) == []
     assert one(api.Acquire, harness.run(300)).request > one(api.Acquire, asked).request
 
 
-def test_rule_62_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
+def test_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire())
@@ -92,7 +92,7 @@ def test_rule_62_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
     assert of(api.Acquire, again)
 
 
-def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
+def test_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire())
@@ -103,7 +103,7 @@ def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_ref
 
 
 @pytest.mark.parametrize("fence", [7, 8])
-def test_rule_63_a_release_of_what_is_not_held_is_refused_without_asking(
+def test_a_release_of_what_is_not_held_is_refused_without_asking(
     harness: SessionHarness, fence: int
 ) -> None:
     assert one(api.Refused, harness.release(fence=7), ANN).reason is api.Reason.NOT_HELD
@@ -113,7 +113,7 @@ def test_rule_63_a_release_of_what_is_not_held_is_refused_without_asking(
     assert of(api.Release, said) == []
 
 
-def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again(
+def test_a_release_without_an_answer_goes_on_and_can_be_waited_for_again(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -126,7 +126,7 @@ def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again
 
 
 @pytest.mark.parametrize("way", ["expired", "ended"])
-def test_rule_65_a_release_after_the_session_ended_is_refused_as_lost_once(
+def test_a_release_after_the_session_ended_is_refused_as_lost_once(
     harness: SessionHarness, way: str
 ) -> None:
     harness.hold()
@@ -139,7 +139,7 @@ def test_rule_65_a_release_after_the_session_ended_is_refused_as_lost_once(
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
-def test_rule_65_a_release_under_way_when_the_session_ends_is_refused_as_lost(
+def test_a_release_under_way_when_the_session_ends_is_refused_as_lost(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -149,7 +149,7 @@ def test_rule_65_a_release_under_way_when_the_session_ends_is_refused_as_lost(
     assert "fence 7" in answer.detail
 
 
-def test_rule_66_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_session(
+def test_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_session(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -160,7 +160,7 @@ def test_rule_66_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_se
     assert one(api.Released, harness.free(harness.release(BEN, fence=9)), BEN).lock == "x"
 
 
-def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
+def test_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -170,7 +170,7 @@ def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
     assert one(api.Released, harness.free(harness.release(fence=9)), ANN)
 
 
-def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(
+def test_a_limit_that_is_reached_is_told_and_changes_nothing(
     harness: SessionHarness,
 ) -> None:
     harness.hold(limit=2)
@@ -182,7 +182,7 @@ def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(
     assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
 
 
-def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
+def test_without_reentrancy_a_second_acquire_is_refused_without_asking(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -191,7 +191,7 @@ def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
     assert of(api.Acquire, said) == []
 
 
-def test_rule_47_48_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
+def test_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
     harness: SessionHarness,
 ) -> None:
     harness.open(harness.acquire(limit=0))

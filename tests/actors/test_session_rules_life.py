@@ -1,4 +1,4 @@
-"""Rules of a session's life and of lost majorities, as the client keeps them: ``rules.md``."""
+"""Rules of a session's life and of lost majorities, as the client keeps them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, O
 from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
 
 
-def test_rule_71_no_session_is_opened_by_questions_that_need_none(harness: SessionHarness) -> None:
+def test_no_session_is_opened_by_questions_that_need_none(harness: SessionHarness) -> None:
     for question in (
         api.Describe(),
         api.Inspect(lock="x"),
@@ -21,7 +21,7 @@ def test_rule_71_no_session_is_opened_by_questions_that_need_none(harness: Sessi
     assert of(Open, harness.run(5_000)) == []
 
 
-def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
+def test_later_needs_find_the_session_that_the_first_one_opened(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -30,7 +30,7 @@ def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
     assert one(api.Acquire, said).session == "c.1"
 
 
-def test_rule_74_needs_at_the_same_time_share_one_open(harness: SessionHarness) -> None:
+def test_needs_at_the_same_time_share_one_open(harness: SessionHarness) -> None:
     said = [*harness.acquire(ANN), *harness.acquire(BEN), *harness.acquire(BEN, lock="y")]
     assert len(of(Open, said)) == 1
     asked = of(api.Acquire, harness.open(said))
@@ -41,12 +41,12 @@ def test_rule_74_needs_at_the_same_time_share_one_open(harness: SessionHarness) 
     ]
 
 
-def test_rule_75_to_close_what_never_was_opened_does_nothing(harness: SessionHarness) -> None:
+def test_to_close_what_never_was_opened_does_nothing(harness: SessionHarness) -> None:
     said = harness.hear(ANN, Close())
     assert [send.message for send in said] == [Closed(unanswered=0)]
 
 
-def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
+def test_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
     harness: SessionHarness,
 ) -> None:
     harness.run(1_000)
@@ -61,7 +61,7 @@ def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
     assert harness.alarms == []
 
 
-def test_rule_77_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
+def test_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -71,7 +71,7 @@ def test_rule_77_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
     assert one(Open, harness.acquire(BEN)).session == "c~2"
 
 
-def test_rule_78_an_unused_session_that_may_have_expired_is_left_without_a_word(
+def test_an_unused_session_that_may_have_expired_is_left_without_a_word(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -82,7 +82,7 @@ def test_rule_78_an_unused_session_that_may_have_expired_is_left_without_a_word(
     assert one(Open, harness.acquire()).session == "c~2"
 
 
-def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(
+def test_to_close_ends_the_session_with_all_that_is_in_it(
     harness: SessionHarness,
 ) -> None:
     harness.hold()
@@ -96,28 +96,28 @@ def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(
     assert one(api.Refused, harness.acquire(), ANN).reason is api.Reason.CANCELLED
 
 
-def test_rule_79_a_close_that_nobody_confirms_ends_all_the_same(harness: SessionHarness) -> None:
+def test_a_close_that_nobody_confirms_ends_all_the_same(harness: SessionHarness) -> None:
     harness.hold()
     said = [*harness.hear(ANN, Close()), *harness.run(2_200)]
     assert len(of(End, said)) > 1
     assert one(Closed, said, ANN).unanswered == 1
 
 
-def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness) -> None:
+def test_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness) -> None:
     harness.hold()
     harness.release(token=5)
     done = harness.end(harness.hear(BEN, Close()))
     assert one(api.Released, done, ANN).request == 5
 
 
-def test_rule_92_a_session_outlives_its_client_by_15_s_and_is_kept_alive_every_3_s(
+def test_a_session_outlives_its_client_by_15_s_and_is_kept_alive_every_3_s(
     harness: SessionHarness,
 ) -> None:
     assert one(Open, harness.hold()).ttl_ms == 15_000
     assert len(of(api.KeepAlive, harness.run_kept(31_000, A))) == 10
 
 
-def test_rule_93_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(
+def test_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire(token=8))
@@ -126,7 +126,7 @@ def test_rule_93_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user
     assert one(api.Granted, harness.grant(asked), ANN).request == 8
 
 
-def test_rule_94_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
+def test_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
     harness: SessionHarness,
 ) -> None:
     harness.acquire(wait_ms=2_000)
@@ -136,7 +136,7 @@ def test_rule_94_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_noth
     assert of(api.Acquire, harness.open(opening)) == []
 
 
-def test_rule_95_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
+def test_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
     harness: SessionHarness,
 ) -> None:
     asked = harness.open(harness.acquire(wait_ms=2_000))
@@ -147,7 +147,7 @@ def test_rule_95_a_wait_that_the_majority_stops_answering_is_never_said_to_have_
     assert of(api.Granted, harness.grant(asked)) == []
 
 
-def test_rule_96_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailable(
+def test_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailable(
     harness: SessionHarness,
 ) -> None:
     harness.hold()

@@ -47,7 +47,7 @@ def table() -> LockTable:
 
 
 def test_many_names_leave_nothing_behind(table: LockTable) -> None:
-    """Rules 42, 54, L7, P53, P58: only the last outcomes, and after a TTL not even those."""
+    """Rules fences-rise, outcomes-are-bounded, free-leaves-nothing."""
     request = 0
 
     def use(names: range) -> None:
@@ -140,7 +140,7 @@ def test_waits_that_ended_do_not_stay_in_the_heap(table: LockTable) -> None:
 
 
 def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
-    """Rule 53, L13."""
+    """Rule outcomes-are-kept."""
     for i in range(5_000):
         name = f"c.{i + 2}"
         table.apply(0, Open(session="c", ttl_ms=TTL_MS))

@@ -95,7 +95,7 @@ def advanced(table: LockTable, now: int) -> list[str]:
 
 @held_kinds
 def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kind: Kind) -> None:
-    """Rules 1, 5, 38, 43."""
+    """Rules free-is-granted-at-once, fences-rise."""
     fences: list[int] = []
     for request, session in enumerate((A, B, A, B)):
         (granted,) = table.apply(0, kind.claim(session, 2 * request + 1))
@@ -109,7 +109,7 @@ def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kin
 
 @held_kinds
 def test_a_release_grants_the_first_waiter_of_any_kind(table: LockTable, kind: Kind) -> None:
-    """Rules 6, 8, 24."""
+    """Rules release-grants-the-next, waits-in-log-order."""
     make_wait(table, kind, kind.claim(B), kind.claim(C))
     freed, held = applied(table, kind.release(A, 1))
     assert freed == f"{A} has 0 left"
@@ -119,7 +119,7 @@ def test_a_release_grants_the_first_waiter_of_any_kind(table: LockTable, kind: K
 
 @held_kinds
 def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) -> None:
-    """Rules 20, 23."""
+    """Rule only-holders-release."""
     assert applied(table, kind.release(A, 1, 1)) == [f"{A} NOT_HELD"]
     applied(table, kind.claim(A, 2))
     assert applied(table, kind.release(B, 1)) == [f"{B} NOT_HELD"]
@@ -132,7 +132,7 @@ def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) 
 def test_a_repeated_grant_and_a_repeated_release_have_no_second_effect(
     table: LockTable, kind: Kind
 ) -> None:
-    """Rules 41, 44, 49, 50."""
+    """Rule one-outcome."""
     first = applied(table, kind.claim(A))
     assert applied(table, kind.claim(A)) == first
     applied(table, kind.claim(B))
@@ -144,7 +144,7 @@ def test_a_repeated_grant_and_a_repeated_release_have_no_second_effect(
 
 @all_kinds
 def test_a_try_never_waits(table: LockTable, kind: Kind) -> None:
-    """Rules 12, 18."""
+    """Rules tries-never-wait, waits-end-by-log-time."""
     make_wait(table, kind)
     before = table.status(kind.seen)
     assert applied(table, kind.claim(B, wait_ms=0)) == [f"{B} TIMED_OUT"]
@@ -154,7 +154,7 @@ def test_a_try_never_waits(table: LockTable, kind: Kind) -> None:
 
 @all_kinds
 def test_a_wait_for_any_object_ends_by_log_time(table: LockTable, kind: Kind) -> None:
-    """Rules 9, 16 to 19, 107."""
+    """Rules waits-end-by-log-time, log-time-alone."""
     make_wait(table, kind, kind.claim(B))
     assert table.timeouts.items == {}
     applied(table, kind.claim(C, wait_ms=100))
@@ -166,7 +166,7 @@ def test_a_wait_for_any_object_ends_by_log_time(table: LockTable, kind: Kind) ->
 
 @all_kinds
 def test_a_repeated_wait_neither_cancels_nor_doubles(table: LockTable, kind: Kind) -> None:
-    """Rules 46, 51, 52, 93."""
+    """Rule one-outcome."""
     wait = kind.claim(B, wait_ms=100)
     make_wait(table, kind, wait, wait)
     assert kind.waiters(table) == [(B, 1)]
@@ -178,7 +178,7 @@ def test_a_repeated_wait_neither_cancels_nor_doubles(table: LockTable, kind: Kin
 
 @all_kinds
 def test_a_new_request_cancels_the_wait_of_its_owner(table: LockTable, kind: Kind) -> None:
-    """Rule 47."""
+    """Rule new-request-ends-the-wait."""
     make_wait(table, kind, kind.claim(B))
     assert applied(table, kind.claim(B, 2)) == [f"{B} CANCELLED", f"{B} waits"]
     assert kind.waiters(table) == [(B, 2)]
@@ -198,7 +198,7 @@ def test_a_wait_that_was_cancelled_stays_cancelled(table: LockTable, kind: Kind)
 def test_a_session_that_waits_is_not_idle_and_its_end_ends_the_wait(
     table: LockTable, kind: Kind
 ) -> None:
-    """Rules 87 to 89."""
+    """Rules idle-sessions-close, close-is-one-step."""
     make_wait(table, kind, kind.claim(B))
     assert close_as_idle(table, B) == ["Alive"]
     assert kind.waiters(table) == [(B, 1)]
@@ -210,7 +210,7 @@ def test_a_session_that_waits_is_not_idle_and_its_end_ends_the_wait(
 
 @held_kinds
 def test_the_end_of_a_session_frees_what_it_holds_in_one_step(table: LockTable, kind: Kind) -> None:
-    """Rules 88 to 90."""
+    """Rules idle-sessions-close, close-is-one-step."""
     make_wait(table, kind, replace(kind.claim(A, 2), owner="p"), kind.claim(B))
     assert close_as_idle(table, A) == ["Alive"]
     ended, closed, held = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
@@ -220,7 +220,7 @@ def test_the_end_of_a_session_frees_what_it_holds_in_one_step(table: LockTable, 
 
 @all_kinds
 def test_every_request_is_a_sign_of_life(table: LockTable, kind: Kind) -> None:
-    """Rules 81, 82, 85."""
+    """Rule requests-keep-alive."""
     table.advance(9_000)
     applied(table, kind.claim(A))
     assert advanced(table, 10_000) == ["Ended", "Ended"]
@@ -232,7 +232,7 @@ def test_every_request_is_a_sign_of_life(table: LockTable, kind: Kind) -> None:
 def test_a_restored_table_has_the_holder_the_queue_and_the_deadlines(
     table: LockTable, kind: Kind
 ) -> None:
-    """Rules 40, 86, 100, 101."""
+    """Rule snapshots-are-complete."""
     make_wait(table, kind, kind.claim(B, wait_ms=100), kind.claim(C))
     copy = restored(table)
     assert copy.status(kind.seen) == table.status(kind.seen)

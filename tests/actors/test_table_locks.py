@@ -99,27 +99,27 @@ def log() -> TableLog:
 def test_a_free_lock_is_granted_at_once_however_one_would_have_waited(
     log: TableLog, wait_ms: int | None
 ) -> None:
-    """Rules 1, 2, 10, 14."""
+    """Rule free-is-granted-at-once."""
     assert log.acquire("a", wait_ms) == ["a#1 held 1 x1"]
     assert log.holder == ("a", 1, 1)
 
 
 @pytest.mark.parametrize("wait_ms", [None, 0, 1_000])
 def test_who_holds_it_enters_again_under_the_same_fence(log: TableLog, wait_ms: int | None) -> None:
-    """Rules 3, 11, 15, 38."""
+    """Rules holder-enters-again, fences-rise."""
     log.acquire("a")
     assert log.acquire("a", wait_ms) == ["a#2 held 1 x2"]
 
 
 def test_another_owner_of_the_same_session_does_not_get_it(log: TableLog) -> None:
-    """Rules 4, 68: ownership is by (session, owner), not by session."""
+    """Rule one-holder: ownership is by (session, owner), not by session."""
     log.acquire("a")
     assert log.acquire("b") == ["b#2 queued"]
     assert log.holder == ("a", 1, 1)
 
 
 def test_the_next_ownership_has_a_greater_fence(log: TableLog) -> None:
-    """Rules 5, 38."""
+    """Rule fences-rise."""
     log.acquire("a")
     log.release("a", 1)
     assert log.acquire("b") == ["b#3 held 2 x1"]
@@ -127,7 +127,7 @@ def test_the_next_ownership_has_a_greater_fence(log: TableLog) -> None:
 
 @pytest.mark.parametrize("wait_ms", [None, 60_000])
 def test_a_release_grants_the_waiter_in_the_same_step(log: TableLog, wait_ms: int | None) -> None:
-    """Rules 6, 24."""
+    """Rule release-grants-the-next."""
     log.acquire("a")
     log.acquire("b", wait_ms)
     assert log.release("a", 1) == ["a#3 freed x0", "b#2 held 2 x1"]
@@ -135,7 +135,7 @@ def test_a_release_grants_the_waiter_in_the_same_step(log: TableLog, wait_ms: in
 
 
 def test_waiters_are_served_in_the_order_of_the_log(log: TableLog) -> None:
-    """Rule 8."""
+    """Rule waits-in-log-order."""
     log.acquire("a")
     for owner in "bcd":
         log.acquire(owner)
@@ -144,7 +144,7 @@ def test_waiters_are_served_in_the_order_of_the_log(log: TableLog) -> None:
 
 
 def test_a_wait_without_limit_never_ends_by_time(log: TableLog) -> None:
-    """Rule 9."""
+    """Rule waits-end-by-log-time."""
     log.acquire("a")
     log.acquire("b", None)
     assert log.table.timeouts.items == {}
@@ -153,7 +153,7 @@ def test_a_wait_without_limit_never_ends_by_time(log: TableLog) -> None:
 
 
 def test_a_try_at_a_held_lock_fails_at_once_and_changes_nothing(log: TableLog) -> None:
-    """Rules 12, 13: nor does it count as a claim of its session."""
+    """Rule tries-never-wait: nor does it count as a claim of its session."""
     log.acquire("a")
     assert log.acquire("b", 0) == ["b#2 TIMED_OUT"]
     assert (log.holder, log.queue, log.table.claims) == (("a", 1, 1), [], 1)
@@ -162,7 +162,7 @@ def test_a_try_at_a_held_lock_fails_at_once_and_changes_nothing(log: TableLog) -
 
 @pytest.mark.parametrize("wait_ms", [1, 100, 1_501, 60_000])
 def test_a_wait_ends_at_its_time_and_not_before(log: TableLog, wait_ms: int) -> None:
-    """Rules 16, 17: short and long waits alike, by log time alone."""
+    """Rule waits-end-by-log-time: short and long waits alike, by log time alone."""
     log.acquire("a")
     log.acquire("b", wait_ms)
     assert log.table.due_ms() == 1_000 + wait_ms
@@ -172,7 +172,7 @@ def test_a_wait_ends_at_its_time_and_not_before(log: TableLog, wait_ms: int) -> 
 
 
 def test_a_wait_that_ended_is_not_granted_any_more(log: TableLog) -> None:
-    """Rule 16, L8: not even by a release at the very time of its end."""
+    """Rule waits-end-by-log-time: not even by a release at the very time of its end."""
     log.acquire("a")
     log.acquire("b", 100)
     log.now += 100
@@ -189,7 +189,7 @@ ENDS: dict[str, Callable[[TableLog], list[str]]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_wait_that_is_over_leaves_no_deadline(log: TableLog, end: str) -> None:
-    """Rules 9, 18."""
+    """Rule waits-end-by-log-time."""
     log.acquire("a")
     log.acquire("b", 100)
     assert len(log.table.timeouts.items) == 1
@@ -198,7 +198,7 @@ def test_a_wait_that_is_over_leaves_no_deadline(log: TableLog, end: str) -> None
 
 
 def test_nothing_ends_but_by_log_time(log: TableLog) -> None:
-    """Rules 19, 107: who applies late ends the same waits at the same place of the log."""
+    """Rules waits-end-by-log-time, log-time-alone: at the same place."""
     late = TableLog()
     for one in (log, late):
         one.acquire("a")
@@ -212,20 +212,20 @@ def test_nothing_ends_but_by_log_time(log: TableLog) -> None:
 
 
 def test_a_free_lock_cannot_be_released(log: TableLog) -> None:
-    """Rule 20."""
+    """Rule only-holders-release."""
     assert log.release("a", 0) == ["a#1 NOT_HELD"]
     assert log.release("a", 7) == ["a#2 NOT_HELD"]
 
 
 def test_the_last_release_frees(log: TableLog) -> None:
-    """Rules 21, 25, 26."""
+    """Rule releases-are-counted."""
     log.acquire("a")
     assert log.release("a", 1) == ["a#2 freed x0"]
     assert log.table.status("L")[:4] == ("L", None, 0, ())
 
 
 def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
-    """Rules 22, 25."""
+    """Rule releases-are-counted."""
     log.acquire("a")
     log.acquire("a")
     log.acquire("b")
@@ -234,7 +234,7 @@ def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
 
 
 def test_who_does_not_hold_cannot_release_even_with_the_right_fence(log: TableLog) -> None:
-    """Rule 23, and the owner needs the fence too."""
+    """Rule only-holders-release: the owner needs the fence too."""
     log.acquire("a")
     assert log.release("b", 1) == ["b#2 NOT_HELD"]
     assert log.release("a", 2) == ["a#3 NOT_HELD"]
@@ -242,7 +242,7 @@ def test_who_does_not_hold_cannot_release_even_with_the_right_fence(log: TableLo
 
 
 def test_status_tells_of_holder_and_contenders_in_order(log: TableLog) -> None:
-    """Rules 27, 28."""
+    """Rule status-is-complete."""
     log.acquire("a")
     log.acquire("a")
     log.sleep(5)
@@ -258,7 +258,7 @@ def test_status_tells_of_holder_and_contenders_in_order(log: TableLog) -> None:
 
 
 def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: TableLog) -> None:
-    """Rule 32."""
+    """Rule holds-are-limited."""
     for _ in range(1_000):
         log.acquire("a", limit=0)
     assert log.holder == ("a", 1_000, 1)
@@ -269,7 +269,7 @@ def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: TableLog) -
 def test_beyond_the_limit_an_acquire_fails_at_once(
     log: TableLog, limit: int, wait_ms: int | None
 ) -> None:
-    """Rules 33, 34, 35, 37: it does not wait, for it would wait for itself."""
+    """Rule holds-are-limited: it does not wait, for it would wait for itself."""
     for _ in range(limit):
         log.acquire("a", limit=limit)
     assert log.acquire("a", wait_ms, limit=limit) == [
@@ -279,7 +279,7 @@ def test_beyond_the_limit_an_acquire_fails_at_once(
 
 
 def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> None:
-    """Rule 36."""
+    """Rule holds-are-limited."""
     for _ in range(2):
         log.acquire("b", limit=2)
     for _ in range(2):
@@ -289,7 +289,7 @@ def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> Non
 
 
 def test_fences_rise_over_all_names_and_begin_at_one(log: TableLog) -> None:
-    """Rules 38, 39, 42, 43, 104: one counter for the table, drawn at the grant."""
+    """Rules fences-rise, free-leaves-nothing: one counter for the table, drawn at the grant."""
     said = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
     for i in range(3):
         log.release("a", i + 1, lock=f"L{i}")

@@ -44,7 +44,7 @@ from fencelock.actors.table.table_state import TableState
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))
 @settings(max_examples=250, deadline=None)
 def test_the_table_does_what_the_model_does(steps: list[Dice]) -> None:
-    """Rule 98: reentrant, not reentrant and limited; and L1 to L5 and L7 on the way."""
+    """Rule equals-the-model: reentrant, not reentrant and limited."""
     compare(steps)
 
 

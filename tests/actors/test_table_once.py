@@ -30,13 +30,13 @@ def table() -> LockTable:
 
 
 def test_a_granted_acquire_asked_again_counts_once(table: LockTable) -> None:
-    """Rules 41, 44."""
+    """Rule one-outcome."""
     assert applied(table, acquire("a", 1), acquire("a", 1)) == [held("a", 1, 1)]
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
 
 
 def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
-    """Rule 45: nor does a late copy of the first acquire count again."""
+    """Rule one-outcome: nor does a late copy of the first acquire count again."""
     applied(table, acquire("a", 1), acquire("a", 2))
     assert applied(table, acquire("a", 2)) == [held("a", 2, 1, 2)]
     assert reasons(applied(table, acquire("a", 1))) == [("a", 1, api.Reason.SUPERSEDED)]
@@ -47,7 +47,7 @@ def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
 def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
     table: LockTable, wait_ms: int | None
 ) -> None:
-    """Rules 46, 93: a repeated acquire that still waits gets a reply that it waits."""
+    """Rule one-outcome: a repeated acquire that still waits gets a reply that it waits."""
     applied(table, acquire("a", 1), acquire("b", 2, 100))
     assert applied(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
     assert len(table.status("L").waiters) == len(table.timeouts.items) == 1
@@ -58,7 +58,7 @@ def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
 def test_a_new_acquire_cancels_the_owners_wait_and_queues_at_the_tail(
     table: LockTable, wait_ms: int | None
 ) -> None:
-    """Rule 47."""
+    """Rule new-request-ends-the-wait."""
     applied(table, acquire("a", 1), acquire("b", 2), acquire("c", 3))
     outcomes = applied(table, acquire("b", 4, wait_ms))
     assert reasons(outcomes) == [("b", 2, api.Reason.CANCELLED)]
@@ -67,7 +67,7 @@ def test_a_new_acquire_cancels_the_owners_wait_and_queues_at_the_tail(
 
 
 def test_a_release_while_waiting_cancels_the_wait_and_is_refused(table: LockTable) -> None:
-    """Rule 48."""
+    """Rule new-request-ends-the-wait."""
     applied(table, acquire("a", 1), acquire("b", 2))
     said = reasons(applied(table, release("b", 3, 1)))
     assert said == [("b", 2, api.Reason.CANCELLED), ("b", 3, api.Reason.NOT_HELD)]
@@ -77,7 +77,7 @@ def test_a_release_while_waiting_cancels_the_wait_and_is_refused(table: LockTabl
 def test_a_wait_granted_while_its_answer_was_lost_has_the_same_fence_again(
     table: LockTable,
 ) -> None:
-    """Rules 24, 41, 49."""
+    """Rules release-grants-the-next, one-outcome."""
     applied(table, acquire("a", 1), acquire("b", 2))
     assert applied(table, release("a", 3, 1))[1:] == [held("b", 2, 2)]
     assert applied(table, acquire("b", 2)) == [held("b", 2, 2)]
@@ -87,7 +87,7 @@ def test_a_wait_granted_while_its_answer_was_lost_has_the_same_fence_again(
 def test_a_release_asked_again_succeeds_without_effect_on_who_holds_now(
     table: LockTable,
 ) -> None:
-    """Rule 50."""
+    """Rule one-outcome."""
     applied(table, acquire("a", 1), release("a", 2, 1), acquire("b", 3))
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
     holder = table.status("L").holder
@@ -96,7 +96,7 @@ def test_a_release_asked_again_succeeds_without_effect_on_who_holds_now(
 
 
 def test_a_wait_and_its_copy_end_together(table: LockTable) -> None:
-    """Rule 51: one answer is addressed to both."""
+    """Rule one-outcome: one answer is addressed to both."""
     applied(table, acquire("a", 1), acquire("b", 2, 100), acquire("b", 2, 100))
     assert reasons(table.advance(100)) == [("b", 2, api.Reason.TIMED_OUT)]
     assert reasons(applied(table, acquire("b", 2, 100))) == [("b", 2, api.Reason.TIMED_OUT)]
@@ -106,7 +106,7 @@ def test_a_wait_and_its_copy_end_together(table: LockTable) -> None:
 def test_a_failed_acquire_asked_again_when_the_lock_is_free_stays_failed(
     table: LockTable, wait_ms: int
 ) -> None:
-    """Rule 52."""
+    """Rule one-outcome."""
     applied(table, acquire("a", 1), acquire("b", 2, wait_ms))
     table.advance(100)
     applied(table, release("a", 3, 1))
@@ -117,7 +117,7 @@ def test_a_failed_acquire_asked_again_when_the_lock_is_free_stays_failed(
 def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_another(
     table: LockTable,
 ) -> None:
-    """Rules 44, 47 to 50: a wait, a hold and a release of one owner, all under way at once."""
+    """Rules one-outcome, new-request-ends-the-wait: for each lock by itself."""
     applied(table, acquire("a", 1), acquire("b", 2), acquire("b", 3, lock="M"))
     assert applied(table, acquire("b", 2)) == [queued("b", 2)]
     applied(table, release("a", 4, 1))
@@ -173,7 +173,7 @@ def test_a_cancel_that_overtakes_its_acquire_wins(table: LockTable) -> None:
 
 
 def test_an_operator_takes_a_lock_and_all_hear_of_it(table: LockTable) -> None:
-    """P49: audited; the next holder has a new fence; the former owner's release is told why."""
+    """Audited; the next holder has a new fence; the former owner's release is told why."""
     applied(table, acquire("a", 1), acquire("b", 2))
     table.advance(70)
     take = Evict(operator="root", request=1, lock="L", fence=1)
@@ -211,7 +211,7 @@ def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTa
 
 
 def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTable) -> None:
-    """Rule 53: longer than a client repeats a request; after that, the request has no effect."""
+    """Rule outcomes-are-kept: longer than a client repeats a request."""
     applied(table, acquire("a", 1), release("a", 2, 1))
     applied(table, api.KeepAlive(session="s.1"))
     table.advance(DAY_MS - 1)
@@ -226,7 +226,7 @@ def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTa
 
 
 def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTable) -> None:
-    """Rule 53: however long there was no master."""
+    """Rule outcomes-are-kept: however long there was no master."""
     applied(table, acquire("a", 1), release("a", 2, 1))
     table.apply(3 * DAY_MS, ExtendSessions(master="m"))
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
@@ -237,7 +237,7 @@ def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTa
 
 
 def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: LockTable) -> None:
-    """Rule 53."""
+    """Rule outcomes-are-kept."""
     applied(table, acquire("a", 1), acquire("b", 2))
     for half_day in range(1, 7):
         table.advance(half_day * DAY_MS // 2)
@@ -247,7 +247,7 @@ def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: Lo
 
 
 def test_one_outcome_is_kept_of_an_owner_and_lock_however_much_it_asks(table: LockTable) -> None:
-    """Rule 54, P58: also of what failed."""
+    """Rule outcomes-are-bounded: also of what failed."""
     applied(table, acquire("a", 1))
     for request in range(2, 5_000):
         applied(table, acquire("b", request, 0, lock="L"))
@@ -259,7 +259,7 @@ def test_one_outcome_is_kept_of_an_owner_and_lock_however_much_it_asks(table: Lo
 def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_redone(
     table: LockTable,
 ) -> None:
-    """Rule 54, P58: an owner per task is no leak, and a forgotten request is not done twice."""
+    """Rule outcomes-are-bounded: an owner per task is no leak."""
     applied(table, acquire("holder", 1))
     total = IDLE_MAX + 10
     for i in range(total):
@@ -274,7 +274,7 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 
 
 def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
-    """Rule 54: it never took effect, and the reply is also true of it: that it holds nothing."""
+    """Rule outcomes-are-bounded: it never took effect, and holds nothing."""
     for i in range(IDLE_MAX + 6):
         applied(table, cancel(f"t{i}", i + 6))
     assert reasons(applied(table, acquire("late", 5))) == [("late", 5, api.Reason.FORGOTTEN)]

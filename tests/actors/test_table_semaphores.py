@@ -49,7 +49,7 @@ def test_permits_are_granted_until_none_is_free(table: LockTable) -> None:
 
 
 def test_a_large_claim_at_the_head_is_not_overtaken(table: LockTable) -> None:
-    """L9: neither by smaller claims nor by a try, although a permit is free."""
+    """Neither by smaller claims nor by a try, although a permit is free."""
     applied(table, acquire(A, 2))
     assert applied(table, acquire(B, 3)) == ["t.2 waits"]
     assert applied(table, acquire(C)) == ["u.3 waits"]

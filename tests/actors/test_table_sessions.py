@@ -38,7 +38,7 @@ def table() -> LockTable:
 
 
 def test_the_table_knows_a_session_until_it_is_closed(table: LockTable) -> None:
-    """Rule 80."""
+    """Rule sessions-are-found-again."""
     name = opened(table, "client")
     before = version_of(table, name)
     (kept,) = table.apply(1, api.KeepAlive(session=name, request=4))
@@ -51,13 +51,13 @@ def test_the_table_knows_a_session_until_it_is_closed(table: LockTable) -> None:
 
 
 def test_an_open_asked_again_finds_the_session(table: LockTable) -> None:
-    """Rules 72, 73, 74."""
+    """Rule sessions-are-found-again."""
     assert opened(table, "client") == opened(table, "client") == "client.1"
     assert len(table.sessions.by_id) == 1
 
 
 def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable) -> None:
-    """Rule 92: a late copy of an open makes a session that nothing said before can reach."""
+    """Rule numbers-never-return: nothing sent before reaches the session of a late open."""
     first = opened(table, "client")
     table.apply(0, End(session=first, reason=CloseReason.GRACEFUL))
     second = opened(table, "client")
@@ -79,7 +79,7 @@ def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable)
     ids=lambda command: type(command).__name__,
 )
 def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: LogCommand) -> None:
-    """Rules 81, 85."""
+    """Rule requests-keep-alive."""
     assert denials(table.apply(0, command)) == [("gone.1", api.Reason.SESSION_EXPIRED)]
     assert table.resources == {}
 
@@ -87,7 +87,7 @@ def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: L
 def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
     table: LockTable,
 ) -> None:
-    """Rule 82."""
+    """Rule requests-keep-alive."""
     name = opened(table, "client", at=5)
     assert table.due_ms() == 5 + TTL_MS
     assert table.advance(4 + TTL_MS) == []
@@ -111,7 +111,7 @@ def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
 def test_every_command_of_a_session_is_a_sign_of_life(
     table: LockTable, command: LogCommand
 ) -> None:
-    """Rule 85."""
+    """Rule requests-keep-alive."""
     opened(table, "client")
     table.apply(0, acquire("client.1", 1))
     before = version_of(table, "client.1")
@@ -128,7 +128,7 @@ def test_an_operators_command_keeps_no_session_alive(table: LockTable) -> None:
 
 
 def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: LockTable) -> None:
-    """Rule 83: even one that would have ended before the new master could speak."""
+    """Rule leaders-extend-sessions: even one whose TTL was nearly over."""
     short, long = opened(table, "a"), opened(table, "b", ttl_ms=TTL_MS * 50)
     before = version_of(table, short), version_of(table, long)
     assert table.apply(5_000, ExtendSessions(master="m2")) == []
@@ -144,7 +144,7 @@ def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: L
 
 
 def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTable) -> None:
-    """L2: a group that lost everything continues with fences above a date."""
+    """A group that lost everything continues with fences above a date."""
     table.apply(0, ExtendSessions(master="m", fence_floor=1_000))
     table.apply(0, ExtendSessions(master="m", fence_floor=7))
     beyond = ExtendSessions(master="m", fence_floor=FENCE_FLOOR_MAX + 1)
@@ -155,7 +155,7 @@ def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTabl
 
 
 def test_a_sign_of_life_between_the_look_and_the_expiry_wins(table: LockTable) -> None:
-    """Rule 84."""
+    """Rule keep-alive-wins."""
     name = opened(table, "client")
     expire = End(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
     table.apply(10, api.KeepAlive(session=name))
@@ -165,14 +165,14 @@ def test_a_sign_of_life_between_the_look_and_the_expiry_wins(table: LockTable) -
 
 
 def test_a_session_with_nothing_can_be_closed_as_idle(table: LockTable) -> None:
-    """Rule 87."""
+    """Rule idle-sessions-close."""
     name = opened(table, "client")
     idle = End(session=name, reason=CloseReason.IDLE, version=version_of(table, name))
     assert table.apply(1, idle) == [ended(name, CloseReason.IDLE)]
 
 
 def test_a_session_that_holds_or_waits_is_not_idle(table: LockTable) -> None:
-    """Rule 88."""
+    """Rule idle-sessions-close."""
     holder, waiter = opened(table, "holder"), opened(table, "waiter")
     table.apply(0, acquire(holder, 1))
     table.apply(0, acquire(waiter, 1))
@@ -186,7 +186,7 @@ def test_a_session_that_holds_or_waits_is_not_idle(table: LockTable) -> None:
 def test_a_close_is_one_step_waits_then_holds_then_grants(
     table: LockTable, reason: CloseReason
 ) -> None:
-    """Rules 53, 89, 90, P1 to P3: none of the session's own waits is granted on the way."""
+    """Rules outcomes-are-kept, close-is-one-step: and none of its own waits is granted."""
     dying, other = opened(table, "dying"), opened(table, "other", ttl_ms=TTL_MS * 9)
     for request, lock in ((1, "L"), (2, "M")):
         table.apply(0, acquire(dying, request, lock))
@@ -213,7 +213,7 @@ def test_a_close_is_one_step_waits_then_holds_then_grants(
 
 
 def test_a_wait_behind_another_ends_with_its_session_at_once(table: LockTable) -> None:
-    """P3: not when the one before it goes."""
+    """Not when the one before it goes."""
     holder, dying = opened(table, "holder", ttl_ms=TTL_MS * 9), opened(table, "dying")
     table.apply(0, acquire(holder, 1))
     table.apply(0, acquire(dying, 1))
@@ -222,7 +222,7 @@ def test_a_wait_behind_another_ends_with_its_session_at_once(table: LockTable) -
 
 
 def test_what_falls_due_goes_in_order_of_time_waits_before_sessions(table: LockTable) -> None:
-    """Rules 19, 107: one leap of time ends the same, in the same order, as many steps."""
+    """Rules waits-end-by-log-time, log-time-alone: one leap is like many steps."""
     leaps, steps = table, LockTable()
     for one in (leaps, steps):
         holder = opened(one, "holder", ttl_ms=500)

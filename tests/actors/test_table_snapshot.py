@@ -78,7 +78,7 @@ def through_the_wire(parts: Sequence[messages.TablePart]) -> tuple[messages.Tabl
 
 
 def test_a_restored_table_is_the_table() -> None:
-    """Rules 40, 86, 100, 101: owner, count, fence, queue, deadlines, versions."""
+    """Rule snapshots-are-complete: owner, count, fence, queue, deadlines, versions."""
     table = busy()
     table.advance(250)
     copy = LockTable.restore(through_the_wire(table.snapshot()))
@@ -91,7 +91,7 @@ def test_a_restored_table_is_the_table() -> None:
 
 
 def test_a_restored_table_goes_on_as_the_table_does() -> None:
-    """Rules 41, 49, 50, 52: a command from before the snapshot has no second effect after it."""
+    """Rule one-outcome: a command from before the snapshot has no second effect after it."""
     table = busy()
     copy = LockTable.restore(table.snapshot())
     script: list[tuple[int, messages.LogCommand]] = [
@@ -113,7 +113,7 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
 
 
 def test_memos_fences_and_numbers_survive() -> None:
-    """Rules 40, 44, 52, 92."""
+    """Rules snapshots-are-complete, one-outcome, numbers-never-return."""
     copy = LockTable.restore(busy().snapshot())
     (again,) = copy.apply(60, acquire("a", 3))
     assert isinstance(again, api.Granted)
@@ -134,7 +134,7 @@ def test_memos_fences_and_numbers_survive() -> None:
 
 
 def test_a_snapshot_does_not_change_when_the_table_does() -> None:
-    """Rule 86."""
+    """Rule snapshots-are-complete."""
     table = busy()
     snapshot = table.snapshot()
     before = [encode(part) for part in snapshot]

@@ -50,7 +50,7 @@ def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
     asyncio.run(run())
 
 
-def test_rule_69_what_a_task_holds_another_task_does_not(paxos_addresses: str) -> None:
+def test_what_a_task_holds_another_task_does_not(paxos_addresses: str) -> None:
     async def run() -> None:
         async with connect(paxos_addresses) as client:
             lock = client.rlock("tasks")
@@ -92,7 +92,7 @@ def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(paxos_addr
 
 
 def test_a_busy_loop_does_not_cost_the_session(paxos_addresses: str) -> None:
-    """P18: a thread of its own keeps it, though no task runs for several of its TTLs."""
+    """A thread of its own keeps it, though no task runs for several of its TTLs."""
 
     async def run() -> None:
         async with connect(paxos_addresses, ttl=1.5) as client:

@@ -1,4 +1,4 @@
-"""The duties of a client library: scenarios 1 to 24 of the design page, with both clients."""
+"""The duties of a client library, with both clients."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ def of_watcher(said: list[Send]) -> list[Send]:
 
 
 def test_three_timeouts_have_a_default_of_the_clusters_and_none_of_the_locks() -> None:
-    """Scenario 1."""
     cluster = ClusterTerms()
     assert (cluster.wait_ms, cluster.hold_ms, cluster.grace_ms) == (5_000, 5_000, 5_000)
     lock = LockOptions("x")
@@ -71,7 +70,7 @@ def test_three_timeouts_have_a_default_of_the_clusters_and_none_of_the_locks() -
 
 
 def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
-    """Scenario 2 (!): the original silently moves values into their limits."""
+    """The original silently moves values into their limits."""
     assert (TERM_MS_MIN, TERM_MS_MAX) == (3_000, WEEK_S * 1_000)
     chance = Random(2)
     for _ in range(10_000):
@@ -84,7 +83,7 @@ def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
 
 
 def test_who_says_nothing_asks_for_what_the_cluster_has(harness: SessionHarness) -> None:
-    """Scenario 3 (!): fields are never left out, 0 stands for the cluster's own."""
+    """Fields are never left out, 0 stands for the cluster's own."""
     asked = wanted(harness)
     assert (asked.lock, asked.owner, asked.wait_ms) == ("x", "ann", None)
     assert (asked.hold_ms, asked.grace_ms) == (0, 0)
@@ -92,7 +91,6 @@ def test_who_says_nothing_asks_for_what_the_cluster_has(harness: SessionHarness)
 
 
 def test_who_holds_is_busy_until_its_release_is_confirmed(harness: SessionHarness) -> None:
-    """Scenario 4."""
     held(harness)
     assert one(api.Refused, harness.acquire(token=9), ANN).reason is api.Reason.ALREADY_HELD
     release = one(api.Release, harness.release(), A)
@@ -105,7 +103,7 @@ def test_who_holds_is_busy_until_its_release_is_confirmed(harness: SessionHarnes
 
 
 def test_all_that_is_said_of_a_lock_is_asked_for(harness: SessionHarness) -> None:
-    """Scenario 6, without shared locks, which the source never had."""
+    """Shared locks have tests of their own."""
     asked = api.Acquire(
         lock="x",
         owner="ann",
@@ -120,7 +118,7 @@ def test_all_that_is_said_of_a_lock_is_asked_for(harness: SessionHarness) -> Non
 def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
     harness: SessionHarness,
 ) -> None:
-    """Scenario 6 (!): there unlocking before locking is silently nothing."""
+    """In the original unlocking before locking is silently nothing."""
     said = harness.release()
     assert one(api.Refused, said, ANN).reason is api.Reason.NOT_HELD
     assert of(api.Release, said, A) == []
@@ -129,7 +127,6 @@ def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
 def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_asked_for(
     harness: SessionHarness,
 ) -> None:
-    """Scenario 7."""
     asked_ms = harness.now_ms
     asked = wanted(harness)
     harness.hear(A, granted(asked, hold_ms=HOUR_MS))
@@ -143,7 +140,7 @@ def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_aske
 def test_an_answer_that_names_another_lock_ends_no_wait(
     harness: SessionHarness, word: type[api.Granted | api.Refused]
 ) -> None:
-    """Scenarios 8 and 17 (!): it is dropped and counted; there the lock fails."""
+    """It is dropped and counted; in the original the lock fails."""
     asked = wanted(harness)
     answer: api.Granted | api.Refused = granted(asked, "other")
     if word is api.Refused:
@@ -161,7 +158,6 @@ def test_an_answer_that_names_another_lock_ends_no_wait(
 
 
 def test_a_confirmation_that_names_another_lock_confirms_nothing(harness: SessionHarness) -> None:
-    """Scenario 9 (!)."""
     held(harness)
     release = one(api.Release, harness.release(), A)
     wrong = api.Released(
@@ -172,7 +168,7 @@ def test_a_confirmation_that_names_another_lock_confirms_nothing(harness: Sessio
 
 
 def test_nothing_is_released_by_itself_when_the_duration_is_over(harness: SessionHarness) -> None:
-    """Scenario 10 (!): the original's library replies to UNLOCK; here the holder decides."""
+    """The original's library replies to UNLOCK; here the holder decides."""
     held(harness)
     said = harness.run_kept(2_000, A)
     assert one(Unlocking, said, WATCHER).lock == "x"
@@ -184,7 +180,6 @@ def test_nothing_is_released_by_itself_when_the_duration_is_over(harness: Sessio
 
 
 def test_a_warning_that_comes_after_the_grace_is_too_late(harness: SessionHarness) -> None:
-    """Scenario 11."""
     held(harness)
     said = harness.run_kept(7_000, A)
     assert one(HoldsLost, said, WATCHER).losses[0].lock == "x"
@@ -192,21 +187,20 @@ def test_a_warning_that_comes_after_the_grace_is_too_late(harness: SessionHarnes
 
 
 def test_a_warning_about_another_lock_is_dropped(harness: SessionHarness) -> None:
-    """Scenario 12 (!): it harms no other lock."""
+    """It harms no other lock."""
     held(harness, HOUR_MS)
     assert unlocking(harness, "other") == []
     assert of(HoldsLost, harness.run_kept(10_000, A)) == []
 
 
 def test_what_becomes_of_another_node_does_not_matter_to_a_wait(harness: SessionHarness) -> None:
-    """Scenario 13."""
     asked = wanted(harness)
     assert of(api.Refused, harness.hear(ME, LinkDown(node="b"))) == []
     assert one(api.Granted, harness.hear(A, granted(asked)), ANN).fence == 7
 
 
 def test_a_request_that_cannot_be_delivered_goes_to_another_node(harness: SessionHarness) -> None:
-    """Scenario 14 (!): there the lock fails at once."""
+    """In the original the lock fails at once."""
     asked = wanted(harness)
     moved = one(api.Acquire, harness.hear(ME, LinkDown(node="a")), B)
     assert moved.request == asked.request
@@ -215,7 +209,6 @@ def test_a_request_that_cannot_be_delivered_goes_to_another_node(harness: Sessio
 def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
     harness: SessionHarness,
 ) -> None:
-    """Scenario 14."""
     wanted(harness)
     said = harness.hear(ME, LinkRefused(node="a", detail="wrong cluster"))
     said += harness.hear(ME, LinkRefused(node="b", detail="wrong cluster"))
@@ -235,7 +228,7 @@ def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
 def test_each_refusal_is_an_error_of_its_own(
     harness: SessionHarness, reason: api.Reason, error: type[Exception]
 ) -> None:
-    """Scenarios 16 and 18 (!): there all but one are INVALID."""
+    """In the original all but one are INVALID."""
     harness.open(harness.acquire())
     refused = one(api.Refused, harness.refuse([Send(A, harness_asked(harness))], reason), ANN)
     assert type(refused.error()) is error
@@ -248,7 +241,6 @@ def harness_asked(harness: SessionHarness) -> api.Acquire:
 
 
 def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(harness: SessionHarness) -> None:
-    """Scenario 20."""
     wanted(harness, wait_ms=3_000)
     said = harness.run(2_900)
     assert of(api.Refused, said, ANN) == []
@@ -260,7 +252,7 @@ def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(harness: Sessi
 def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
     harness: SessionHarness,
 ) -> None:
-    """Scenario 22: a user does not wait for ever, and its released lock is not held for ever."""
+    """A user does not wait forever, and its released lock is not held forever."""
     held(harness, HOUR_MS)
     said = [*harness.release(), *harness.run(11_000)]
     assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
@@ -269,5 +261,4 @@ def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
 
 
 def test_the_version_is_the_one_that_was_built() -> None:
-    """Scenario 24."""
     assert fencelock.__version__ == metadata.version("fencelock")

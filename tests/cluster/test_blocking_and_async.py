@@ -67,9 +67,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 
 @how
-def test_rules_1_2_10_14_a_free_lock_is_held_under_a_fence(
-    face: Face, name: str, acquire: Deed
-) -> None:
+def test_a_free_lock_is_held_under_a_fence(face: Face, name: str, acquire: Deed) -> None:
     user = face.user(name)
     fence = user(acquire)
     assert fence > 0
@@ -79,7 +77,7 @@ def test_rules_1_2_10_14_a_free_lock_is_held_under_a_fence(
 
 
 @how
-def test_rules_3_11_15_who_holds_it_enters_again_under_the_same_fence(
+def test_who_holds_it_enters_again_under_the_same_fence(
     client_face: Face, name: str, acquire: Deed
 ) -> None:
     user = client_face.user(name, rlock=True)
@@ -90,9 +88,7 @@ def test_rules_3_11_15_who_holds_it_enters_again_under_the_same_fence(
     user(release)
 
 
-def test_rules_4_12_13_18_what_another_holds_is_not_to_be_had_at_once(
-    face: Face, name: str
-) -> None:
+def test_what_another_holds_is_not_to_be_had_at_once(face: Face, name: str) -> None:
     holder, other = face.user(name), face.user(name)
     fence = holder(HOW["wait"])
     assert other(HOW["try"]) is None
@@ -102,9 +98,7 @@ def test_rules_4_12_13_18_what_another_holds_is_not_to_be_had_at_once(
 
 
 @pytest.mark.parametrize("timeout", [0.1, 1.6])
-def test_rules_16_17_18_a_wait_that_runs_out_changes_nothing(
-    face: Face, name: str, timeout: float
-) -> None:
+def test_a_wait_that_runs_out_changes_nothing(face: Face, name: str, timeout: float) -> None:
     holder, other = face.user(name), face.user(name)
     fence = holder(HOW["wait"])
     began = time.monotonic()
@@ -114,9 +108,7 @@ def test_rules_16_17_18_a_wait_that_runs_out_changes_nothing(
     holder(release)
 
 
-def test_rules_5_6_24_the_next_holder_has_a_greater_fence_and_the_last_has_none(
-    face: Face, name: str
-) -> None:
+def test_the_next_holder_has_a_greater_fence_and_the_last_has_none(face: Face, name: str) -> None:
     holder, other = face.user(name), face.slow_user(name)
     fence = holder(HOW["wait"])
     waiting = other(HOW["limit"])
@@ -129,9 +121,7 @@ def test_rules_5_6_24_the_next_holder_has_a_greater_fence_and_the_last_has_none(
     other(release).result(PATIENCE_S)
 
 
-def test_rules_8_9_who_asked_first_is_served_first_and_waits_without_limit(
-    face: Face, name: str
-) -> None:
+def test_who_asked_first_is_served_first_and_waits_without_limit(face: Face, name: str) -> None:
     holder = face.user(name)
     holder(HOW["wait"])
     order: list[int] = []
@@ -155,9 +145,7 @@ def test_rules_8_9_who_asked_first_is_served_first_and_waits_without_limit(
     assert fences == sorted(fences)
 
 
-def test_rules_20_21_26_a_release_frees_it_and_of_what_is_free_is_refused(
-    face: Face, name: str
-) -> None:
+def test_a_release_frees_it_and_of_what_is_free_is_refused(face: Face, name: str) -> None:
     user = face.user(name)
     with pytest.raises(NotHeldError):
         user(release)
@@ -169,7 +157,7 @@ def test_rules_20_21_26_a_release_frees_it_and_of_what_is_free_is_refused(
         user(release)
 
 
-def test_rules_22_25_27_a_lock_entered_twice_is_left_twice(client_face: Face, name: str) -> None:
+def test_a_lock_entered_twice_is_left_twice(client_face: Face, name: str) -> None:
     user, other = (client_face.user(name, rlock=True) for _ in range(2))
     fence = user(HOW["wait"])
     user(HOW["wait"])
@@ -182,7 +170,7 @@ def test_rules_22_25_27_a_lock_entered_twice_is_left_twice(client_face: Face, na
     assert seen(other) == (None, 0, 0)
 
 
-def test_rule_23_what_another_holds_is_not_ones_own_to_release(face: Face, name: str) -> None:
+def test_what_another_holds_is_not_ones_own_to_release(face: Face, name: str) -> None:
     holder, other = face.user(name), face.user(name)
     fence = holder(HOW["wait"])
     with pytest.raises(NotHeldError):
@@ -191,7 +179,7 @@ def test_rule_23_what_another_holds_is_not_ones_own_to_release(face: Face, name:
     holder(release)
 
 
-def test_rule_28_a_read_is_linearizable_unless_a_local_one_is_asked_for(
+def test_a_read_is_linearizable_unless_a_local_one_is_asked_for(
     client_face: Face, name: str
 ) -> None:
     user = client_face.user(name)
@@ -206,9 +194,7 @@ def test_rule_28_a_read_is_linearizable_unless_a_local_one_is_asked_for(
     user(release)
 
 
-def test_rules_32_36_without_a_limit_it_is_entered_as_often_as_one_likes(
-    client_face: Face, name: str
-) -> None:
+def test_without_a_limit_it_is_entered_as_often_as_one_likes(client_face: Face, name: str) -> None:
     user, other = client_face.user(name, rlock=True), client_face.user(name, rlock=True, limit=2)
     fences = {user(HOW["wait"]) for _ in range(20)}
     assert len(fences) == 1
@@ -221,9 +207,7 @@ def test_rules_32_36_without_a_limit_it_is_entered_as_often_as_one_likes(
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_rules_33_34_35_37_beyond_the_limit_is_refused_at_once(
-    client_face: Face, name: str, limit: int
-) -> None:
+def test_beyond_the_limit_is_refused_at_once(client_face: Face, name: str, limit: int) -> None:
     user = client_face.user(name, rlock=True, limit=limit)
     (fence,) = {user(HOW["wait"]) for _ in range(limit)}
     with pytest.raises(LimitReachedError):
@@ -239,7 +223,7 @@ def test_rules_33_34_35_37_beyond_the_limit_is_refused_at_once(
     assert seen(user) == (None, 0, 0)
 
 
-def test_rules_79_90_106_a_client_that_closes_frees_its_locks_and_serves_no_more(
+def test_a_client_that_closes_frees_its_locks_and_serves_no_more(
     client_face: Face, face: Face, name: str
 ) -> None:
     user, other = client_face.user(name), face.slow_user(name)
@@ -257,7 +241,7 @@ def test_rules_79_90_106_a_client_that_closes_frees_its_locks_and_serves_no_more
 
 
 def test_a_wait_through_with_that_runs_out_names_who_holds_it(client_face: Face, name: str) -> None:
-    """P31: the body never runs without the lock."""
+    """The body never runs without the lock."""
     holder, other = client_face.user(name), client_face.user(name, timeout=0.1)
     fence = holder(HOW["wait"])
 

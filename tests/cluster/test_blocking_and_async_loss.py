@@ -125,7 +125,7 @@ def logged(user: Do) -> LossLog:
     return log
 
 
-def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
+def test_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     far: Face, near: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
     user = far.user(name, rlock=True)
@@ -136,11 +136,11 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
     assert next_hold is not None
     got = next_hold.fence
-    assert not user(lambda lock: lock.held)  # By its own clock, whatever it received (P6, P10).
+    assert not user(lambda lock: lock.held)  # By its own clock, whatever it received.
     assert got > fence
     suspected_at, suspicion = log.wait_for(HoldState.SUSPECT)
     lost_at, loss = log.wait_for(HoldState.LOST)
-    assert began <= suspected_at < lost_at  # P12: jeopardy, then loss.
+    assert began <= suspected_at < lost_at  # Jeopardy, then loss.
     assert {(n.lock, n.fence) for n in (suspicion, loss)} == {(name, fence)}
     assert user(lambda lock: (lock.held, lock.lost, lock.fence)) == (False, True, fence)
     with pytest.raises(LockOwnershipLostError):
@@ -152,15 +152,13 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
         user(release)
     next_hold.release()
     mend(cables)
-    again = user(acquire)  # P8: the same object.
+    again = user(acquire)  # The same object.
     assert again > got
     assert user(lambda lock: (lock.held, lock.lost)) == (True, False)
     user(release)
 
 
-def test_rule_59_who_enters_again_after_the_loss_is_told(
-    far: Face, cables: list[Cable], name: str
-) -> None:
+def test_who_enters_again_after_the_loss_is_told(far: Face, cables: list[Cable], name: str) -> None:
     user = far.user(name, rlock=True)
     log = logged(user)
     user(acquire)
@@ -173,7 +171,7 @@ def test_rule_59_who_enters_again_after_the_loss_is_told(
     user(release)
 
 
-def test_rules_29_30_66_a_new_session_of_the_same_client_does_not_hide_the_loss(
+def test_a_new_session_of_the_same_client_does_not_hide_the_loss(
     far: Face, cables: list[Cable], name: str
 ) -> None:
     user, other = far.user(name), far.user(name)
@@ -206,7 +204,7 @@ def test_a_short_cut_is_survived(far: Face, cables: list[Cable], name: str) -> N
     user(release)
 
 
-def test_rules_58_60_who_only_waited_goes_on_waiting_in_the_next_session(
+def test_who_only_waited_goes_on_waiting_in_the_next_session(
     far: Face, near: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
     held = near.lock(name)
@@ -255,7 +253,7 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
 def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
     paxos_nodes: list[Node], near: fencelock.Client, name: str
 ) -> None:
-    """P13: all it missed waits in its sockets, and must not make it believe it holds."""
+    """All it missed waits in its sockets, and must not make it believe it holds."""
     program = (
         "import sys, fencelock\n"
         f"client = fencelock.connect(sys.argv[1], cluster={CLUSTER!r}, ttl=1.0)\n"

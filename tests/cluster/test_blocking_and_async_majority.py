@@ -79,7 +79,7 @@ def master(client: fencelock.Client) -> str:
     return found.pop()
 
 
-def test_rules_41_44_46_a_request_that_goes_on_at_another_node_is_the_same_request(
+def test_a_request_that_goes_on_at_another_node_is_the_same_request(
     cluster: MajorityCluster,
 ) -> None:
     holder, other, witness = (cluster.connect() for _ in range(3))
@@ -135,7 +135,6 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
 
 
 def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) -> None:
-    """P22, P60."""
     client = cluster.connect()
     lost: list[fencelock.Notice] = []
     client.on_lost(lost.append)

@@ -59,7 +59,7 @@ def test_news_in_time_end_the_doubt(scene: Scene) -> None:
     assert lock.state is HoldState.HELD
 
 
-def test_rule_65_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene: Scene) -> None:
+def test_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.lose(fence=1)
@@ -106,7 +106,7 @@ def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene:
     lock.raise_if_lost()
 
 
-def test_rule_59_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
+def test_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
     lock = scene.rlock()
     lock.acquire()
     scene.lose(fence=1)
@@ -116,7 +116,7 @@ def test_rule_59_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> 
     assert lock.fence == 2
 
 
-def test_rule_59_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(
+def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(
     scene: Scene,
 ) -> None:
     lock = scene.rlock()

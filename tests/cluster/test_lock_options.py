@@ -53,7 +53,7 @@ def test_owners_are_never_alike_and_fit_their_limit() -> None:
     assert "#" in names[0]
 
 
-def test_rule_68_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
+def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
     async def twice() -> str:
         await asyncio.sleep(0)
         assert owner_of_task() == owner_of_task()

@@ -143,7 +143,7 @@ def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.Monke
 
 
 def test_an_answer_counts_once_for_its_sender() -> None:
-    """M8: with three leaders of which two must answer, the same one twice is one."""
+    """With three leaders of which two must answer, the same one twice is one."""
     attempts = bench()
     attempts.epoch_state.quorum = 3
     asked = Lock(lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")

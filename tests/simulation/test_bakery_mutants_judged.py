@@ -318,7 +318,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
 def test_two_holders_are_seen_where_clients_see_them(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
-    """Nobody looks inside: F1, F2, F4, F6 and their like show as two holders, or a lower fence."""
+    """Nobody looks inside: these bugs show as two holders, or as a lower fence."""
     plant(monkeypatch, bug)
     first, blows = FIRST_BY_CLIENTS.get(bug, 0), MUTANTS[bug].blows
     for seed in range(first, first + SEEDS_MOST):

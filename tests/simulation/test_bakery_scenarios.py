@@ -27,7 +27,6 @@ def is_more(harness: ClusterHarness, than: int) -> bool:
 
 
 def test_a_lock_is_granted_and_given_back_through_any_proxy() -> None:
-    """Scenarios 42, 46, 87, 104."""
     harness = ClusterHarness(5).start().ready()
     granted = harness.lock("n1")
     assert (granted.hold_ms, granted.grace_ms) == (HOLD_MS, GRACE_MS)
@@ -37,7 +36,6 @@ def test_a_lock_is_granted_and_given_back_through_any_proxy() -> None:
 
 
 def test_a_request_before_there_are_leaders_is_kept() -> None:
-    """Scenarios 40 and 42."""
     harness = ClusterHarness(3).found().start("n1")
     asked = harness.acquire("n1")
     harness.run(2_000)
@@ -47,7 +45,6 @@ def test_a_request_before_there_are_leaders_is_kept() -> None:
 
 
 def test_a_request_that_nobody_can_serve_ends_at_its_own_deadline_and_says_why() -> None:
-    """Scenario 108."""
     harness = ClusterHarness(3).found().start("n1")
     harness.run(GREET_MS + 100)
     asked = harness.acquire("n1", wait_ms=500)
@@ -58,7 +55,6 @@ def test_a_request_that_nobody_can_serve_ends_at_its_own_deadline_and_says_why()
 
 
 def test_a_holder_is_warned_at_its_deadline_and_loses_the_lock_after_the_grace() -> None:
-    """Scenarios 51 and 53."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     second = harness.acquire("n2", owner="ben")
@@ -86,7 +82,6 @@ def test_renewal_keeps_a_lock_beyond_its_duration() -> None:
 
 
 def test_a_release_during_the_grace_is_answered() -> None:
-    """Scenario 60 (!), F24."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     harness.until(lambda: bool(harness.answers(Unlocking)))
@@ -96,7 +91,6 @@ def test_a_release_during_the_grace_is_answered() -> None:
 
 @pytest.mark.parametrize(("hold_ms", "grace_ms"), [(99, 500), (500, 99), (8 * 24 * 3_600_000, 500)])
 def test_durations_out_of_their_limits_are_refused(hold_ms: int, grace_ms: int) -> None:
-    """Scenarios 66 and 103."""
     harness = ClusterHarness(3).start().ready()
     asked = harness.acquire("n1", hold_ms=hold_ms, grace_ms=grace_ms)
     harness.until(lambda: bool(harness.answers(Refused, asked)))
@@ -138,7 +132,6 @@ def test_a_longer_lease_is_given_once_a_majority_knows_of_it() -> None:
 
 
 def test_a_late_release_does_not_free_the_next_holder() -> None:
-    """M9, F13."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     harness.release("n2", first)
@@ -151,7 +144,6 @@ def test_a_late_release_does_not_free_the_next_holder() -> None:
 
 
 def test_a_request_that_is_cancelled_while_it_waits_is_never_granted() -> None:
-    """M9, F21."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     waiting = harness.acquire("n2", owner="ben")
@@ -166,13 +158,11 @@ def test_a_request_that_is_cancelled_while_it_waits_is_never_granted() -> None:
 
 @pytest.mark.parametrize("name", ["http://a/b?c=d|e", "naïve lock", "a/b/c", "|", "鍵"])
 def test_names_are_text_without_a_meaning(name: str) -> None:
-    """M11, F5, F18."""
     harness = ClusterHarness(3).start().ready()
     assert harness.lock("n1", name).lock == name
 
 
 def test_a_lock_can_be_taken_again_at_once_through_another_proxy() -> None:
-    """M12, F22."""
     harness = ClusterHarness(3).start().ready()
     before = 0
     for proxy in ("n1", "n2", "n3", "n1"):
@@ -185,7 +175,6 @@ def test_a_lock_can_be_taken_again_at_once_through_another_proxy() -> None:
 
 
 def test_the_same_request_said_again_is_granted_once_and_answered_again() -> None:
-    """Scenarios 47 and 57, R."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     harness.number -= 1
@@ -195,7 +184,7 @@ def test_the_same_request_said_again_is_granted_once_and_answered_again() -> Non
 
 
 def test_a_hundred_and_ten_requests_at_once_are_served_one_by_one() -> None:
-    """Scenario 64 (!): none is refused for the burst, F32."""
+    """None is refused for the burst."""
     harness = ClusterHarness(2).start().ready()
     asked = [harness.acquire("n1", owner=f"o{number}") for number in range(110)]
     fences: list[int] = []
@@ -209,7 +198,6 @@ def test_a_hundred_and_ten_requests_at_once_are_served_one_by_one() -> None:
 
 
 def test_a_look_shows_holder_and_waiters_in_the_order_of_their_tickets() -> None:
-    """Scenarios 49, 77, 83."""
     harness = ClusterHarness(3).start().ready()
     first = harness.lock("n1")
     for owner in ("ben", "eve", "dan"):
