@@ -1,4 +1,13 @@
-"""The reads at a replica that wait for a change of an object."""
+"""The reads at a replica that wait for a change of an object.
+
+Objects that can be watched (`WATCHED_KINDS` in ``api/changes.py``) have a history: the table keeps
+their last changes (``table/history.py``), each under a version from one counter. A watch is a read
+that waits. The proxy passes `ReadChanges` to the replica of its node as a `Consult` that names the
+object (``watched``). If nothing has changed, the read is parked here. After each slot,
+`Machine.take_changed` names the objects that have changed, and the replica answers their parked
+reads. The client sends the next request with the version of the reply. So no state of a watch is
+replicated, and a change costs only its watchers.
+"""
 
 from __future__ import annotations
 

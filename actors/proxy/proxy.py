@@ -1,4 +1,47 @@
-"""The proxy of a node: clients send requests here, and the protocol behind it decides."""
+"""The proxy of a node: clients send requests here, and the protocol behind it decides.
+
+`Proxy` serves the clients of a node for every protocol. It admits a request (its sender may use
+that session), checks it (`Request.check_new`), and hands it to the protocol's *backend*: an object
+inside the role, with the interface of `backend.py`, that is, a table of handlers by request type,
+one by event type, and a few methods. A request without a handler is refused as unsupported. A
+handler that raises a `RefusedError` or an `UnavailableError` refuses the request with that text.
+Once the backend says that its node must not serve any more (`closed`), the proxy only describes the
+node.
+
+::
+
+    access.py                         which requests a key allows, where keys are used
+    clients.py                        the clients of the node, and the callers inside its process:
+                                      their sessions, their limits, when they last sent something
+    members_backend.py                where members change: they are named to clients
+    queries.py, description.py        reads in flight; the description of the node
+    lock_manager.py, lock_request.py  the backend of `lamport` and `central`: who waits, who holds
+    message.py                        events between the proxy and other roles of its node
+
+*The log* (`paxos/backend.py`). The backend keeps a request only until its outcome is known;
+everything else is in the table of locks. It proposes the request unchanged to its node's replica: a
+request that changes the table is a `Command`, which the log stores as it is. The table's outcome is
+the reply, and has the same `key` as the request, so the backend finds the request in flight. It
+proposes the same bytes again when the leader changes, or when no outcome arrives. So any proxy
+serves any session, and a message that is lost between client, proxy and log is repeated and takes
+effect once.
+
+*Leaders* (`bakery/backend.py`). The backend sends each request to a leader, and to another one when
+that is lost.
+
+*`lamport` and `central`* share a backend that keeps who waits and who holds. It and the protocol
+exchange local events: the proxy sends `AcquireLock`, `ReleaseLock` and `QueryLock`; the protocol
+sends `LockGranted`, `QueueFull`, `LockRevoked`, `LockDescription` and `Ready`. A protocol whose
+holds outlive a node (`central`) also accepts `ReleaseHold` and `EndHolds`, and sends
+`HoldReleased`, `HoldsEnded` and `HoldInDoubt`; the client is then notified of its release when the
+protocol confirms it.
+
+*Callers inside the process* use the same `ClientSession` as clients elsewhere: each node has one as
+``<node>/session``, with its own proxy as the only endpoint; ``node.proxy`` is the reference of that
+role. A caller that names no owner is an owner of its own, and its release must name the fence of
+its grant. The session is named ``<node>/<life>``, a name that no client may use. When the node
+stops, the session ends with all it holds.
+"""
 
 from __future__ import annotations
 
