@@ -187,7 +187,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         wait_ms = 0 if alone else self.timing.startup_ms
         return [*self.suspicion.wait(now, wait_ms), *self.locator.turn(now)]
 
-    def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
+    def handle(  # noqa: PLR0912  (a case for each event)
+        self, sender: Address, event: DetectorEvent, now: Instant
+    ) -> Effects:
         """Handle a sign of life, or a timeout."""
         match event:
             case BallotSeen():
@@ -213,23 +215,16 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_beat(event, now)
             case MasterCheck():
                 return self._on_watch(event, now)
+            case ViewChanged():
+                return self._on_view_changed(now)
+            case DescribeNodes():
+                return (Send(sender, self._describe(now)),)
+            case DiskSynced():
+                return self._on_disk_synced(event, now)
+            case Resigned():
+                return ()  # The leader answers the `Resign` of a slow disk.
             case _:
-                return self._on_other(sender, event, now)
-
-    def _on_other(
-        self,
-        sender: Address,
-        event: ViewChanged | DescribeNodes | DiskSynced | Resigned | LocatorEvent,
-        now: Instant,
-    ) -> Effects:
-        if isinstance(event, ViewChanged):
-            return self._on_view_changed(now)
-        if isinstance(event, DescribeNodes):
-            return (Send(sender, self._describe(now)),)
-        if isinstance(event, DiskSynced):
-            return self._on_disk_synced(event, now)
-        if isinstance(event, Resigned):
-            return ()  # The leader answers the `Resign` of a slow disk.
+                pass  # It is an event of the locator.
         effects = self.locator.handle(sender, event, now)
         followed = self._follow(self.locator.master) if self.locator.learns else []
         return [*effects, *followed]

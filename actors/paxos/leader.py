@@ -232,7 +232,9 @@ class Leader(MemberRole[LeaderEvent]):
         """The node that leads, empty if none is known."""
         self.handover = HandOver(self.node, self.config)
 
-    def handle(self, sender: Address, event: LeaderEvent, now: Instant) -> Effects:
+    def handle(  # noqa: PLR0912  (a case for each event)
+        self, sender: Address, event: LeaderEvent, now: Instant
+    ) -> Effects:
         """Stand, lead, or give way."""
         del now
         match event:
@@ -259,16 +261,13 @@ class Leader(MemberRole[LeaderEvent]):
                 return self._hand_over(event.ballot, drained=isinstance(event, Drained))
             case ResignedLate():
                 return self.handover.notify("") if event.ballot == self.handover.ballot else ()
-            case _:
-                return self._on_other(sender, event)
-
-    def _on_other(self, sender: Address, event: ViewChanged | StartVoting | ReadLeaders) -> Effects:
-        if isinstance(event, ReadLeaders):
-            return (Send(sender, self._leadership()),)
-        if isinstance(event, ViewChanged):
-            return self._on_view_changed()
-        self.is_voter = True
-        return ()
+            case ReadLeaders():
+                return (Send(sender, self._leadership()),)
+            case ViewChanged():
+                return self._on_view_changed()
+            case StartVoting():
+                self.is_voter = True
+                return ()
 
     def summary(self) -> Summary:
         """Return the phase, the last ballot of this node, and who leads."""

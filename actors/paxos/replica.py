@@ -194,7 +194,9 @@ class Replica(MemberRole[ReplicaEvent]):
             return notified
         return [*notified, *self._report(), *self._progress(now), *compared, *self._turn(now)]
 
-    def handle(self, sender: Address, event: ReplicaEvent, now: Instant) -> Effects:
+    def handle(  # noqa: PLR0912  (a case for each event)
+        self, sender: Address, event: ReplicaEvent, now: Instant
+    ) -> Effects:
         """Order, apply, answer."""
         match event:
             case ProposalBatch():
@@ -220,8 +222,23 @@ class Replica(MemberRole[ReplicaEvent]):
                 return self._on_restore(event, now)
             case Gather() | LogTimeDue() | BatchDelay():
                 return self._on_time_to_order(event, now)
+            case GapCheck():
+                return self._on_gap_check(event)
+            case ProposeChange():
+                return self._on_propose_change(event, now)
+            case ReportApplied():
+                self.reporting = True
+                return [Send(self.leader, Applied(slot=self.decided.next))]
+            case ReportState():
+                return [self._report_state(event, now)]
             case _:
-                return self._on_other(sender, event, now)
+                pass  # It is an event of the log or of the reads.
+        if isinstance(event, LogEvent):
+            return self.log.handle(sender, event, now)
+        effects = self.reads.handle(sender, event, now)
+        if isinstance(event, Fresh) and self.reported < self.decided.next:
+            return [*effects, *self._report()]
+        return effects
 
     def _skip_notices(self) -> list[Effect]:
         """Return a line of the log for each slot that an operator skips."""
@@ -239,28 +256,6 @@ class Replica(MemberRole[ReplicaEvent]):
             ("next", self.decided.next),
             ("committed", self.committed),
         )
-
-    def _on_other(
-        self,
-        sender: Address,
-        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange | ReportState,
-        now: Instant,
-    ) -> Effects:
-        if isinstance(event, ProposeChange):
-            return self._on_propose_change(event, now)
-        if isinstance(event, GapCheck):
-            return self._on_gap_check(event)
-        if isinstance(event, ReportState):
-            return [self._report_state(event, now)]
-        if isinstance(event, ReportApplied):
-            self.reporting = True
-            return [Send(self.leader, Applied(slot=self.decided.next))]
-        if isinstance(event, LogEvent):
-            return self.log.handle(sender, event, now)
-        effects = self.reads.handle(sender, event, now)
-        if isinstance(event, Fresh) and self.reported < self.decided.next:
-            return [*effects, *self._report()]
-        return effects
 
     def _report_state(self, wanted: ReportState, now: Instant) -> Send:
         """Reply to a node that asked which node leads, and which slots are decided."""
