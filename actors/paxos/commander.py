@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import starmap
 from typing import Unpack
+
+from msgspec import Struct
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
@@ -55,8 +56,7 @@ _decided = maker(Decided)
 CommanderEvent = Accepted | Preempted | Order | SpreadNews | SendHeartbeat | CommanderResend
 
 
-@dataclass(slots=True)
-class Proposal:
+class Proposal(Struct):
     """A slot that is proposed and not decided."""
 
     batch: Batch

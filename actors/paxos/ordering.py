@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
+
+from msgspec import Struct
 
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.membership import Membership
@@ -187,8 +188,7 @@ class Ordering:
         return [self._give_slot((), now), Observe("paxos.ticked")]
 
 
-@dataclass(slots=True, eq=False)
-class Run:
+class Run(Struct, eq=False):
     """Consecutive commands of one client, and the numbers by which it knows them."""
 
     client: Address

@@ -41,6 +41,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from fencelock.actors.api.message import (
     AcquireRequest,
     Granted,
@@ -155,8 +157,7 @@ class Lease:
         return self.until if self.warn_at is None else min(self.warn_at, self.until)
 
 
-@dataclass
-class Hold:
+class Hold(Struct):
     """A lock granted to an owner of this client, once or more often.
 
     Any thread of the client may read it at any time. That is safe because the session role alone
@@ -172,7 +173,6 @@ class Hold:
     the hold.
     """
 
-    # One is made for each grant. Rarely set fields default on the class, which is cheaper.
     endpoint: Address
     """The endpoint that granted it. Where the cluster keeps no sessions, only it knows the hold."""
     fence: int
@@ -180,15 +180,15 @@ class Hold:
     """Its acquires without a confirmed release, oldest first."""
     trust: SessionTrust | None
     """The trust in its session; None where the cluster keeps no sessions."""
-    state: HoldState = field(init=False, default=HoldState.HELD)
+    state: HoldState = HoldState.HELD
     """HELD, UNLOCKING, RELEASING, RELEASED or LOST. Read `state_at` for all."""
-    reason: str = field(init=False, default="")
+    reason: str = ""
     """The reason for its loss."""
-    owed: int = field(init=False, default=0)
+    owed: int = 0
     """Number of further holds at the cluster that no user owns; they are to be released."""
-    lease: Lease | None = field(init=False, default=None)
+    lease: Lease | None = None
     """Its deadlines, where holds have them."""
-    disowned: bool = field(init=False, default=False)
+    disowned: bool = False
     """Whether a thread of the client found it lost by the clock. The session never reads it."""
 
     def move(self, to: HoldState) -> None:

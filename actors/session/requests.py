@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from msgspec import Struct
+
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
@@ -142,13 +144,8 @@ Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | Table
 """All requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
-@dataclass
-class Pending:
-    """A request of a user that has no reply yet.
-
-    One is made for each request. Rarely set fields default on the class, which makes
-    construction cheaper.
-    """
+class Pending(Struct):
+    """A request of a user that has no reply yet."""
 
     number: int
     user: Address | None
@@ -162,18 +159,18 @@ class Pending:
     ends_at: Instant | None
     """End of the wait, for a request that waits. Otherwise the time at which the request is
     refused."""
-    resend_at: Instant | None = field(init=False, default=None)
+    resend_at: Instant | None = None
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
-    step_ms: int = field(init=False, default=RETRY_MS)
-    said: int = field(init=False, default=0)
+    step_ms: int = RETRY_MS
+    said: int = 0
     """Number of times it was sent, under this number and in this session."""
-    sent_at: Instant | None = field(init=False, default=None)
+    sent_at: Instant | None = None
     """Time at which it was first sent so."""
-    survey: int = field(init=False, default=0)
+    survey: int = 0
     """The survey it belongs to; such a request stays at its endpoint."""
-    owed: bool = field(init=False, default=False)
+    owed: bool = False
     """Whether it releases a hold that no user owns any more."""
-    renewed_at: Instant | None = field(init=False, default=None)
+    renewed_at: Instant | None = None
     """Send time of the first renewal of an `Acquire` that was granted late."""
 
 
@@ -350,10 +347,9 @@ class SessionRequests:
         """
         self.number = number = self.number + 1
         ends_at = None if limit_ms is None else Instant(now + limit_ms * NS_PER_MS)
-        # By position, which costs half of what keywords do.
-        pending = Pending(number, user, question, claim, endpoint, now, ends_at)
-        if survey or owed:
-            pending.survey, pending.owed = survey, owed
+        pending = Pending(
+            number, user, question, claim, endpoint, now, ends_at, survey=survey, owed=owed
+        )
         if claim is None and is_watch(question):
             pending.step_ms = RETRY_MS_MAX
         self._file(pending)
@@ -564,10 +560,18 @@ class SessionRequests:
 
     def _renumbered(self, pending: Pending, endpoint: Address, now: Instant) -> Pending:
         self.number += 1
-        renumbered = replace(pending, number=self.number, endpoint=endpoint)
-        renumbered.resend_at = paused(self.random, RETRY_MS, now)
-        renumbered.survey, renumbered.owed = pending.survey, pending.owed
-        return renumbered
+        return Pending(
+            self.number,
+            pending.user,
+            pending.asked,
+            pending.claim,
+            endpoint,
+            pending.requested_at,
+            pending.ends_at,
+            resend_at=paused(self.random, RETRY_MS, now),
+            survey=pending.survey,
+            owed=pending.owed,
+        )
 
     def _file(self, pending: Pending) -> None:
         number, claim = pending.number, pending.claim

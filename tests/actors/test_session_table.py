@@ -198,8 +198,7 @@ def forgets_what_it_must_withdraw(self: Any, pending: Any, now: Any) -> list[Sen
 def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
     if pending.said:
         self.drop(pending)
-        self.number += 1
-        pending = replace(pending, number=self.number)
+        pending = self._renumbered(pending, pending.endpoint, now)
         self._file(pending)
     said: list[Send] = SAY(self, pending, now)
     return said
