@@ -379,7 +379,7 @@ def _why_not_release(
             f"{titled(claim.lock)}: owner {claim.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif claim in state.in_flight.releases and _being_released(state, claim) >= len(hold.levels):
+    elif _being_released(state, claim) >= len(hold.levels):
         text = f"{titled(claim.lock)}: owner {claim.owner!r} is releasing it already"
     else:
         return None
@@ -388,6 +388,8 @@ def _why_not_release(
 
 def _being_released(state: SessionState, claim: Claim) -> int:
     """Return the number of releases of ``claim`` that users wait for."""
+    if claim not in state.in_flight.releases:
+        return 0
     return sum(one.user is not None for one in state.in_flight.releases_of(claim))
 
 
