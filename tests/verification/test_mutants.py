@@ -1,0 +1,96 @@
+"""The program that draws mutants of the product, on a small module and with small tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mutants
+import pytest
+from mutants import Selection, mutants_of, run
+from support.paths import ROOT
+
+MODULE = """\
+LIMIT = 3
+
+
+def take(queue, item, n: int = 1):
+    assert n >= 1
+    if len(queue) + n > LIMIT and item:
+        raise ValueError(item)
+    queue.names[item] = n
+    return store(queue, "ä", True)
+"""
+
+
+def changes(source: str) -> list[tuple[str, str, str]]:
+    """Return the operator of each mutant, and the lines that it changes, before and after."""
+    found = []
+    for mutant in mutants_of("m.py", source):
+        pairs = zip(source.splitlines(), mutant.apply(source).splitlines(), strict=False)
+        before, after = next((one, other) for one, other in pairs if one != other)
+        found.append((mutant.operator, before.strip(), after.strip()))
+    return found
+
+
+def test_every_operator_changes_one_place_and_neither_assertions_nor_annotations() -> None:
+    condition = "if len(queue) + n > LIMIT and item:"
+    call = 'return store(queue, "ä", True)'
+    assert sorted(changes(MODULE)) == sorted(
+        [
+            ("change_constant", "LIMIT = 3", "LIMIT = 4"),
+            (
+                "change_constant",
+                "def take(queue, item, n: int = 1):",
+                "def take(queue, item, n: int = 2):",
+            ),
+            ("change_condition", condition, "if (not (len(queue) + n > LIMIT and item)):"),
+            ("change_condition", condition, "if False:"),
+            ("change_condition", condition, "if True:"),
+            ("swap_and_or", condition, "if (len(queue) + n > LIMIT or item):"),
+            ("flip_comparison", condition, "if (len(queue) + n >= LIMIT) and item:"),
+            ("change_sign", condition, "if (len(queue) - n) > LIMIT and item:"),
+            ("drop_statement", "raise ValueError(item)", "pass"),
+            ("drop_statement", "queue.names[item] = n", "pass"),
+            ("swap_arguments", call, "return (store('ä', queue, True))"),
+            ("swap_arguments", call, "return (store(queue, True, 'ä'))"),
+            ("change_constant", call, 'return store(queue, "ä", False)'),
+        ]
+    )
+
+
+def test_a_seed_draws_the_same_mutants_each_time() -> None:
+    once, again = (mutants.draw(ROOT, 7, 5, ["actors/clock.py"]) for _ in range(2))
+    assert once == again
+    assert {mutant.file for mutant in once} == {"actors/clock.py"}
+
+
+def test_a_line_is_named_to_draw_only_its_mutants() -> None:
+    line = mutants.draw(ROOT, 7, 1, ["actors/clock.py"])[0].line
+    drawn = mutants.draw(ROOT, 1, 99, [f"actors/clock.py:{line}"])
+    assert {mutant.line for mutant in drawn} == {line}
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [("assert True", "survived"), ("assert False", "killed"), ("while True: pass", "hung")],
+)
+def test_the_verdict_is_that_of_the_tests(tmp_path: Path, body: str, verdict: str) -> None:
+    test = tmp_path / "test_subject.py"
+    test.write_text(f"def test_subject():\n    {body}\n")
+    assert run(tmp_path, [test], test_seconds=5)[0] == verdict
+
+
+def test_the_nearest_test_files_judge_first_and_slow_ones_last(tmp_path: Path) -> None:
+    files = {
+        "src/fencelock/actors/subject.py": "",
+        "src/fencelock/actors/user.py": "import fencelock.actors.subject",
+        "tests/actors/test_other.py": "",
+        "tests/actors/test_subject.py": "from fencelock.actors import subject",
+        "tests/actors/test_user.py": "from fencelock.actors import user",
+        "tests/system/test_real.py": "from fencelock.actors import subject",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    chosen = Selection(tmp_path).tests_of("src/fencelock/actors/subject.py", 3)
+    assert [test.stem for test in chosen] == ["test_subject", "test_user", "test_real"]

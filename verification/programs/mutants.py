@@ -1,0 +1,393 @@
+"""Mutants of the product: which of them the tests notice.
+
+    python verification/programs/mutants.py                          # 60 mutants, an hour or two
+    python verification/programs/mutants.py --seed 7 --mutants 20 --only actors/paxos
+    python verification/programs/mutants.py --seed 7 --mutants 60 --list    # without running any
+
+A mutant is the product with one small change, drawn by the seed (`OPERATORS`). It stands in a copy
+of the tree. The test files nearest to the changed module in the graph of imports (`Selection`)
+run until a test fails. A verdict is one of
+
+``killed``
+    A test failed; the line below names it.
+``hung``
+    A test took longer than `--test-seconds`, which no test needs otherwise. This counts as killed.
+``survived``
+    All chosen test files passed. Either the mutant behaves as the product does, or a test is
+    missing: a person decides. `--only FILE:LINE --files 400` tries one line with all tests.
+
+The program needs pytest 9 and Linux. The status is 0 whatever survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PRODUCT = ("actors", "transport", "cluster")
+"""The folders that are mutated."""
+
+START_SECONDS = 60
+"""Time for a test process to start, on a machine under load."""
+
+MEMORY_MAX = 6 << 30
+"""Address space of a test process (bytes): a loop that only allocates ends in a MemoryError."""
+
+FAR = 1_000
+"""Imports that count as the distance of a test file that does not import the changed module."""
+
+FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one file: the text from `start` to `end` becomes `after`."""
+
+    file: str
+    line: int
+    operator: str
+    start: int
+    end: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        before, after = in_one_line(self.before), in_one_line(self.after)
+        return f"{self.file}:{self.line} {self.operator}\n      - {before}\n      + {after}"
+
+    def apply(self, source: str) -> str:
+        """Return the changed text of the file; offsets count bytes, as `ast` does."""
+        text = source.encode()
+        return (text[: self.start] + self.after.encode() + text[self.end :]).decode()
+
+
+def _with(node: Node, change: Callable[[Node], None]) -> str:
+    """Return the text of a copy of an expression after ``change``, in parentheses."""
+    changed = copy.deepcopy(node)
+    change(changed)
+    return f"({ast.unparse(changed)})"
+
+
+def flip_comparison(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Turn ``<`` into ``<=``, ``==`` into ``!=``, ``in`` into ``not in``, and back."""
+    if isinstance(node, ast.Compare):
+        for at in range(len(node.ops)):
+
+            def flip(other: ast.Compare, at: int = at) -> None:
+                other.ops[at] = FLIPPED[type(other.ops[at])]()
+
+            yield node, _with(node, flip)
+
+
+def swap_and_or(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Turn ``and`` into ``or``, and back."""
+    if isinstance(node, ast.BoolOp):
+
+        def swap(other: ast.BoolOp) -> None:
+            other.op = ast.Or() if isinstance(other.op, ast.And) else ast.And()
+
+        yield node, _with(node, swap)
+
+
+def change_condition(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Negate a condition, or make it always true or always false."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        yield node.test, f"(not ({ast.unparse(node.test)}))"
+        yield node.test, "False"
+        if not isinstance(node, ast.While):
+            yield node.test, "True"
+    if isinstance(node, ast.comprehension):
+        for test in node.ifs:
+            yield test, "True"
+
+
+def change_constant(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Add one to a number, or turn a truth value around."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield node, str(not node.value)
+        elif isinstance(node.value, int):
+            yield node, str(node.value + 1)
+
+
+def change_sign(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Turn ``+`` into ``-``, and back."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+
+        def swap(other: ast.BinOp) -> None:
+            other.op = ast.Sub() if isinstance(other.op, ast.Add) else ast.Add()
+
+        yield node, _with(node, swap)
+
+
+def swap_arguments(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Swap two arguments that stand side by side."""
+    if isinstance(node, ast.Call) and not any(isinstance(arg, ast.Starred) for arg in node.args):
+        for at in range(len(node.args) - 1):
+
+            def swap(other: ast.Call, at: int = at) -> None:
+                other.args[at], other.args[at + 1] = other.args[at + 1], other.args[at]
+
+            yield node, _with(node, swap)
+
+
+def drop_statement(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Drop a call, a raise, a deletion, or an assignment to an attribute or an item."""
+    match node:
+        case (
+            ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Delete() | ast.Raise()
+        ):
+            yield node, "pass"
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield node, "pass"
+        case _:
+            pass
+
+
+OPERATORS = (
+    flip_comparison,
+    swap_and_or,
+    change_condition,
+    change_constant,
+    change_sign,
+    swap_arguments,
+    drop_statement,
+)
+
+
+def mutated_parts(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that may be changed: no annotation, no assertion, no import for types."""
+    match node:
+        case ast.Assert() | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
+        case ast.AnnAssign():
+            parts: Iterable[ast.AST | None] = [node.value]
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            parts = [*node.args.defaults, *node.args.kw_defaults, *node.body]
+        case _:
+            parts = ast.iter_child_nodes(node)
+    yield node
+    for part in parts:
+        if part is not None:
+            yield from mutated_parts(part)
+
+
+def mutants_of(file: str, source: str) -> Iterator[Mutant]:
+    """Yield all mutants of one file, in the order of its text."""
+    starts = [0]
+    for line in source.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for part in mutated_parts(ast.parse(source)):
+        for operator in OPERATORS:
+            for node, after in operator(part):
+                assert isinstance(node, (ast.expr, ast.stmt))
+                assert node.end_lineno is not None
+                assert node.end_col_offset is not None
+                start = starts[node.lineno - 1] + node.col_offset
+                end = starts[node.end_lineno - 1] + node.end_col_offset
+                before = source.encode()[start:end].decode()
+                name = operator.__name__
+                yield Mutant(file, node.lineno, name, start, end, before, after)
+
+
+def draw(root: Path, seed: int, count: int, only: list[str]) -> list[Mutant]:
+    """Draw ``count`` mutants of the files, folders or lines that ``only`` names, or of all."""
+    found: list[Mutant] = []
+    for folder in PRODUCT:
+        for path in sorted((root / folder).rglob("*.py")):
+            file = str(path.relative_to(root))
+            if only and not file.startswith(tuple(one.partition(":")[0] for one in only)):
+                continue
+            for mutant in mutants_of(file, path.read_text(encoding="utf-8")):
+                line = f"{file}:{mutant.line}"
+                if not only or any(file.startswith(one) or line == one for one in only):
+                    found.append(mutant)
+    print(f"{len(found):,} candidates", flush=True)
+    return Random(seed).sample(found, min(count, len(found)))
+
+
+@cache
+def imported_files(root: Path, path: Path) -> set[Path]:
+    """Return the files of the product and of `tests/support` that a file imports itself."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    places = (root / "src", root / "tests", root / "verification" / "programs")
+    files = (
+        base.joinpath(*name.split(".")).with_suffix(".py") for name in names for base in places
+    )
+    return {file.resolve() for file in files if file.is_file()}
+
+
+def distances(root: Path, test: Path) -> dict[Path, int]:
+    """Return how many imports lead from a test file to each file, at the least."""
+    known = {test.resolve(): 0}
+    waiting = deque([test.resolve()])
+    while waiting:
+        file = waiting.popleft()
+        for found in imported_files(root, file) - known.keys():
+            known[found] = known[file] + 1
+            waiting.append(found)
+    return known
+
+
+def slowness(test: Path) -> int:
+    """Return the imports that count as the cost of a test file: simulations and nodes are slow."""
+    text = test.read_text(encoding="utf-8")
+    marks = ("subprocess", "real_nodes", "paxos_nodes", "face:", "connect:", "local(")
+    if "system" in test.parts or any(mark in text for mark in marks):
+        return 2
+    return int("simulation" in test.parts)
+
+
+class Selection:
+    """The order in which test files judge a mutant: the nearest first, then the most specific."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        tests = sorted((self.root / "tests").rglob("test_*.py"))
+        self.known = {test: distances(self.root, test) for test in tests}
+        self.slowness = {test: slowness(test) for test in tests}
+
+    def tests_of(self, file: str, most: int) -> list[Path]:
+        """Return at most ``most`` test files for mutants of ``file``."""
+        target = self.root / file
+
+        def rank(test: Path) -> tuple[int, int, Path]:
+            known = self.known[test]
+            return known.get(target, FAR) + self.slowness[test], len(known), test
+
+        return sorted(self.known, key=rank)[:most]
+
+
+def run(root: Path, tests: list[Path], test_seconds: int) -> tuple[str, str]:
+    """Run test files in a copy until one fails; return the verdict, and the reason for it."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider"]
+    command += ["-o", f"faulthandler_timeout={test_seconds}"]
+    command += ["-o", "faulthandler_exit_on_timeout=true"]
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
+            [*command, *map(str, tests)],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root / "src")},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=limit_memory,  # noqa: PLW1509  # This program has one thread.
+        ) as child,
+    ):
+        try:
+            status = child.wait(START_SECONDS + test_seconds * len(tests))
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    if failed:
+        return "killed", failed[0]
+    if status == 0:
+        return "survived", f"{len(tests)} files"
+    if status is None or "Timeout (" in text:
+        return "hung", ""
+    return "killed", f"status {status}: {text.strip().splitlines()[-1:]}"
+
+
+def limit_memory() -> None:
+    """Limit the address space, so that a loop that only allocates ends in a `MemoryError`."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+
+
+def in_one_line(text: str) -> str:
+    """Return the begin of a piece of code, without its line breaks."""
+    return " ".join(text.split())[:150]
+
+
+def copy_tree(to: Path) -> None:
+    """Copy what the tests read, without environments and caches, as a repository of its own."""
+    unneeded = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", "build")
+    shutil.copytree(ROOT, to, symlinks=True, ignore=unneeded)
+
+
+def judge(mutants: list[Mutant], files: int, test_seconds: int) -> Counter[str]:
+    """Run the tests of each mutant, print the verdicts as they come, and count them."""
+    verdicts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name).resolve() / "fencelock"
+        copy_tree(root)
+        selection = Selection(root)
+        for number, mutant in enumerate(mutants):
+            path = root / mutant.file
+            source = path.read_text(encoding="utf-8")
+            path.write_text(mutant.apply(source), encoding="utf-8")
+            began = time.monotonic()
+            verdict, reason = run(root, selection.tests_of(mutant.file, files), test_seconds)
+            path.write_text(source, encoding="utf-8")
+            print(f"{number:3} {verdict:8} {time.monotonic() - began:4.0f} s  {mutant}")
+            print(f"      {reason.removeprefix('tests/')}", flush=True)
+            verdicts[verdict] += 1
+    return verdicts
+
+
+def main() -> int:
+    """Draw mutants, run the tests of each, and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mutants", type=int, default=60)
+    parser.add_argument("--only", action="append", default=[], metavar="PATH[:LINE]")
+    parser.add_argument("--files", type=int, default=30, help="test files for each mutant")
+    parser.add_argument("--test-seconds", type=int, default=120, help="limit of one test")
+    parser.add_argument("--list", action="store_true", help="only print the mutants")
+    given = parser.parse_args()
+    mutants = draw(ROOT, given.seed, given.mutants, given.only)
+    if given.list:
+        for number, mutant in enumerate(mutants):
+            print(f"{number:3} {mutant}")
+        return 0
+    verdicts = judge(mutants, given.files, given.test_seconds)
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
