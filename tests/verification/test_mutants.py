@@ -24,7 +24,7 @@ def take(queue, item, n: int = 1):
 
 def changes(source: str) -> list[tuple[str, str, str]]:
     """Return the operator of each mutant, and the lines that it changes, before and after."""
-    found = []
+    found: list[tuple[str, str, str]] = []
     for mutant in mutants_of("m.py", source):
         pairs = zip(source.splitlines(), mutant.apply(source).splitlines(), strict=False)
         before, after = next((one, other) for one, other in pairs if one != other)

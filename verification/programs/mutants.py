@@ -55,6 +55,10 @@ MEMORY_MAX = 6 << 30
 FAR = 1_000
 """Imports that count as the distance of a test file that does not import the changed module."""
 
+NAMED = 2
+"""Imports by which a test file is nearer if its name has the module's or its folder's name: it may
+use the module only through the fixtures of `tests/conftest.py`."""
+
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -290,7 +294,9 @@ class Selection:
 
         def rank(test: Path) -> tuple[int, int, Path]:
             known = self.known[test]
-            return known.get(target, FAR) + self.slowness[test], len(known), test
+            named = target.stem in test.stem or target.parent.name in test.stem
+            distance = known.get(target, FAR) + self.slowness[test] - NAMED * named
+            return distance, len(known), test
 
         return sorted(self.known, key=rank)[:most]
 
