@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum
 from ipaddress import IPv6Address, IPv6Network
 from itertools import islice
 from typing import Any
@@ -53,14 +53,10 @@ SPARE = 64
 """Connections beyond a limit that are kept until they send a frame, since they may be members'."""
 
 
-class State(Enum):
+class State(IntEnum):
     """The states of a connection, see `Connections`."""
 
-    FRESH = auto()
-    BEATING = auto()
-    USED = auto()
-    MEMBER = auto()
-    ENDED = auto()
+    FRESH, BEATING, USED, MEMBER, ENDED = range(5)
 
 
 COUNTED = (State.FRESH, State.BEATING, State.USED)
@@ -85,11 +81,11 @@ class Group:
     """All connections, or those from one address, by state, each oldest first."""
 
     def __init__(self) -> None:
-        self.by_state: dict[State, dict[int, Connection]] = {state: {} for state in State}
+        self.by_state: list[dict[int, Connection]] = [{} for _ in State]
 
     def count(self, *states: State) -> int:
         """Return the number of connections in ``states``."""
-        return sum(len(self.by_state[state]) for state in states)
+        return sum([len(self.by_state[state]) for state in states])
 
     def oldest_silent(self) -> Connection | None:
         """Return the connection to be ended first, or None if there is none."""
