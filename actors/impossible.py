@@ -38,7 +38,7 @@ class ImpossibleMessages:
         now: Instant,
         level: Level = Level.ERROR,
     ) -> list[Effect]:
-        """Return the counter, and a line for the log unless one was written lately.
+        """Return the counter, and a line for the log unless one was written recently.
 
         Args:
             sender: the role that sent the message.

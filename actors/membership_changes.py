@@ -57,7 +57,7 @@ class ClientRequests:
         self.clients: dict[tuple[str, int], Address] = {}
         """The client of this node's proxy that sent each request, by session and number."""
         self.linked: dict[str, str] = {}
-        """The endpoints of the members that this node was told to connect to."""
+        """The endpoints of the members that this node has to connect to."""
 
     def take(self, relay: Relay) -> MembersRequest | None:
         """Return a request from the proxy of this node, if it is about the members."""
@@ -153,7 +153,7 @@ class Step(NamedTuple):
 
 
 class _UnheardError(MembershipError):
-    """The leader has not heard from a node that is to join."""
+    """The leader has received nothing from a node that is to join."""
 
 
 class MemberChanges(ABC):
@@ -188,11 +188,11 @@ class MemberChanges(ABC):
 
     @abstractmethod
     def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted lately, under its registered journal."""
+        """Return whether ``member`` voted recently, under its registered journal."""
 
     @abstractmethod
     def learner(self, node: str) -> Learner | None:
-        """Return what ``node`` said of itself as no member, if that was lately."""
+        """Return the last report of ``node``, which is no member, if it is recent."""
 
     @abstractmethod
     def transfer(self, node: str) -> Step:
@@ -240,15 +240,15 @@ class MemberChanges(ABC):
         node = request.node
         if request.action is MemberAction.REMOVE and self.votes(node):
             raise MembershipError(
-                f"{node} runs, as it answered {self.node} lately: run fencelock leave {node}, "
+                f"{node} runs, as it answered {self.node} recently: run fencelock leave {node}, "
                 "or stop it first"
             )
 
     def step(self, request: ChangeMembers) -> Step:
         """Return the next step.
 
-        A replacement that has begun waits for a node that has not been heard from: a new leader
-        hears from it soon.
+        A replacement that has begun waits for a node that has sent nothing yet: a new leader
+        receives its report soon.
 
         Raises:
             MembershipError: the change is refused.
@@ -295,7 +295,7 @@ class MemberChanges(ABC):
         return self.learner(new) is not None and self.has_majority(self.members, joins=1)
 
     def _joiner(self, node: str) -> Learner:
-        """Return the report of a node that is to join; refuse one that has not been heard."""
+        """Return the report of a node that is to join; refuse one that has sent none."""
         report = self.learner(node)
         if report is None:
             raise _UnheardError(

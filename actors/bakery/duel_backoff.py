@@ -1,4 +1,4 @@
-"""Pauses of two coordinators that would replace each other's leaders for ever."""
+"""Pauses of two coordinators that would replace each other's leaders forever."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ leaders to begin with empty tables. Members and clients see the seconds left.
 Duels
 -----
 
-Two coordinators that are not connected with each other may replace each other's leaders for ever. A
+Two coordinators that are not connected with each other may replace each other's leaders forever. A
 coordinator that is not connected with all leaders pauses before it proposes, longer with each try,
 up to 2.4 s (`duel_backoff.py`). One that has just joined a majority waits for a moment, since there
 may be a leader that it has not seen yet. One that reaches no quorum leaves coordinating to the next
@@ -614,12 +614,12 @@ class Election:
     """A proposal that is under way.
 
     Attributes:
-        electorate: the one to propose. It has the members before, too, if it changes them.
+        electorate: the proposed electorate; during a change it also lists the previous members.
         follows: the epoch of the seating whose electorate proposes it.
         former: the highest seating that a promise reported; once a quorum promised, no
             later one has served, or ever will in an epoch below.
         former_electorate: that of ``former``, as it is sent.
-        quiet_at: by member: the time since which it heeds no leader of ``former``.
+        quiet_at: by member: the time since which it has obeyed no leader of ``former``.
         merged: by leader: the longest lease in its table (ms).
 
     """
@@ -690,7 +690,7 @@ class Election:
     def left_ms(self, now: Instant) -> int:
         """Return how long some lease of the former leaders may still live (ms).
 
-        A majority heeded them until ``quiet_at``. So they granted nothing later than
+        A majority obeyed them until ``quiet_at``. So they granted nothing later than
         `TRUST_MS_MAX` after that, and nothing for longer than they had stated. A member whose
         promise counts, but reported an older seating, has been quiet since it promised now.
         """

@@ -167,8 +167,8 @@ class DurablePromises:
         proposed: the electorate that it promised, in that epoch.
         seating: the highest one that is known to be installed.
         electorate: that of ``seating``, as it is sent.
-        quiet_since: the time since which no leader of ``seating`` is heeded, or None if they are;
-            in this life, since an earlier one may have heeded them to its end.
+        quiet_since: the time since which no leader of ``seating`` is obeyed, or None if they are;
+            in this life, since an earlier one may have obeyed them to its end.
 
     """
 

@@ -116,7 +116,7 @@ class Poll:
         return NOBODY if self._proves_absence(answer, now) else None
 
     def _proves_absence(self, answer: QueryResult, now: Instant) -> bool:
-        """Return whether ``answer`` proves that its leader votes for no holder that it leaves out.
+        """Return whether ``answer``, which names no holder, proves that its leader votes for none.
 
         It does unless a lease ended at that leader since the round began.
         """
@@ -274,7 +274,7 @@ class InFlightRequests:
 
         A node that has restarted does not lead, although its name is among the leaders. If it
         votes,
-        it is elected anew at once; if it does not, it would be asked for ever.
+        it is elected anew at once; if it does not, it would be asked forever.
         """
         reachable = self.readiness.reachable
         lives = {member.node: member.life for member in self.readiness.members}

@@ -59,7 +59,7 @@ def coordinator_of(members: Sequence[Member], electorate: Electorate) -> str:
 
 
 def living(seating: Seating, members: Sequence[Member], electorate: Electorate) -> list[Chosen]:
-    """Return the leaders of ``seating`` that run in the life they were chosen in, and are heard.
+    """Return the leaders of ``seating`` that are connected, in the life in which they were chosen.
 
     A leader that this node does not reach counts if voters reach it that are a quorum with it. Two
     coordinators that each do not reach a leader of the other would else replace them in turns.
@@ -283,7 +283,7 @@ def readiness(
         seating: the highest that this node knows.
         seen: the connected members.
         electorate: the members.
-        heeded: whether a majority accepted beats of the seating lately.
+        heeded: whether a majority accepted beats of the seating recently.
 
     """
     missing = _missing(seating, seen, electorate, heeded=heeded)

@@ -266,7 +266,7 @@ class SeatingChanges(MemberChanges):
         return member in self.connected and self.connected[member].votes
 
     def learner(self, node: str) -> Learner | None:
-        """Return how a connected node that does not vote described itself lately."""
+        """Return how a connected node that does not vote described itself recently."""
         info, at = self.role.infos.get(node, (None, self.now))
         heard_ms = ms_between(at, self.now)
         recent = heard_ms <= HEARD_MS and node in self.connected

@@ -400,7 +400,7 @@ class TicketTable:
 
         Shared tickets are not ahead of each other. An entering shared ticket is not ahead of an
         exclusive one either: it draws a higher number, and readers that come and go would otherwise
-        keep a writer waiting for ever.
+        keep a writer waiting forever.
         """
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]

@@ -49,7 +49,7 @@ leader, so two conflicting tickets are never granted at the same time.
 A *round* is one request for votes. Its number is in every message, so an answer to an earlier round
 counts for nothing (answers-count-once). If a round cannot win any more, the owner takes its votes
 back (`Yield`), and tries again when its turn comes. Without that, three tickets with one vote each
-would wait for ever.
+would wait forever.
 
 The fence is drawn with the vote, above every fence that a quorum knows for the lock (fences-rise):
 a later holder has talked to a quorum, which shares a leader with the former one. A leader that is
@@ -360,7 +360,7 @@ class TicketAttempts:
         if table.get(entry.ticket.lock, entry.key) is not entry:
             text = f"{titled(entry.ticket.lock)}: no quorum within a lease, or dropped elsewhere"
             return self.fail(attempt, Error.FAILED, text, now)
-        entry.owner = epoch_state.node  # Another may have owned it; only one is heeded per round.
+        entry.owner = epoch_state.node  # Another may have owned it; only one counts per round.
         entry.round = max(entry.round, attempt.known) + 1
         attempt.answered, attempt.votes = {}, {}
         if entry.phase is TicketPhase.HOLDING and not attempt.held:

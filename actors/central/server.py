@@ -74,7 +74,7 @@ class LockServer(Role[Heard]):
     Source: the CSE 452 design page "Distributed mutual exclusion". Differences:
 
     *The acknowledgement names the release that it acknowledges.* The page acknowledges every
-    release with the current ``num_granted``, and that can lose a lock for ever: the README of this
+    release with the current ``num_granted``, and that can lose a lock forever: the README of this
     folder explains how, and ``tests/simulation/test_central_explore.py`` finds it.
 
     *One counter for all locks.* So a free lock leaves no state, and numbers still rise.

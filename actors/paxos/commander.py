@@ -225,7 +225,7 @@ class Commander(MemberRole[CommanderEvent]):
         return effects
 
     def _ask_others(self) -> list[tuple[Address, Accept]]:
-        """Ask the other members: they must learn the slot too, or replace missing votes."""
+        """Ask the other members, which learn the slot, or stand in for missing votes."""
         asked: list[tuple[Address, Accept]] = []
         for accept, others in self.quorum_choice.take():
             committed = min(self.committed, accept.slot + 1)

@@ -124,7 +124,7 @@ class Unreadable(Local):
 
 @local
 class Isolated(Local):
-    """Failure detector to the listener: whether no majority has answered this leader lately."""
+    """Failure detector to the listener: whether no majority has answered this leader recently."""
 
     isolated: bool
 

@@ -47,7 +47,7 @@ of the members, and the floor of each view (`LogConfig.floor`) is above all roun
 Why it ends: duels and pauses
 -----------------------------
 
-Two candidates can preempt each other for ever (Paxos has no bound for that). Three things end it:
+Two candidates can preempt each other forever (Paxos has no bound for that). Three things end it:
 
 - Acceptors keep the lease of a leader that a majority answers, so a follower with a bad link that
   stands for election is refused, and changes nothing (`failure_detector.py`).
@@ -388,7 +388,7 @@ class Leader(MemberRole[LeaderEvent]):
         return self.handover.name(nominated.node)
 
     def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
-        """End the leadership in favour of the named successor; it may be over already."""
+        """End the leadership in favour of the named successor, unless it has ended."""
         hand = self.handover
         leads = self.phase is LeaderPhase.LEADING and ballot == self.ballot == hand.ballot
         if not leads or not hand.successor:

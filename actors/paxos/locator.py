@@ -1,4 +1,4 @@
-"""A node without a leader asks other nodes: learners always, members while no leader is heard.
+"""A node without a leader asks other nodes: learners always, members while no leader is known.
 
 The answers also bound the age of a learner's state. Let it have asked at ``t``, by its own clock.
 The answering replica has applied, when it answers, everything that was known anywhere to be decided
@@ -144,7 +144,7 @@ class Locator:
         return self._wake(0) if self.learns else []
 
     def ask_elsewhere(self, now: Instant) -> list[Effect]:
-        """Ask the next node, since no leader is heard: the members may have changed.
+        """Ask the next node, since no leader sends: the members may have changed.
 
         Nodes of versions that cannot change the members know nothing of it, and are not asked.
         """

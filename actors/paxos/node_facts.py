@@ -25,7 +25,7 @@ class Facts:
         self.learners = {one.node: one for one in nodes if one.learner is not None}
 
     def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted lately, under its registered journal."""
+        """Return whether ``member`` voted recently, under its registered journal."""
         facts = self.members.get(member)
         return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
 

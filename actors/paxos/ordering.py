@@ -56,14 +56,12 @@ _order = maker(Order)
 
 
 class Ordering:
-    """A command gets a slot in the turn in which it comes, with others of that turn.
+    """Gives commands their slots and log times, while this node leads.
 
-    Those are all that other nodes forward, and usually all that reach this node's own proxy.
-
-    That is so while fewer than `WINDOW` slots are undecided. Otherwise it shares a slot with all
-    that arrived meanwhile, so batches grow with the load. A *patient* command, which would only
-    wait for a later one (an acquire of a lock that is held), is delayed for a moment while
-    nothing is under way: usually the later one arrives, and a slot and a sync are saved.
+    All commands that arrive in one turn share a slot. While `WINDOW` slots are undecided, commands
+    wait, and share the next free slot: so batches grow with the load. A *patient* command, which
+    would only wait for a later one (an acquire of a lock that is held), is delayed for a moment
+    while nothing is under way: usually the later one arrives, and a slot and a sync are saved.
 
     Log time never goes back: a master's stamps are not below any that was applied or that
     phase one found. The time of a no-op does not count. Nor does it jump: the docstring of `config`

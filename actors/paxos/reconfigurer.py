@@ -303,7 +303,7 @@ class LogChanges(MemberChanges):
         return f"change {self.number} is not in force yet" if self.role.config.pending else ""
 
     def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted lately, under its registered journal."""
+        """Return whether ``member`` voted recently, under its registered journal."""
         return self.facts.votes(member)
 
     def learner(self, node: str) -> Learner | None:

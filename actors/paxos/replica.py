@@ -73,7 +73,8 @@ been overtaken by later ones."""
 
 REPORT_SLOTS = 8
 """Applied slots after which the acceptor is notified: until then it keeps their votes, and a
-promise may report them. They are also reported when a heartbeat proves something."""
+promise may report them. They are also reported after
+each heartbeat that proves the replica fresh."""
 
 
 WAITING_MAX = 1_000

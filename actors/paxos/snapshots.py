@@ -1,6 +1,6 @@
 """Snapshots of a replica's state, and catch-up: slots or a snapshot for members that lack them.
 
-The journal of a member would grow for ever, and so would a restart. A *snapshot* is the state after
+The journal of a member would grow forever, and so would a restart. A *snapshot* is the state after
 all slots before some slot; it replaces everything that led to it. It is also what a member gets
 that lacks slots which no replica keeps any more.
 

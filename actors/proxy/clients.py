@@ -188,7 +188,7 @@ class RemoteClients:
             )
 
     def of(self, session: str) -> RemoteClient | None:
-        """Return the client that uses ``session``, or None if it has sent nothing here lately."""
+        """Return the client that uses ``session``, or None if it has sent nothing here recently."""
         client = client_of(session)
         if client == self.node:
             return self.local

@@ -17,7 +17,7 @@ from fencelock.actors.proxy.backend import Backend, Handler
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 
 TELL_MAX = 500
-"""Maximum clients that are told new members per tick: it takes a few milliseconds."""
+"""Maximum clients that are sent new members per tick: it takes a few milliseconds."""
 
 
 class MembersBackend(Backend):
@@ -40,7 +40,7 @@ class MembersBackend(Backend):
         self.why_no_vote = ""
         """The reason why this node does not vote, empty if it does."""
         self.untold: deque[str] = deque()
-        """The clients that are still to be told these."""
+        """The clients that must still be sent these."""
         self.member_requests: dict[type[Request], Handler] = {
             ChangeMembers: self._relay,
             ReadMembers: self._relay,

@@ -344,7 +344,7 @@ def begin_lease(
 
 
 def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
-    """Return whether a lease renewed before its user received the grant may be over already."""
+    """Return whether the lease may have expired before the user received the grant."""
     sent_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
     return sent_at is None or now >= SessionLease.trusted_until(sent_at, lease_ms)
 

@@ -3,8 +3,8 @@
 A client has one session. Its users are threads, tasks, or roles of its own node. They send it
 requests; it passes each one to an *endpoint*, the proxy of a node, and passes the reply back. Links
 lose, repeat and reorder messages, nodes crash, and clocks drift. A user sees none of that: it
-receives one reply, or is told in time that there is none. What the session owes its users is stated
-as invariants of `ClientSession`.
+receives one reply, or is notified in time that there is none. What the session owes its users is
+stated as invariants of `ClientSession`.
 
 A request goes through these steps (`requests.py`). It is *filed* until it has a reply:
 

@@ -230,7 +230,7 @@ class SessionState:
         ]
 
     def session_used(self, now: Instant) -> bool:
-        """Return whether the session must be kept alive: it is needed, or was lately."""
+        """Return whether the session must be kept alive: it is needed, or was recently."""
         in_flight = self.in_flight
         return bool(
             self.holds

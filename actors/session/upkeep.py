@@ -36,7 +36,8 @@ FIRST_MS = 500
 """The same while an endpoint has not replied at all (ms)."""
 
 UNSURE_MS = 1_000
-"""Time for an endpoint to reply (ms), before an earlier one's reply counts no more."""
+"""If a new endpoint has not replied within this time (ms), the last reply of the previous one
+expires."""
 
 NOBODY = Address("")
 BEGINNING = Instant(0)
@@ -236,7 +237,7 @@ def on_link_down(
     left += keep_watching(state, now)
     idle = not state.in_flight.pending and not state.session_used(now)
     if idle and state.endpoints.any_usable():
-        # The node may be gone for ever, and with it one after the other: learn the members now.
+        # The node may be gone forever, and with it one after the other: learn the members now.
         left += greet(state, [state.endpoints.choose().address], now)
     return [Observe("client.link_down"), *left, *state.finish_surveys()]
 

@@ -46,7 +46,7 @@ SIGINT is passed on too."""
 WaitOption = Annotated[
     float | None,
     typer.Option(
-        "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: for ever."
+        "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: forever."
     ),
 ]
 NameArgument = Annotated[

@@ -155,7 +155,7 @@ class ClusterWatch:
         self._callbacks: list[ClusterCallback] = []
         self._state: ClusterState | None = None
 
-    def hear(self, state: ClusterState) -> None:
+    def on_event(self, state: ClusterState) -> None:
         """Handle a state from the session; on the dispatcher's thread."""
         with self._guard:
             self._state = state

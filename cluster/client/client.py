@@ -113,8 +113,8 @@ class Client(
 
         Args:
             name: the name of the lock.
-            read: ``"linearizable"``: true at one instant between question and answer,
-                where the protocol promises that; ``"local"``: as one node knows it.
+            read: ``"linearizable"``: the state at some instant between request and reply, if the
+                protocol guarantees that; ``"local"``: the state as one node knows it.
             max_age: how old a local answer may be (s), 0 to an hour.
 
         Raises:

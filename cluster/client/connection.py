@@ -193,11 +193,11 @@ class Connection:
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
-            self.cluster_watch.hear(event)
+            self.cluster_watch.on_event(event)
         elif isinstance(event, EndpointChanged):
             self.executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
         else:
-            self.hold_registry.hear(event)
+            self.hold_registry.on_event(event)
 
     def watching(self) -> ClusterWatch:
         """Return the cluster watch, where nodes report their state; see `BaseClient.on_cluster`."""

@@ -477,7 +477,7 @@ class HoldRegistry:
             f"{lock}owner {own.owner!r} lost its hold under fence {hold.fence}: {reason}"
         )
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Pass the session's reports on to callbacks; on the dispatcher's thread."""
         with self._guard:
             match event:
@@ -503,7 +503,7 @@ class HoldRegistry:
                         self._notice_loss(own, detail)
                     self._warn("lost", lost, detail)
                 case _:
-                    raise AssertionError(f"no watcher is told {event}")
+                    raise AssertionError(f"no watcher receives {event}")
 
     def listen(self, own: Ownership, mine: Listeners) -> None:
         """Also call the callbacks of ``mine`` for that ownership; at once if it is lost."""

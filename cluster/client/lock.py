@@ -139,7 +139,8 @@ class Lock(BaseLock[Hold], Exiting):
 
         Raises:
             NotHeldError: it is not held through this object.
-            LockOwnershipLostError: it was lost before; raised until `release` or so.
+            LockOwnershipLostError: the hold was lost. Raised by each call until one of
+                `release` or the end of ``with`` has reported the loss.
             InvalidRequestError: ``duration`` is out of the cluster's limits.
             UnsupportedError: this hold has no deadline; the text says which protocol has such.
             UnavailableError: no answer came for 10 s. It may have been renewed; calling `renew`

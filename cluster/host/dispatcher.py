@@ -303,7 +303,7 @@ class Dispatcher:
 
     def _abandon(self, reply: AskReply) -> None:
         # The answer may just have arrived unread. The role is notified anyway: otherwise a grant
-        # that no caller received would be held for ever.
+        # that no caller received would be held forever.
         self._scheduler.asks.abandon(reply)
         if reply.address is None or reply.role is None:
             return  # The request was refused.

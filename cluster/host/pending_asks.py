@@ -240,7 +240,7 @@ class PendingAsks:
         """Wake the next thread, and those after it until one will continue the chain.
 
         A reply is removed only after its thread was woken: an interrupt may come between any two
-        steps of a user's thread, and a thread that was removed but not woken would sleep for ever.
+        steps of a user's thread, and a thread that was removed but not woken would sleep forever.
         """
         while True:
             try:

@@ -62,7 +62,7 @@ suspend."""
 INBOX_MAX = 10_000
 """Limit of waiting events on a node. Above it, nothing more enters from outside. Roles share one
 thread, so a backlog of one delays all. Releases and cancels of local threads are still accepted:
-otherwise the lock of a caller that continues without them would stay held for ever."""
+otherwise the lock of a caller that continues without them would stay held forever."""
 
 SLOW_NS = 100_000_000
 """Syncs, and turns without their syncs, that take longer are logged (ns, 100 ms)."""

@@ -278,7 +278,7 @@ def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
             MemberAction.REMOVE,
             "n2",
             "",
-            "n2 runs, as it answered n1 lately: run fencelock leave n2",
+            "n2 runs, as it answered n1 recently: run fencelock leave n2",
         ),
         (MemberAction.LEAVE, "n2", "n3", "since n3 does not answer: start it, or remove it"),
     ],

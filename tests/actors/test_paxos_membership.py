@@ -394,7 +394,7 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
             "log version 0, this group has 1: upgrade it first",
         ),
         (MemberAction.LEAVE, "b", heard("b"), "c does not answer"),
-        (MemberAction.REMOVE, "b", heard("b", "c"), "b runs, as it answered a lately: run"),
+        (MemberAction.REMOVE, "b", heard("b", "c"), "b runs, as it answered a recently: run"),
         (MemberAction.REMOVE, "a", heard("b", "c"), "fencelock leave a"),
         (MemberAction.TRANSFER, "d", heard("b", "c"), "fencelock join d first"),
         (MemberAction.TRANSFER, "c", heard("b"), "does not answer"),

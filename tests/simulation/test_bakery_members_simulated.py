@@ -55,7 +55,7 @@ def by_count(electorate: Electorate, nodes: Collection[str]) -> bool:
 
 
 def ever_known(registry: VoterRegistry, member: str, voter: int, electorate: Electorate) -> bool:
-    """Count the founders for ever."""
+    """Count the founders forever."""
     return SOUND_NAMES(registry, member, voter, electorate) or SOUND_NAMES(
         registry, member, voter, registry.founders
     )

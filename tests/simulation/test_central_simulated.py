@@ -218,7 +218,7 @@ CLOSINGS = replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
 
 
 def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
-    """It grants late requests to clients that are gone, for ever; a sound server does not."""
+    """It grants late requests to clients that are gone, forever; a sound server does not."""
     promise = promise_of("central", JOURNAL)
 
     def closing(seed: int, recipe: Recipe) -> RunReport:

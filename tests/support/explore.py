@@ -228,7 +228,7 @@ class Explorer:
         step_judges: the conditions for every step of every role.
         goals: conditions that must turn out to be possible, by name.
         within: states beyond it are judged, but the search does not continue from them. Numbers
-            that grow for ever need this bound, or the search is endless.
+            that grow forever need this bound, or the search is endless.
         lost: messages that never arrive and timers that never fire.
         queue_max: see `Moves`.
 
@@ -287,7 +287,7 @@ class Explorer:
         return tuple(reversed(steps))
 
     def stall(self, served: Test, fair: Choices, *, every: int = 1) -> Violation | None:
-        """Look for a visited state in which a user then waits for ever.
+        """Look for a visited state in which a user then waits forever.
 
         From each state the faults end: all messages in flight are lost, all that are sent
         from now on arrive once, timers fire, users act as ``fair`` says. Then every user must

@@ -23,7 +23,7 @@ FENCE = pack_fence(1, 7)
 HOLD_MS, GRACE_MS = 500, 500
 
 WORDS_MAX = 1_000
-"""More messages than any test needs: more mean leaders that answer each other for ever."""
+"""More messages than any test needs: more mean leaders that answer each other forever."""
 
 
 class LeaderTrio:

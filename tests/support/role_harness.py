@@ -67,7 +67,7 @@ class RoleHarness(Generic[R]):
             case Send():
                 said.append(effect)
             case Wake(after_ms, timer):
-                assert after_ms > 0, f"{timer} would ring at once, for ever"
+                assert after_ms > 0, f"{timer} would ring at once, forever"
                 self.alarms.append((self.now_ms + after_ms, timer))
             case Observe(name, count):
                 self.counted += [name] * count

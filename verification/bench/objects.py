@@ -70,8 +70,8 @@ MAPS = (
 )
 
 WATCHERS = ((1_000, 3.0), (10_000, 10.0))
-"""Numbers of watchers, and the times for which the changes that they receive are counted (s). Some
-of many watchers receive nothing for seconds, and then a hundred changes at once."""
+"""Pairs of a number of watchers and the time for which their changes are counted (s). Larger groups
+are measured for longer, because their changes arrive in bursts."""
 
 PARTIES = 64
 """Number of parties of the measured barrier."""

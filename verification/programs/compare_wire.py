@@ -78,7 +78,7 @@ def _trips(dealer: zmq.Socket[bytes], seconds: float) -> list[int]:
 
 
 def main() -> None:
-    """Send back all received frames, for ever."""
+    """Send back all received frames, forever."""
     router = zmq.Context().socket(zmq.ROUTER)
     router.bind(sys.argv[1])
     while True:

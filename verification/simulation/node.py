@@ -18,7 +18,7 @@ from fencelock.verification.simulation.scheduler import SimulatedScheduler
 from fencelock.verification.simulation.violation import ViolationError
 
 TURNS_MAX = 12
-"""Turns in a row; after more the roles of a node keep each other busy for ever."""
+"""Turns in a row; after more the roles of a node keep each other busy forever."""
 
 
 class SimulatedNode:
