@@ -214,7 +214,6 @@ class DurablePromises:
         )
 
     def may_promise(self, proposal: Propose) -> bool:
-        """Return whether the proposal may be promised."""
         return proposal.epoch > self.promised
 
     def has_promised(self, proposal: Propose) -> bool:

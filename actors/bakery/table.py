@@ -61,7 +61,6 @@ class TicketEntry:
 
     @property
     def key(self) -> RequestKey:
-        """Return the request of this entry."""
         return RequestKey(self.ticket.who, self.ticket.request)
 
     def is_over(self, now: Instant) -> bool:
@@ -464,7 +463,6 @@ class TicketTable:
         return found
 
     def entries(self) -> Iterator[TicketEntry]:
-        """Return all entries, lock by lock."""
         for entry in [entry for queue in self.queues.values() for entry in queue.entries.values()]:
             if self.get(entry.ticket.lock, entry.key) is entry:  # Not dropped meanwhile.
                 yield entry

@@ -177,7 +177,6 @@ class TimerQueue:
         return self.by_key.get((entry.ticket.lock, entry.key))
 
     def find(self, lock: str, who: Who, request: int) -> TicketAttempt | None:
-        """Return the attempt of that request."""
         return self.by_key.get((lock, RequestKey(who, request)))
 
     def add(self, attempt: TicketAttempt) -> None:

@@ -178,7 +178,6 @@ class Locator:
                 return ()
 
     def facts(self, now: Instant) -> list[NodeFacts]:
-        """Return the learners' reports."""
         return [
             NodeFacts(
                 node, report.applied, ms_between(at, now), report.view, report, lag, report.version

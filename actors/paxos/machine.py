@@ -38,7 +38,6 @@ class EncodedPart:
     content: bytes
 
     def encoded(self) -> bytes:
-        """Return the part."""
         return self.content
 
 

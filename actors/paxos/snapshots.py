@@ -350,7 +350,6 @@ class CheckpointWriter:
 
     @property
     def is_filled(self) -> bool:
-        """Whether there are parts to write."""
         return bool(self._parts)
 
     def fill(self, frozen: Frozen) -> None:

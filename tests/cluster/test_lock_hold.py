@@ -190,7 +190,7 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
 
     lock.on_lost(acquire_again)
     lock.acquire()
-    scene.hold_registry.hear(Suspected(silent_ms=7, left_ms=8))
+    scene.hold_registry.on_event(Suspected(silent_ms=7, left_ms=8))
     scene.trust(suspect_at=50, until=100)
     scene.session.now = Instant(100)
     assert lock.lost

@@ -122,4 +122,4 @@ class Scene:
             hold.lose(detail)
             del self.session.holds[Claim("x", owner)]
         losses = (Loss(lock="x", owner=owner, fence=fence),)
-        self.hold_registry.hear(HoldsLost(losses=losses, detail=detail))
+        self.hold_registry.on_event(HoldsLost(losses=losses, detail=detail))

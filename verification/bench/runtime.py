@@ -52,7 +52,6 @@ class Bouncer(Role[Ball]):
         self.referee = referee
 
     def handle(self, sender: Address, event: Ball, now: Instant) -> Effects:
-        """Bounce."""
         if event.left:
             return (Send(self.other, Ball(left=event.left - 1)),)
         return (Send(self.referee, Done()),)

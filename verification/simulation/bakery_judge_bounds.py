@@ -44,7 +44,6 @@ class BoundsJudge:
         self.leases = leases
 
     def at_leader(self, delivered: Delivery, effects: Effects) -> None:
-        """Judge grants and renewals."""
         if any(type(one) is Send and type(one.message) in (Locked, HoldRenewed) for one in effects):
             self._judge(f"{delivered.node} grants or renews")
 

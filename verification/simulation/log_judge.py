@@ -66,7 +66,6 @@ class LogJudge(LockJudge):
     """The judge of the log."""
 
     def note_progress(self, delivered: Delivery) -> None:
-        """Note the slots that a node has applied."""
         match delivered.event:
             case Applied(slot=slot):
                 self.sequence.progress(delivered.node, slot)

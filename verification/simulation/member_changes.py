@@ -92,7 +92,6 @@ class MemberChanges:
         return tuple(name for name, _ in self.decided.voters)
 
     def pending(self) -> list[str]:
-        """Return the change that is not done, if there is one."""
         return [] if self.done() else [str(self.wanted)]
 
     def _after(self, mean_ms: int, action: Callable[[], None]) -> None:

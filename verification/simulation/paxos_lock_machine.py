@@ -29,7 +29,6 @@ class MarkedPart(NamedTuple):
     part: Part
 
     def encoded(self) -> bytes:
-        """Return the part with its mark."""
         return self.mark + self.part.encoded()
 
 
