@@ -16,10 +16,21 @@ from fencelock.actors.api.message import (
     Refused,
     Release,
     Released,
+    refused,
 )
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.message import Address, Message
-from fencelock.actors.session.lease import LINGER_MS
-from fencelock.actors.session.session import TTL_MS
+from fencelock.actors.paxos.event import Divergence, Skipped
+from fencelock.actors.session.lease import KEEPS_PER_TTL, LINGER_MS
+from fencelock.actors.session.message import Close, Closed
+from fencelock.actors.session.requests import (
+    ANSWER_MS,
+    CANCEL_MS_MAX,
+    DECISION_MS,
+    MARGIN_MS,
+    RETRY_MS_MAX,
+)
+from fencelock.actors.session.session import TICK_MS, TTL_MS
 from fencelock.actors.timing import TIMING
 
 
@@ -150,3 +161,192 @@ def test_a_bad_ask_is_told_its_field_value_and_limit(
     (refused,) = inside.heard(ONE, Refused)
     assert (refused.reason, words in refused.detail) == (Reason.INVALID, True)
     assert not any(isinstance(command, Acquire) for command in inside.commands)
+
+
+def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
+    inside: LocalCallers,
+) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
+    inside.pass_time(1_000)
+    assert inside.heard(TWO, Refused) == []
+    inside.pass_time(MARGIN_MS + 2 * TICK_MS)
+    (refused,) = inside.heard(TWO, Refused)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert "n1 (a majority of n1, n2, n3 has not answered for" in refused.detail
+    inside.silent = False
+    inside.pass_time(CANCEL_MS_MAX)
+    assert list(inside.table.resources) == ["a"]
+    assert inside.heard(TWO, Granted) == []
+    assert len(inside.node.proxy.backend) == 0
+
+
+def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
+    inside.silent = True
+    inside.do(ONE, Acquire(lock="b", wait_ms=0))
+    inside.pass_time(DECISION_MS + 2 * TICK_MS)
+    assert inside.reason(ONE) is Reason.UNAVAILABLE
+    (refused,) = inside.heard(ONE, Refused)
+    assert "a majority of n1, n2, n3 has not answered for" in refused.detail
+    assert inside.locks_after_reply(CANCEL_MS_MAX) == {}
+
+
+def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
+    inside: LocalCallers,
+) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.pass_time(TTL_MS - 2 * TTL_MS // 1_000 - 1)
+    assert inside.held() == [("a", inside.fence(ONE))]
+    inside.pass_time(2 * TICK_MS)
+    assert inside.held() == []
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    (refused,) = inside.heard(TWO, Refused)
+    assert refused.reason is Reason.OWNERSHIP_LOST
+    assert "nothing confirmed the session" in refused.detail
+    assert "a majority of n1, n2, n3 has not answered for" in refused.detail
+    assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}, (
+        "the session that was given up is ended"
+    )
+
+
+def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCallers) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, A)
+    inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
+    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
+    inside.happens(inside.table.apply(inside.ms, closed))
+    assert inside.fence(TWO) > inside.fence(ONE)
+    assert list(inside.table.sessions.by_id) == ["n1/b00~2.2"]
+    inside.pass_time(1_000)
+    assert inside.reason(THREE) is Reason.TIMED_OUT
+    inside.do(Address("n1/ask-4"), Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
+
+
+def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCallers) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.pass_time(TTL_MS - ANSWER_MS // 2)
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    inside.pass_time(ANSWER_MS // 2 + TICK_MS)
+    assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
+    assert inside.locks_after_reply(RETRY_MS_MAX + TIMING.outcome_ms) == {}
+
+
+def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
+    inside: LocalCallers,
+) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    inside.pass_time(ANSWER_MS + 2 * TICK_MS)
+    assert inside.reason(TWO) is Reason.UNAVAILABLE
+    assert inside.locks_after_reply(TIMING.outcome_ms) == {}
+
+
+def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
+    inside.do(ONE, Acquire(lock="b"))
+    inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
+    inside.silent = True
+    inside.do(THREE, A)
+    acquire = inside.commands[-1]
+    assert isinstance(acquire, Acquire)
+    session, owner, request = acquire.session, acquire.owner, acquire.request
+    late = Granted(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
+    inside.ms += TTL_MS
+    inside.happens([late])
+    assert inside.heard(THREE, Granted) == []
+    assert inside.held() == []
+    inside.silent = False
+    inside.pass_time(2 * TIMING.outcome_ms)
+    assert inside.fence(THREE) != 9
+
+
+def test_a_hold_that_an_operator_took_is_lost_alone(inside: LocalCallers) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, Acquire(lock="b"))
+    force = Evict(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
+    inside.happens(inside.table.apply(inside.ms, force))
+    inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
+    (refused,) = inside.heard(THREE, Refused)
+    assert (refused.reason, "eve" in refused.detail) == (Reason.OWNERSHIP_LOST, True)
+    four = Address("n1/ask-4")
+    inside.do(four, Release(lock="b", fence=inside.fence(TWO)))
+    assert len(inside.heard(four, Released)) == 1
+    five = Address("n1/ask-5")
+    inside.do(five, Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(five) is Reason.NOT_HELD, "a loss is reported once"
+
+
+def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
+    inside.do(ONE, A)
+    fence = inside.fence(ONE)
+    inside.do(TWO, Evict(lock="a", fence=fence, operator="eve"))
+    (evicted,) = inside.heard(TWO, Evicted)
+    assert (evicted.fence, evicted.holder.owner) == (fence, "ask-1")
+    assert inside.table.forced()[0].operator == "eve (n1)"
+    inside.do(THREE, Evict(lock="a", fence=fence, operator="eve"))
+    assert inside.reason(THREE) is Reason.NOT_HELD
+
+
+def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCallers) -> None:
+    inside.do(ONE, A)
+    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
+    inside.table.apply(inside.ms, closed)
+    inside.node.hear(Skipped(slot=9))
+    inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
+    assert inside.held() == []
+
+
+def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers) -> None:
+    inside.silent = True
+    inside.do(ONE, A)
+    (opening,) = inside.commands
+    assert isinstance(opening, Open)
+    inside.happens([refused(opening, Reason.OVERLOADED, "9 sessions are open")])
+    (answer,) = inside.heard(ONE, Refused)
+    assert answer.reason is Reason.OVERLOADED
+    assert answer.detail == "no session: 9 sessions are open"
+    inside.silent = False
+    inside.do(TWO, A)
+    assert inside.fence(TWO) == 1
+
+
+def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
+    inside: LocalCallers,
+) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, A)
+    inside.silent = True
+    inside.do(THREE, Close())
+    assert inside.heard(THREE, Closed) == []
+    inside.silent = False
+    inside.pass_time(TIMING.outcome_ms)
+    assert inside.told[-1] == (THREE, Closed(unanswered=0))
+    assert (inside.table.resources, inside.table.sessions.by_id) == ({}, {})
+    inside.do(THREE, Close())
+    assert inside.told[-1] == (THREE, Closed(unanswered=0))
+
+
+def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(
+    inside: LocalCallers,
+) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, A)
+    inside.do(THREE, Acquire(lock="b", wait_ms=0))
+    inside.node.hear(Divergence(why="its state differs", quarantined=True))
+    inside.pass_time(TICK_MS)
+    for caller in (TWO, THREE):
+        (refused,) = inside.heard(caller, Refused)
+        assert refused.reason is Reason.UNAVAILABLE
+        assert "its state differs" in refused.detail
+    four, five = Address("n1/ask-4"), Address("n1/ask-5")
+    inside.do(four, Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(four) is Reason.OWNERSHIP_LOST
+    inside.do(five, A)
+    assert inside.reason(five) is Reason.UNAVAILABLE
+    inside.do(five, Close())
+    assert inside.told[-1] == (five, Closed(unanswered=0))

@@ -1,13 +1,26 @@
-"""Rules of holding and waiting as the client's session keeps them."""
+"""Rules of holding, waiting, sessions and lost majorities, as the client's session keeps them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
 import pytest
-from support.session_harness import ANN, BEN, WATCHER, A, SessionHarness, of, one
+from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.session_message import Ended, Open
-from fencelock.actors.session.message import HoldsLost, Loss
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import End, Ended, Evict, Evicted, ListLocks, Open
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Address, Event, Message, address_of, role_of
+from fencelock.actors.role_message import LinkDown, LinkUp
+from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
+from fencelock.actors.session.requests import SessionRequests
+from fencelock.actors.table.message import Queued, Result
+from fencelock.actors.table.table import LockTable
 
 
 def test_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
@@ -209,3 +222,350 @@ def test_a_cancel_after_a_grant_takes_back_that_one_entry(harness: SessionHarnes
     harness.free(said, count=1)
     assert one(api.Released, harness.free(harness.release()), ANN).count == 0
     assert harness.role.session_state.holds == {}
+
+
+def test_no_session_is_opened_by_questions_that_need_none(harness: SessionHarness) -> None:
+    for question in (
+        api.Describe(),
+        api.Inspect(lock="x"),
+        ListLocks(),
+        Evict(lock="x", fence=1, operator="me"),
+    ):
+        (sent,) = harness.hear(ANN, question)
+        assert getattr(sent.message, "session", None) == "c"
+    assert of(Open, harness.run(5_000)) == []
+
+
+def test_later_needs_find_the_session_that_the_first_one_opened(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    said = harness.acquire(BEN, lock="y")
+    assert of(Open, said) == []
+    assert one(api.Acquire, said).session == "c.1"
+
+
+def test_needs_at_the_same_time_share_one_open(harness: SessionHarness) -> None:
+    said = [*harness.acquire(ANN), *harness.acquire(BEN), *harness.acquire(BEN, lock="y")]
+    assert len(of(Open, said)) == 1
+    asked = of(api.Acquire, harness.open(said))
+    assert [(a.lock, a.owner, a.session) for a in asked] == [
+        ("x", "ann", "c.1"),
+        ("x", "ben", "c.1"),
+        ("y", "ben", "c.1"),
+    ]
+
+
+def test_to_close_what_never_was_opened_does_nothing(harness: SessionHarness) -> None:
+    said = harness.hear(ANN, Close())
+    assert [send.message for send in said] == [Closed(unanswered=0)]
+
+
+def test_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
+    harness: SessionHarness,
+) -> None:
+    harness.run(1_000)
+    assert of(api.KeepAlive, harness.run(60_000)) == []
+    harness.hold()
+    said = harness.run_kept(60_000, A)
+    assert {alive.session for alive in of(api.KeepAlive, said)} == {"c.1"}
+    assert 19 <= len(of(api.KeepAlive, said)) <= 21
+    harness.free(harness.release())
+    assert 9 <= len(of(api.KeepAlive, harness.run_kept(31_000, A))) <= 11
+    assert of(api.KeepAlive, harness.run(60_000)) == []
+    assert harness.alarms == []
+
+
+def test_those_who_held_hear_of_the_loss_and_others_get_a_new_session(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    said = harness.hear(A, Ended(session="c.1", detail="expired"))
+    assert of(HoldsLost, said, WATCHER)
+    assert of(Open, said) == []
+    assert one(Open, harness.acquire(BEN)).session == "c~2"
+
+
+def test_an_unused_session_that_may_have_expired_is_left_without_a_word(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    harness.free(harness.release())
+    said = harness.run_kept(60_000, A)
+    assert of(HoldsLost, said) == []
+    assert of(End, said) == []
+    assert one(Open, harness.acquire()).session == "c~2"
+
+
+def test_to_close_ends_the_session_with_all_that_is_in_it(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    harness.acquire(BEN)
+    said = harness.hear(ANN, Close())
+    assert one(End, said, A).session == "c.1"
+    assert one(api.Refused, said, BEN).reason is api.Reason.CANCELLED
+    assert of(Closed, said) == []
+    done = harness.end(said)
+    assert [send.message for send in done if send.to == ANN] == [Closed(unanswered=0)]
+    assert one(api.Refused, harness.acquire(), ANN).reason is api.Reason.CANCELLED
+
+
+def test_a_close_that_nobody_confirms_ends_all_the_same(harness: SessionHarness) -> None:
+    harness.hold()
+    said = [*harness.hear(ANN, Close()), *harness.run(2_200)]
+    assert len(of(End, said)) > 1
+    assert one(Closed, said, ANN).unanswered == 1
+
+
+def test_a_release_under_way_at_the_close_is_done_by_it(harness: SessionHarness) -> None:
+    harness.hold()
+    harness.release(token=5)
+    done = harness.end(harness.hear(BEN, Close()))
+    assert one(api.Released, done, ANN).request == 5
+
+
+def test_a_session_outlives_its_client_by_15_s_and_is_kept_alive_every_3_s(
+    harness: SessionHarness,
+) -> None:
+    assert one(Open, harness.hold()).ttl_ms == 15_000
+    assert len(of(api.KeepAlive, harness.run_kept(31_000, A))) == 10
+
+
+def test_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(
+    harness: SessionHarness,
+) -> None:
+    asked = harness.open(harness.acquire(token=8))
+    said = harness.run_kept(600_000, A)
+    assert of(api.Refused, said) == []
+    assert one(api.Granted, harness.grant(asked), ANN).request == 8
+
+
+def test_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
+    harness: SessionHarness,
+) -> None:
+    harness.acquire(wait_ms=2_000)
+    said = harness.run(7_000)
+    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
+    opening = [send for send in said if isinstance(send.message, Open)]
+    assert of(api.Acquire, harness.open(opening)) == []
+
+
+def test_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
+    harness: SessionHarness,
+) -> None:
+    asked = harness.open(harness.acquire(wait_ms=2_000))
+    said = harness.run(7_000)
+    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
+    cancel = of(api.Cancel, said)[-1]
+    assert cancel.request == one(api.Acquire, asked).request
+    assert of(api.Granted, harness.grant(asked)) == []
+
+
+def test_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailable(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    harness.acquire(BEN, lock="y", wait_ms=1_000)
+    said = harness.run(16_000)
+    assert one(api.Refused, said, BEN).reason is api.Reason.UNAVAILABLE
+    assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
+    held = harness.hold(fence=9)  # The split is over.
+    assert one(api.Granted, held, ANN).fence == 9
+
+
+SEEDS = 60
+ANCHOR = address_of("c", "anchor")
+"""Holds another lock all along, so that the session stays alive."""
+
+
+def answer_to(out: Result) -> Message | None:
+    """Return an outcome as a proxy sends it, None if it sends none."""
+    if isinstance(out, Queued | Evicted) or (isinstance(out, api.Refused) and not out.session):
+        return None
+    if isinstance(out, api.Refused) and out.reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN):
+        return replace(out, reason=api.Reason.CANCELLED)
+    return out
+
+
+class User:
+    """One owner: wants a lock, perhaps twice, leaves it, or gives up, all by chance."""
+
+    def __init__(self, name: str, lock: str) -> None:
+        self.address, self.lock = address_of("c", name), lock
+        self.fence, self.levels, self.token = 0, 0, 0
+        self.asking = False
+
+    def ask(self, event: Event) -> Event:
+        self.asking = True
+        return event
+
+    def next(self, chance: Random, *, leaving: bool) -> Event | None:
+        """Return its present message, or None if there is none."""
+        owner = role_of(self.address)
+        if self.asking:
+            if self.token and chance.random() < 0.1:
+                cancel = api.Cancel(lock=self.lock, session="", owner=owner, request=self.token)
+                self.asking, self.token = False, 0
+                return chance.choice((cancel, api.Abandon()))
+            return None
+        if self.levels and (leaving or chance.random() < 0.5):
+            return self.ask(api.Release(lock=self.lock, fence=self.fence, owner=owner))
+        if leaving or chance.random() < 0.5:
+            return None
+        self.token = chance.getrandbits(40)
+        wait_ms = chance.choice((None, 0, 500, 3_000))
+        return self.ask(
+            api.Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
+        )
+
+    def hear(self, message: Message) -> None:
+        """Take a reply; a reply to a request that was cancelled before does not count."""
+        match message:
+            case api.Granted(request=token) if token == self.token != 0:
+                self.levels, self.fence, self.token = message.count, message.fence, 0
+                self.asking = False
+            case api.Refused(reason=reason) if self.asking:
+                assert reason is not api.Reason.INVALID
+                if not self.token and reason in {api.Reason.OWNERSHIP_LOST, api.Reason.NOT_HELD}:
+                    self.levels = 0
+                self.asking, self.token = False, 0
+            case api.Released(count=count) if self.asking:
+                self.levels, self.asking = count, False
+            case _:
+                pass
+
+
+class Trial:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.harness = SessionHarness()
+        self.table = LockTable()
+        self.users = {
+            user.address: user for user in (User(f"u{n}", f"lock-{n % 2}") for n in range(5))
+        }
+        self.late: list[tuple[int, Send]] = []
+        self.forced = 0
+
+    def run(self) -> None:
+        self.spread(self.harness.hear(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
+        for step in range(300):
+            self.step(leaving=step >= 150)
+        assert self.harness.assigned == "c.1", "the session was lost"
+        for user in self.users.values():
+            assert (user.levels, user.asking) == (0, False)
+        ledger = self.harness.role.session_state
+        assert list(self.table.resources) == ["anchor"]
+        assert [claim.lock for claim in ledger.holds] == ["anchor"]
+        assert (ledger.in_flight.pending, ledger.in_flight.cancels) == ({}, {})
+
+    def step(self, *, leaving: bool) -> None:
+        self.spread(self.harness.run(200))
+        due = [send for at, send in self.late if at <= self.harness.now_ms]
+        self.late = [(at, send) for at, send in self.late if at > self.harness.now_ms]
+        for send in due:
+            self.spread(self.endpoint(send))
+        for address, user in self.users.items():
+            said = user.next(self.chance, leaving=leaving)
+            if said is not None:
+                self.spread(self.harness.hear(address, said))
+        if not leaving and self.chance.random() < 0.05:
+            self.evict()
+        if self.chance.random() < 0.05:
+            node = self.chance.choice(("a", "b"))
+            self.spread(self.harness.hear(ME, LinkDown(node=node)))
+            self.spread(self.harness.hear(ME, LinkUp(node=node)))
+
+    def evict(self) -> None:
+        locks = [lock for lock in self.table.resources if lock != "anchor"]
+        if locks:
+            self.forced += 1
+            lock = self.chance.choice(locks)
+            fence = next(iter(self.table.resources[lock].holds)).fence
+            force = Evict(operator="op", request=self.forced, lock=lock, fence=fence)
+            self.spread(list(self.outcomes(force)))
+
+    def spread(self, sends: list[Send]) -> None:
+        """Bring words where they go: to users at once, to endpoints by luck."""
+        queue = list(sends)
+        while queue:
+            send = queue.pop(0)
+            if send.to == WATCHER:
+                self.bereave(send.message)
+            elif send.to in self.users:
+                assert isinstance(send.message, Message)
+                self.users[send.to].hear(send.message)
+            elif send.to in (A, B):
+                luck = self.chance.random()
+                if luck < 0.15:
+                    self.late.append((self.harness.now_ms + self.chance.randrange(2_000), send))
+                for _ in range(0 if luck < 0.3 else 1 if luck < 0.8 else 2):
+                    queue += self.endpoint(send)
+
+    def bereave(self, message: Event) -> None:
+        if isinstance(message, HoldsLost):
+            for loss in message.losses:
+                user = self.users[address_of("c", loss.owner)]
+                if user.fence == loss.fence:
+                    user.levels = 0
+
+    def endpoint(self, send: Send) -> list[Send]:
+        asked = send.message
+        assert isinstance(asked, Message)
+        if isinstance(asked, Probe):
+            return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
+        if isinstance(asked, api.KeepAlive) and "." not in asked.session:
+            return self.hear(send.to, api.Alive(session="c", node="", request=asked.request))
+        assert isinstance(asked, Command)
+        return list(self.outcomes(asked))
+
+    def outcomes(self, command: Command) -> Iterator[Send]:
+        for outcome in self.table.apply(self.harness.now_ms, command):
+            answer = answer_to(outcome)
+            if answer is not None and self.chance.random() < 0.75:
+                yield from self.hear(self.chance.choice((A, B)), answer)
+
+    def hear(self, endpoint: Address, answer: Message) -> list[Send]:
+        return (
+            self.harness.hear(endpoint, answer) if type(answer) in self.harness.role.accepts else []
+        )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_table_holds_what_users_were_told_and_nothing_else(seed: int) -> None:
+    Trial(seed).run()
+
+
+def forgets_what_it_must_withdraw(self: Any, pending: Any, now: Any) -> list[Send]:
+    del now
+    self.drop(pending)
+    return []
+
+
+def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
+    if pending.said:
+        self.drop(pending)
+        pending = self._renumbered(pending, pending.endpoint, now)
+        self._file(pending)
+    said: list[Send] = SAY(self, pending, now)
+    return said
+
+
+SAY: Any = vars(SessionRequests)["_send"]
+
+
+def run_all() -> None:
+    for seed in range(SEEDS):
+        Trial(seed).run()
+
+
+@pytest.mark.parametrize(
+    ("method", "bug"),
+    [("withdraw", forgets_what_it_must_withdraw), ("_send", repeats_under_new_numbers)],
+)
+def test_a_planted_bug_is_caught(method: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionRequests, method, bug)
+    with pytest.raises(AssertionError):
+        run_all()
