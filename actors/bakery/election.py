@@ -89,7 +89,6 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.duel_backoff import DuelBackoff
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
 from fencelock.actors.bakery.epochs import (
-    TOO_FAR,
     DurablePromises,
     VoterArguments,
     VotingRole,
@@ -98,6 +97,7 @@ from fencelock.actors.bakery.epochs import (
     sound_statements,
 )
 from fencelock.actors.bakery.event import (
+    Barred,
     BeatContents,
     ChangeElectorate,
     Connected,
@@ -159,7 +159,14 @@ RECORDS_MAX = 64
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
 FromNode = (
-    Connected | StateBound | ElectionDue | StartVoting | StopVoting | ChangeElectorate | ReadLeaders
+    Connected
+    | Barred
+    | StateBound
+    | ElectionDue
+    | StartVoting
+    | StopVoting
+    | ChangeElectorate
+    | ReadLeaders
 )
 Received = FromPeer | FromNode
 
@@ -200,6 +207,8 @@ class ElectionCoordinator(VotingRole[Received]):
         self.election: Election | None = None
         self.highest = self.durable_promises.promised
         """The highest known epoch."""
+        self.barred = 0
+        """The epoch below which the leader of this node obeys none."""
         self.not_before = Instant(0)
         """Time before which nothing is proposed: another coordinator may be under way."""
         self.patient_until = Instant(0)
@@ -227,6 +236,8 @@ class ElectionCoordinator(VotingRole[Received]):
                 return [*self._on_seen(event, now), *self._go_on(now)]
             case ElectionDue():
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
+            case Barred():
+                return self._on_barred(event, now)
             case StateBound():
                 return self.bound.begin(self.durable_promises.seating, event, self.electorate)
             case StartVoting():
@@ -261,11 +272,13 @@ class ElectionCoordinator(VotingRole[Received]):
         sent = event.electorate if isinstance(event, Propose | Promised) else FOUNDERS
         asked = FOUNDERS if self.election is None else self.election.electorate
         known = self.is_known(member, sent if isinstance(event, Propose) else asked)
-        if not known or sender != role or not 0 < event.epoch <= EPOCH_MAX or not is_sound(sent):
+        if not known or sender != role:
             return (Observe("bakery.stranger_elects"),)
+        if not 0 < event.epoch <= EPOCH_MAX or not is_sound(sent):
+            return self.refuse(sender, "bakery.election_malformed", event, now)
         reported = event.seating.epoch if isinstance(event, Promised) else 0
-        if not self.voting.limit.allows(max(event.epoch, reported), now):
-            return (TOO_FAR,)
+        if refused := self.refuse_epoch(sender, max(event.epoch, reported), now):
+            return refused
         if isinstance(event, Propose | Vouch) and not self._votes_on(sent):
             return (Observe("bakery.cannot_vote"),)
         if isinstance(event, Promised | Vouched):
@@ -275,8 +288,11 @@ class ElectionCoordinator(VotingRole[Received]):
         if isinstance(event, Promised) and not (
             sound_seating(event.seating, self.names_with(sent))
             and sound_statements(event.statements, event.seating)
+            and event.quiet_ms >= 0
         ):
-            return (Observe("bakery.promise_malformed"),)
+            return self.refuse(sender, "bakery.promise_malformed", event, now)
+        if isinstance(event, Merged) and event.left_ms < 0:
+            return self.refuse(sender, "bakery.election_malformed", event, now)
         refused = self._refuse_members(sender, event, now)
         refused = refused or self._refuse_leases(sender, event, now)
         return refused or self._on_sound(sender, event, now)
@@ -293,7 +309,7 @@ class ElectionCoordinator(VotingRole[Received]):
             case Merged():
                 return self._on_merged(member, event, now)
             case Vouch():
-                return self._on_vouch(sender, event)
+                return self._on_vouch(sender, event, now)
             case Vouched():
                 return self.bound.on_vouched(member, event, self.electorate)
 
@@ -353,7 +369,7 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
         if not sound_leaders(proposal.leaders, self.names_with(proposal.electorate)):
-            return (Observe("bakery.proposal_malformed"),)
+            return self.refuse(sender, "bakery.proposal_malformed", proposal, now)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
         if proposal.electorate.number < durable_promises.electorate.number:
@@ -556,7 +572,14 @@ class ElectionCoordinator(VotingRole[Received]):
         self.not_before = later(now, TICK_MS + self.duel_backoff.spread_ms())
         return [Observe(why), self._beat_contents(now)]
 
-    def _on_vouch(self, sender: Address, vouch: Vouch) -> Effects:
+    def _on_barred(self, barred: Barred, now: Instant) -> Effects:
+        """Let all know that the leader of this node is lost to the present epoch."""
+        if barred.epoch <= self.barred:
+            return ()
+        self.barred, self.highest = barred.epoch, max(self.highest, barred.epoch)
+        return (self._beat_contents(now),) if self.barred > self.durable_promises.promised else ()
+
+    def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Store a leader's statement, unless a higher epoch was promised, with the last one."""
         durable_promises = self.durable_promises
         if (durable_promises.promised, durable_promises.seating.epoch) != (
@@ -567,7 +590,7 @@ class ElectionCoordinator(VotingRole[Received]):
         leader = node_of(sender)
         statement = BoundStatement(leader, vouch.number, vouch.bound_ms)
         if not sound_statements((statement,), durable_promises.seating):
-            return (Observe("bakery.vouch_malformed"),)
+            return self.refuse(sender, "bakery.vouch_malformed", vouch, now)
         written: list[Effect] = []
         if durable_promises.state(statement):
             written = [self._persist(durable_promises.installed())]
@@ -581,7 +604,7 @@ class ElectionCoordinator(VotingRole[Received]):
         election = self.election
         waits = election is not None and election.phase is ElectionPhase.WAITING
         contents = BeatContents(
-            promised=self.durable_promises.promised,
+            promised=max(self.durable_promises.promised, self.barred),
             seating=self.durable_promises.seating,
             waiting_ms=election.left_ms(now) if election is not None and waits else 0,
             electorate=self.durable_promises.electorate,
@@ -662,8 +685,7 @@ class Election:
         if self.phase is not ElectionPhase.PROPOSING or promised.epoch != self.epoch:
             return False
         self.promised[member] = promised.seating
-        quiet_ms = max(0, promised.quiet_ms)
-        self.quiet_at[member] = Instant(now - quiet_ms * NS_PER_MS)
+        self.quiet_at[member] = Instant(now - promised.quiet_ms * NS_PER_MS)
         if promised.seating.epoch > self.former.epoch:
             self.former, self.former_electorate = promised.seating, promised.electorate
             self.statements = {}
@@ -708,7 +730,7 @@ class Election:
             return False
         if member not in {leader.node for leader in self.leaders}:
             return False
-        self.merged[member] = max(0, merged.left_ms)
+        self.merged[member] = merged.left_ms
         return len(self.merged) >= quorum(len(self.leaders))
 
     def seating(self, bound_ms: int) -> Seating:

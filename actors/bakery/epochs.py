@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
+from fencelock.actors.bakery.bounds import shown
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     LEADERS_MAX,
@@ -93,7 +94,15 @@ class EpochLimit:
         return lease_ms <= self.lease_ms + LEASE_SLACK_MS
 
 
-TOO_FAR = Observe("bakery.epoch_too_far")
+def too_far(
+    impossible: ImpossibleMessages, limit: EpochLimit, sender: Address, epoch: int, now: Instant
+) -> list[Effect]:
+    """Return the report of an epoch that is not plausible."""
+    text = (
+        f"epoch {epoch}, and {limit.highest(now)} is the highest that is plausible by the clock of "
+        "this host: if the clocks of both are right, stop that node"
+    )
+    return impossible.report(sender, "bakery.epoch_too_far", text, now)
 
 
 def longest(lease_ms: int, limit: EpochLimit) -> str:
@@ -338,6 +347,17 @@ class VotingRole(Role[E]):
         """Whether this node votes: under its own journal, which is registered."""
         voting = self.voting
         return self.may_vote and voting.registers(self.node, voting.voter, self.electorate)
+
+    def refuse(self, sender: Address, counter: str, message: Message, now: Instant) -> list[Effect]:
+        """Return the report of a message that no honest member can send."""
+        return self.impossible.report(sender, counter, shown(message), now)
+
+    def refuse_epoch(self, sender: Address, epoch: int, now: Instant) -> list[Effect]:
+        """Return nothing if ``epoch`` is plausible, else a report."""
+        limit = self.voting.limit
+        return (
+            [] if limit.allows(epoch, now) else too_far(self.impossible, limit, sender, epoch, now)
+        )
 
     def refuse_lease(
         self, sender: Address, seating: Seating, now: Instant, *others_ms: int

@@ -82,6 +82,13 @@ class Serving(Local):
 
 
 @local
+class Barred(Local):
+    """Leader to coordinator: this leader obeys no epoch below ``epoch`` in its life."""
+
+    epoch: int
+
+
+@local
 class Serve(Local):
     """Coordinator to leader: a majority knows the seating of ``epoch``, durably."""
 

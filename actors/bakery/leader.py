@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fencelock.actors.bakery.bounds import (
+    FromLeader,
+    impossible_records,
+    is_possible_export,
+    is_possible_lead,
+    is_possible_step,
+    is_possible_table,
+    shown,
+)
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     COPY_MS,
@@ -14,7 +23,7 @@ from fencelock.actors.bakery.config import (
     leader_of,
     proxy_of,
 )
-from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState, longest
+from fencelock.actors.bakery.epochs import EpochLimit, EpochState, longest, too_far
 from fencelock.actors.bakery.event import (
     BoundKnown,
     Connected,
@@ -51,7 +60,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.proxy_message import Error
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import ROUND_MAX, Ticket, Turn, epoch_of, fits, is_fence, names
+from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
 from fencelock.actors.bakery.ticket_attempt import (
     TicketAttempt,
     TicketAttempts,
@@ -71,19 +80,6 @@ TICK_MS = 25
 SWEEP_MS = 5_000
 """Interval at which everything that has ended is removed (ms); urgent entries are seen sooner."""
 
-FromLeader = (
-    Entering
-    | MaxTicket
-    | AddTicket
-    | Collected
-    | Yield
-    | DropTicket
-    | TicketDropped
-    | TicketEnded
-    | Owned
-    | Extend
-    | Extended
-)
 FromNode = (
     Lead
     | Export
@@ -141,7 +137,7 @@ class Leader(Role[Received]):
         self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
         self.releases = PendingReleases(self.epoch_state)
         self.requests = LeaderRequests(self.attempts, self.releases, terms)
-        self.transfer = StateTransfer(self.attempts, self.releases, self.members)
+        self.transfer = StateTransfer(self.attempts, self.releases)
         self.ticking = False
         self.swept_at = Instant(0)
 
@@ -159,6 +155,8 @@ class Leader(Role[Received]):
         leader = node_of(sender)
         if sender != leader_of(leader) or not self.epoch_state.heeds(sender, event.epoch):
             return [Observe("bakery.step_of_another_epoch")]
+        if not is_possible_step(event):
+            return self.impossible.report(sender, "bakery.step_malformed", shown(event), now)
         match event:
             case Entering() | AddTicket() | Extend() if not self.limit.allows_lease(
                 event.ticket.lease_ms
@@ -167,9 +165,6 @@ class Leader(Role[Received]):
                 return self.impossible.report(sender, "bakery.impossible_lease", text, now)
             case Entering() | AddTicket() | Yield() | DropTicket() | Extend():
                 return self.voting.on_step(leader, event, now)
-            case MaxTicket() | Collected() if event.known > ROUND_MAX:
-                text = f"round {event.known} of a ticket, and {ROUND_MAX} is allowed"
-                return self.impossible.report(sender, "bakery.impossible_round", text, now)
             case MaxTicket():
                 return self.attempts.on_max(leader, event, now)
             case Collected():
@@ -200,7 +195,9 @@ class Leader(Role[Received]):
             return [locks, Send(sender, Tally(serving=state.serving, locks=()))]
         return [Send(sender, Tally(serving=state.serving, locks=locks))]
 
-    def _on_other(self, sender: Address, event: FromNode, now: Instant) -> list[Effect]:
+    def _on_other(  # noqa: PLR0912  (a case for each message)
+        self, sender: Address, event: FromNode, now: Instant
+    ) -> list[Effect]:
         match event:
             case Trust():
                 if event.epoch == self.epoch_state.epoch:
@@ -215,10 +212,15 @@ class Leader(Role[Received]):
                 return self.transfer.on_serve(event, now)
             case BoundKnown():
                 self.epoch_state.bound.on_known(event)
+            case Lead() | Export() if node_of(sender) not in self.members:
+                return [Observe("bakery.stranger_elects")]
             case Lead() | Export() if not self.limit.allows(event.epoch, now):
-                return [TOO_FAR]
+                return too_far(self.impossible, self.limit, sender, event.epoch, now)
             case Lead():
-                return self.transfer.on_lead(sender, event, now)
+                return self._on_lead(sender, event, now)
+            case Export() if not is_possible_export(event):
+                text = shown(event)
+                return self.impossible.report(sender, "bakery.export_malformed", text, now)
             case Export():
                 return self.transfer.on_export(sender, event, now)
             case Table():
@@ -228,12 +230,28 @@ class Leader(Role[Received]):
                 return self._on_due(now)
         return []
 
+    def _on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
+        """Refuse leaders that cannot be, and bounds of leases that are too long."""
+        if not is_possible_lead(lead):
+            return self.impossible.report(sender, "bakery.lead_malformed", shown(lead), now)
+        lease_ms = max(lead.bound_ms, lead.former.bound_ms)
+        if not self.limit.allows_lease(lease_ms):
+            text = longest(lease_ms, self.limit)
+            return self.impossible.report(sender, "bakery.impossible_lease", text, now)
+        return self.transfer.on_lead(sender, lead, now)
+
     def _on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
         """Refuse a table with a lease that is too long: without it, another could be granted."""
+        if not is_possible_table(table):
+            return self.impossible.report(sender, "bakery.table_malformed", shown(table), now)
         leases_ms = (max(one.left_ms, one.ticket.lease_ms) for one in table.records)
         longest_ms = max(leases_ms, default=0)
         if self.limit.allows_lease(longest_ms):
-            return self.transfer.on_table(sender, table, now)
+            wrong, reported = impossible_records(table, table.epoch - 1), list[Effect]()
+            if wrong:
+                text = f"{wrong} records of a table that no honest member can have"
+                reported = self.impossible.report(sender, "bakery.record_malformed", text, now)
+            return [*reported, *self.transfer.on_table(sender, table, now)]
         text = longest(longest_ms, self.limit)
         return self.impossible.report(sender, "bakery.impossible_lease", text, now)
 
@@ -314,8 +332,7 @@ class Voting:
     def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
         ticket = step.ticket
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
-        other = attempt is not None and attempt.entry.shared != ticket.shared
-        if not fits(ticket) or ticket.turn.number or other:
+        if attempt is not None and attempt.entry.shared != ticket.shared:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         if attempt is not None and attempt.step is not TicketStep.HELD:
@@ -342,10 +359,8 @@ class Voting:
 
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        fence_fits = step.fence == 0 or is_fence(step.fence, step.epoch)
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        other = entry is not None and entry.shared != ticket.shared
-        if not fits(ticket) or not ticket.turn.number or not fence_fits or other:
+        if entry is not None and entry.shared != ticket.shared:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
@@ -443,8 +458,6 @@ class Voting:
         return self.attempts.advance(step.lock, now)
 
     def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
-        if not names(step.lock, step.who) or min(step.request, step.fence) < 0:
-            return [Observe("bakery.step_malformed")]
         if step.mine:
             for entry in self.table.of(step.lock, step.who):
                 if entry.ticket.request == step.request and entry.owner == leader:
@@ -472,9 +485,7 @@ class Voting:
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        other = entry is not None and entry.shared != ticket.shared
-        sound = fits(ticket) and ticket.turn.number and is_fence(step.fence, step.epoch)
-        if not sound or other:
+        if entry is not None and entry.shared != ticket.shared:
             return [Observe("bakery.step_malformed")]
         if ticket.lease_ms > self.epoch_state.bound.free_ms:
             waits = self.epoch_state.wait_for_bound(ticket.lease_ms)

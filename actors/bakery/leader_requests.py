@@ -63,8 +63,10 @@ def problem_of(
     except InvalidRequestError:
         return Observe("bakery.request_malformed")
     if not isinstance(asked, Lock):
-        sound = isinstance(asked, Unlock) or (
-            len(asked.missed) <= LEADERS_MAX and terms.why_invalid(asked.hold_ms, 0) == ""
+        sound = (isinstance(asked, Unlock) and min(asked.request, asked.fence) >= 0) or (
+            isinstance(asked, RenewHold)
+            and len(asked.missed) <= LEADERS_MAX
+            and terms.why_invalid(asked.hold_ms, 0) == ""
         )
         return None if sound else Observe("bakery.request_malformed")
     if len(asked.label) > OWNER_BYTES_MAX or asked.request < 1:

@@ -66,7 +66,7 @@ class Beat(Message):
     """1 to 14, the smaller the likelier to lead; `OFF` never."""
     pid: int
     promised: int
-    """The highest epoch that the sender promised."""
+    """No lower epoch is obeyed by the sender, which promised this one, nor by its leader."""
     seating: Seating
     """The highest seating that it knows to be installed."""
     serving: int

@@ -16,6 +16,7 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import INT_MAX
+from fencelock.actors.bakery.bounds import shown
 from fencelock.actors.bakery.config import BAKERY_TIMING, election_of, members_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Member, Readiness
@@ -25,6 +26,7 @@ from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
+from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.membership_changes import (
     ClientRequests,
@@ -93,6 +95,7 @@ class Reconfigurer(Role[Received]):
         self.own = own
         self.requests = ClientRequests(address, self.node)
         self.repeated = RepeatedChanges()
+        self.impossible = ImpossibleMessages(self.node)
         self.readiness: Readiness | None = None
         self.infos: dict[str, tuple[NodeInfo, Instant]] = {}
         """The last description of each other node, and its time."""
@@ -171,7 +174,8 @@ class Reconfigurer(Role[Received]):
             not info.endpoint or is_endpoint(info.endpoint)
         )
         if not numbers or not texts or max(info.number, info.journal) > INT_MAX:
-            return (Observe("bakery.info_malformed"),)
+            text = shown(info)
+            return self.impossible.report(members_of(node), "bakery.info_malformed", text, now)
         gone = [one for one, (_, at) in self.infos.items() if ms_between(at, now) > 10 * HEARD_MS]
         for one in gone:
             if one not in self.electorate.everyone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from fencelock.actors.bakery.bounds import PART, ends_of, is_possible_end, is_possible_record
 from fencelock.actors.bakery.config import (
     COPY_MS,
     election_of,
@@ -13,19 +14,11 @@ from fencelock.actors.bakery.config import (
     leader_of,
     status_of,
 )
-from fencelock.actors.bakery.event import Serve, Serving
+from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Chosen, Export, Lead, Merged, Table
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import (
-    LEASE_MS_MAX,
-    EndedRequests,
-    Record,
-    epoch_of,
-    fits,
-    is_fence,
-    names,
-)
+from fencelock.actors.bakery.ticket import EndedRequests, Record
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -39,18 +32,14 @@ class StateTransfer:
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
         releases: releases and renewals in flight.
-        members: the nodes that may take part in elections; `Leader` adds to them.
 
     """
 
-    def __init__(
-        self, attempts: TicketAttempts, releases: PendingReleases, members: Collection[str]
-    ) -> None:
+    def __init__(self, attempts: TicketAttempts, releases: PendingReleases) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
         self.releases = releases
-        self.members = members
         self.arriving: Import | None = None
         self.merged = 0
         """The epoch for which the table was completed last."""
@@ -66,11 +55,12 @@ class StateTransfer:
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
         """Complete the table for a new epoch with the tables of the former leaders."""
-        node = node_of(sender)
-        if node not in self.members or sender != election_of(node):
+        if sender != election_of(node_of(sender)):
             return [Observe("bakery.stranger_elects")]
-        if self.epoch_state.me not in lead.leaders or lead.epoch < self.epoch_state.barred:
+        if self.epoch_state.me not in lead.leaders:
             return [Observe("bakery.lead_ignored")]
+        if lead.epoch < self.epoch_state.barred:
+            return [self._barred(), Observe("bakery.lead_ignored")]
         if self.epoch_state.serving and self.epoch_state.epoch == lead.epoch:
             return [Observe("bakery.lead_ignored")]  # It is installed; no coordinator waits.
         if self.merged == lead.epoch:
@@ -101,9 +91,7 @@ class StateTransfer:
                 self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self._take(lead.epoch, lead.leaders, lead.bound_ms)
-        count = arriving.malformed
-        refused = [Observe("bakery.record_malformed", count)] if count else []
-        return [*refused, self._merged(arriving.coordinator, lead.epoch, now)]
+        return [self._merged(arriving.coordinator, lead.epoch, now)]
 
     def _merged(self, coordinator: Address, epoch: int, now: Instant) -> Send:
         left = [
@@ -115,11 +103,10 @@ class StateTransfer:
 
     def on_export(self, sender: Address, export: Export, now: Instant) -> list[Effect]:
         """Stop accepting earlier epochs, then send the agreed tickets (no-lower-epoch)."""
-        node = node_of(sender)
-        if node not in self.members or sender != leader_of(node):
+        if sender != leader_of(node_of(sender)):
             return [Observe("bakery.stranger_elects")]
         if export.epoch < self.epoch_state.barred:
-            return [Observe("bakery.export_ignored")]
+            return [self._barred(), Observe("bakery.export_ignored")]
         left = self.leave(export.epoch)
         if not self.exported or self.exported[0].epoch != export.epoch:
             self.tickets.forget_old(now)
@@ -138,10 +125,11 @@ class StateTransfer:
 
     def leave(self, epoch: int) -> list[Effect]:
         """Stop taking part in epochs below ``epoch``; give up the rounds in flight."""
-        served = self.epoch_state.serving
+        served, barred = self.epoch_state.serving, self.epoch_state.barred
         self.epoch_state.leave(epoch)
+        news: list[Effect] = [self._barred()] if epoch > barred else []
         if self.epoch_state.epoch:
-            return []
+            return news
         for attempt in self.attempts.timers.by_key.values():
             if attempt.step is TicketStep.VOTING:
                 # answers-count-once
@@ -150,8 +138,13 @@ class StateTransfer:
                     self.tickets.unvote(attempt.entry, None)
         self.releases.clear()
         if not served:
-            return []
-        return [Send(status_of(self.epoch_state.node), Serving(epoch=0))]
+            return news
+        return [*news, Send(status_of(self.epoch_state.node), Serving(epoch=0))]
+
+    def _barred(self) -> Send:
+        """Let the coordinator of this node know which epochs this leader does not obey."""
+        barred = Barred(epoch=self.epoch_state.barred)
+        return Send(election_of(self.epoch_state.node), barred)
 
     def _take(self, epoch: int, leaders: tuple[Chosen, ...], bound_ms: int) -> None:
         self.epoch_state.take(epoch, leaders, bound_ms)
@@ -167,7 +160,7 @@ class StateTransfer:
         """Begin to serve: a majority of the members knows the leaders of this epoch."""
         epoch_state = self.epoch_state
         if serve.epoch < epoch_state.barred:
-            return []
+            return [self._barred()]
         if serve.epoch == epoch_state.epoch and epoch_state.serving:
             return []
         if epoch_state.me not in serve.leaders:
@@ -212,16 +205,10 @@ class StateTransfer:
         return self.attempts.adopt(entry, now)
 
 
-PART = 200
-"""Maximum tickets in one part: some 400 KiB with the longest names."""
-
 ENDED_MAX = 5 * PART
 """Owners whose last ended requests go with a table. For those that ended earlier, another leader
 may have a copy that missed the drop. Then the lock is free only when that lease is over, and the
 copy is not granted again."""
-
-PARTS_MAX = 2_000
-"""Maximum parts of a table: more than any has. A table that claims more is dropped."""
 
 
 @dataclass(slots=True)
@@ -259,7 +246,6 @@ class Import:
         lead: the request that it was sent.
         coordinator: the sender, which is notified when it is ready.
         own: whether its own table counts: it led in the former epoch, in this life.
-        malformed: number of records that were invalid, and dropped in the merge.
 
     """
 
@@ -267,7 +253,6 @@ class Import:
     coordinator: Address
     own: bool
     arrivals: dict[str, PartialTable] = field(default_factory=dict[str, PartialTable])
-    malformed: int = 0
 
     @property
     def complete(self) -> bool:
@@ -292,10 +277,7 @@ class Import:
     def on_table(self, node: str, table: Table) -> bool:
         """Take a part; return whether it was expected."""
         lives = {one.node: one.life for one in self.lead.former.leaders}
-        sound = 0 <= table.part < table.parts <= PARTS_MAX
-        sound = sound and max(len(table.records), len(table.ended)) <= PART
-        sound = sound and len(table.exclusive) in {0, len(table.ended)}
-        if lives.get(node) != table.life or not sound:
+        if lives.get(node) != table.life:
             return False  # A restarted leader has forgotten its agreements.
         arrival = self.arrivals.setdefault(node, PartialTable(table.parts))
         if arrival.parts != table.parts:
@@ -328,43 +310,17 @@ class Import:
         dropped: list[TicketEntry] = []
         before = self.lead.epoch - 1
         for part in reversed(parts):  # The newest end must be stored last.
-            exclusive = part.exclusive or tuple(end.highest for end in part.ended)
-            for end, fence in reversed(list(zip(part.ended, exclusive, strict=False))):
-                if _can_be_end(end, before) and 0 <= fence <= end.highest:
+            for end, fence in reversed(ends_of(part)):
+                if is_possible_end(end, fence, before):
                     dropped += _end(tickets, end, fence)
-                else:
-                    self.malformed += 1
         for part in parts:
             for record in part.records:
-                if _can_be_record(record, before):
+                if is_possible_record(record, before):
                     _merge(tickets, record, now)
-                else:
-                    self.malformed += 1
         for arrival in self.arrivals.values():
             if arrival.whole and arrival.full:
                 _doubt(tickets, arrival)
         return [*dropped, *_keep_the_highest(tickets, now, held)]
-
-
-def _can_be_end(end: EndedRequests, before: int) -> bool:
-    """Return whether a peer's ``end`` is possible in an epoch up to ``before``.
-
-    Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` was
-    voted for: an invented one would force every later grant of the lock above it.
-    """
-    sound = names(end.lock, end.who) and min(end.request, end.fence, end.highest) >= 0
-    return sound and epoch_of(end.highest) <= before
-
-
-def _can_be_record(record: Record, before: int) -> bool:
-    """Return whether a peer's ``record`` is possible in an epoch up to ``before``."""
-    ticket, fence = record.ticket, record.fence
-    return (
-        fits(ticket)
-        and ticket.turn.number > 0
-        and (fence == 0 or is_fence(fence, before))
-        and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It was rounded up.
-    )
 
 
 def _end(tickets: TicketTable, end: EndedRequests, exclusive: int) -> list[TicketEntry]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from fencelock.actors.api.membership_message import NODE_ID
+from fencelock.actors.bakery.bounds import WAITING_MS_MAX
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     BEAT_MS,
@@ -17,7 +18,7 @@ from fencelock.actors.bakery.config import (
     status_of,
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
-from fencelock.actors.bakery.epochs import TOO_FAR, VoterArguments, VotingRole, sound_seating
+from fencelock.actors.bakery.epochs import VoterArguments, VotingRole, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
@@ -179,11 +180,14 @@ class ClusterStatus(VotingRole[Received]):
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
         node = node_of(sender)
+        if sender != status_of(node) or node == self.node:
+            return (Observe("bakery.beat_of_stranger"),)
         sound = is_sound(beat.electorate) and _sound(beat, self.names_with(beat.electorate))
-        if sender != status_of(node) or node == self.node or not sound:
-            return (Observe("bakery.beat_malformed"),)
-        if not self.voting.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
-            return (TOO_FAR,)
+        if not sound:
+            return self.refuse(sender, "bakery.beat_malformed", beat, now)
+        epoch = max(beat.promised, beat.seating.epoch, beat.serving)
+        if refused := self.refuse_epoch(sender, epoch, now):
+            return refused
         if refused := self.refuse_lease(sender, beat.seating, now):
             return refused
         known, epoch = self.contents.seating.epoch, beat.seating.epoch
@@ -306,7 +310,7 @@ def _without_claims(beat: Beat) -> Beat:
 
 def _sound(beat: Beat, members: Collection[str]) -> bool:
     """Return whether every field of ``beat`` is within its limits."""
-    numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= OFF
+    numbers = beat.number > 0 and min(beat.echo, beat.pid) >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
     reached = len(beat.reaches) <= MEMBERS_MAX + 1 and all(
         NODE_ID.fullmatch(one.node[:33]) for one in beat.reaches
@@ -315,6 +319,6 @@ def _sound(beat: Beat, members: Collection[str]) -> bool:
         numbers
         and epochs
         and reached
-        and beat.waiting_ms >= 0
+        and 0 <= beat.waiting_ms <= WAITING_MS_MAX
         and sound_seating(beat.seating, members)
     )

@@ -16,7 +16,7 @@ NUMBER_MAX = COUNTER_MAX // 2
 them. So a rogue leader that claims it stops nobody, and each epoch has as many fences left."""
 
 ROUND_MAX = 1 << 62
-"""The highest round that a leader may claim to know: as many are left above it."""
+"""The highest round of a ticket: thousands of millions of years of attempts."""
 
 TERM_MS_MAX = 7 * 24 * 3_600_000
 """The longest duration and the longest grace (ms): a week each."""

@@ -103,6 +103,7 @@ from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, 
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     NUMBER_MAX,
+    ROUND_MAX,
     Ticket,
     Turn,
     Who,
@@ -327,11 +328,7 @@ class TicketAttempts:
     def on_max(self, leader: str, reply: MaxTicket, now: Instant) -> list[Effect]:
         """Count a leader that knows that the ticket enters."""
         attempt = self.timers.find(reply.lock, reply.who, reply.request)
-        if (
-            attempt is None
-            or attempt.step is not TicketStep.ENTERING
-            or epoch_of(reply.held) > reply.epoch
-        ):
+        if attempt is None or attempt.step is not TicketStep.ENTERING:
             return []
         attempt.answered[leader] = None
         attempt.highest = max(attempt.highest, reply.highest)
@@ -353,14 +350,19 @@ class TicketAttempts:
         # It enters no more: that may have been all that kept another of this leader's waiting.
         return [*begun, *self.advance(entry.ticket.lock, now)]
 
-    def begin_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+    def begin_round(  # noqa: PLR0912  (each step of it may end it)
+        self, attempt: TicketAttempt, now: Instant
+    ) -> list[Effect]:
         """Begin a round: send the ticket, and request votes if nothing is in its way here."""
         entry, epoch_state, table = attempt.entry, self.epoch_state, self.table
         if table.get(entry.ticket.lock, entry.key) is not entry:
             text = f"{titled(entry.ticket.lock)}: no quorum within a lease, or dropped elsewhere"
             return self.fail(attempt, Error.FAILED, text, now)
+        last = max(entry.round, attempt.known)
+        if last + 1 >= ROUND_MAX:  # A forger claimed it; losing a round takes one more.
+            return self._overflow(attempt, "rounds", now)
         entry.owner = epoch_state.node  # Another may have owned it; only one counts per round.
-        entry.round = max(entry.round, attempt.known) + 1
+        entry.round = last + 1
         attempt.answered, attempt.votes = {}, {}
         if entry.phase is TicketPhase.HOLDING and not attempt.held:
             if epoch_of(entry.fence) < epoch_state.epoch:
@@ -388,14 +390,17 @@ class TicketAttempts:
         else:
             fence, pause_ms = attempt.held or self._next_fence(entry), epoch_state.timing.resend_ms
             if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
-                text = f"{titled(entry.ticket.lock)}: its fences reached their limit in this epoch"
-                return self.fail(attempt, Error.OVERFLOW, text, now)
+                return self._overflow(attempt, "fences", now)
             if entry.phase is not TicketPhase.HOLDING:
                 table.vote(entry, fence, now)
             attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
         self.timers.schedule(attempt, now, later(now, pause_ms))
         effects += epoch_state.send(self._add_ticket(attempt, fence))
         return [*effects, *self.grant(attempt, now)]
+
+    def _overflow(self, attempt: TicketAttempt, numbers: str, now: Instant) -> list[Effect]:
+        text = f"{titled(attempt.entry.ticket.lock)}: its {numbers} reached their limit"
+        return self.fail(attempt, Error.OVERFLOW, f"{text} in this epoch", now)
 
     def _bound_needed(self, entry: TicketEntry, now: Instant) -> list[Effect]:
         """Return what must come before a vote for a lease that is longer than the default."""
@@ -438,8 +443,7 @@ class TicketAttempts:
         attempt = self.timers.find(reply.lock, reply.who, reply.request)
         if attempt is None or reply.round != attempt.entry.round:
             return [Observe("bakery.late_answer")]
-        highest = min(reply.highest, COUNTER_MAX)
-        self.table.note(reply.lock, highest)
+        self.table.note(reply.lock, reply.highest)
         if reply.known > reply.round:  # It is another owner's round: the next one is above it.
             attempt.known = max(attempt.known, reply.known)
         if attempt.step is not TicketStep.VOTING:
@@ -450,7 +454,7 @@ class TicketAttempts:
         attempt.answered[leader] = None
         if reply.ahead is None and reply.known <= reply.round and not attempt.held:
             # That leader may have voted for a fence as high as this one.
-            given = pack_fence(self.epoch_state.epoch, highest)
+            given = pack_fence(self.epoch_state.epoch, reply.highest)
             self.table.note(reply.lock, 0, given, shared=True)
         if self.epoch_state.can_win(len(attempt.answered)):
             return []
@@ -480,7 +484,7 @@ class TicketAttempts:
         self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
         if attempt.held:
             return [Observe("bakery.takeover_refused")]
-        entry.round += 1
+        entry.round = min(entry.round + 1, ROUND_MAX)
         if entry.phase is TicketPhase.HOLDING:
             self.table.unvote(entry, None)
         attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}

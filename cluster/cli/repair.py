@@ -16,18 +16,31 @@ from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.serve import NodeIdOption
 
 if TYPE_CHECKING:
-    from fencelock.actors.paxos.journal import ImpossibleVote
+    from fencelock.cluster.node.journal_rules import Impossible
 
 SHOWN_MAX = 20
 """Maximum votes that are listed."""
 
-WHY = (
-    "They are not chosen: every honest member refuses such a proposal, so no majority has it, and "
-    "what the cluster has acknowledged does not depend on it. A member that was broken or forged "
-    "sent them, or this disk was altered: find out which node logs them as the sender, and replace "
-    "that node. Without these votes the node keeps all its promises, and all its other votes. In "
-    "place of an impossible lease it waits for the longest that can be configured."
+SENT = (
+    "A member that was broken or forged sent them, or this disk was altered: find out which node "
+    "logs them as the sender, and replace that node. "
 )
+
+WHY = {
+    "paxos": (
+        "They are not chosen: every honest member refuses such a proposal, so no majority has it, "
+        f"and what the cluster has acknowledged does not depend on it. {SENT}Without these votes "
+        "the node keeps all its promises, and all its other votes. In place of an impossible lease "
+        "it waits for the longest that can be configured."
+    ),
+    "bakery": (
+        f"No honest leader votes for such leases. {SENT}The node keeps all its promises, and knows "
+        "who leads. In place of each such lease it reports the longest that can be configured, two "
+        "weeks. If two leaders are lost at once, the cluster may wait for that: then replace this "
+        "node instead. Move its folder away, start it with an empty one, and run: fencelock replace"
+    ),
+}
+"""Why it is safe to remove what a journal of each protocol cannot have."""
 
 
 def repair(
@@ -52,9 +65,9 @@ def repair(
     """Remove from the journal of a [bold]stopped node[/bold] votes that no honest member can have.
 
     It shows them, explains why it is safe, asks, and keeps a copy of the data folder
-    beside it. `paxos` only.
+    beside it. If the journal cannot be mended, it says how to replace the node.
 
-    With --skip it lets a member go on that stops at a [bold]poison command[/bold]: a
+    With --skip (`paxos`) it lets a member go on that stops at a [bold]poison command[/bold]: a
     bug makes it raise in the middle of a change of the table, so every member stops at
     its slot, which the log names. Stop all members, run this for each of them, and
     start them again. They apply the slot as always. If a command damages the table, they
@@ -78,8 +91,8 @@ def repair(
         typer.echo(repairing.skip_slot(read, node_id, skip, by))
         return
 
-    def allow(wrong: Sequence[ImpossibleVote]) -> None:
-        _explain(node_id, wrong)
+    def allow(wrong: Sequence[Impossible]) -> None:
+        _explain(node_id, wrong, WHY[read.protocol])
         if not yes:
             confirm("Remove them?", declined="Nothing was removed.")
 
@@ -92,10 +105,10 @@ def repair(
     )
 
 
-def _explain(node: str, wrong: Sequence[ImpossibleVote]) -> None:
+def _explain(node: str, wrong: Sequence[Impossible], why: str) -> None:
     typer.echo(f"The journal of {node} has {len(wrong)} votes that no honest member can have:")
     for one in wrong[:SHOWN_MAX]:
         typer.echo(f"  {one.why}")
     if len(wrong) > SHOWN_MAX:
         typer.echo(f"  and {len(wrong) - SHOWN_MAX} more")
-    typer.echo(WHY)
+    typer.echo(why)

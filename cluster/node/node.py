@@ -20,7 +20,6 @@ from fencelock.actors.bootstrap_message import Founding, GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
-from fencelock.actors.paxos.journal import find_impossible, why_unusable
 from fencelock.actors.proxy.access import RightsChanged
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_ref import RoleRef
@@ -28,7 +27,7 @@ from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.event_log import EventLog
-from fencelock.cluster.node.storage.directory import JournalDamagedError
+from fencelock.cluster.node.journal_rules import check_possible
 from fencelock.cluster.node.storage.journal import (
     SEGMENT_BYTES_MAX,
     STREAM,
@@ -415,32 +414,9 @@ def _records_of(
     owner = identity_of(config, node_id, founded=_is_founded(config, found))
     identity = claim(journal, found, owner)
     records = {role: tuple(_decoded(records)) for role, records in found.items() if role != STREAM}
-    if config.protocol == "paxos":
-        everything = [record for of in records.values() for record in of]
-        check_usable(journal.folder, node_id, everything)
-        wrong = find_impossible(everything)
-        if wrong:
-            raise JournalDamagedError(
-                f"the journal in {journal.folder} has {len(wrong)} votes that no honest member can "
-                f"have, such as {wrong[0].why}. Run fencelock repair --id {node_id}, which "
-                "explains and removes them"
-            )
+    everything = [record for of in records.values() for record in of]
+    check_possible(config.protocol, journal.folder, node_id, everything)
     return records, identity
-
-
-def check_usable(folder: Path, node_id: str, records: Sequence[Message]) -> None:
-    """Check that the journal of ``node_id`` has only what a member can have, or can be mended.
-
-    Raises:
-        JournalDamagedError: it must be replaced.
-
-    """
-    if why := why_unusable(records):
-        raise JournalDamagedError(
-            f"the journal in {folder} has {why}, which no honest member can have. A broken or "
-            "forged member sent it, or the disk was altered. It cannot be mended: move the folder "
-            f"away, start {node_id} with an empty one, then run: fencelock replace {node_id}"
-        )
 
 
 def _decoded(records: list[bytes]) -> Iterator[Message]:

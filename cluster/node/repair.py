@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import count
@@ -10,15 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fencelock.actors.api.request import Command
+from fencelock.actors.bakery.journal import why_implausible
 from fencelock.actors.error import ConfigError
-from fencelock.actors.message import role_of
-from fencelock.actors.paxos.config import acceptor_of
-from fencelock.actors.paxos.journal import ImpossibleVote, find_impossible, recover, without_votes
+from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.message import Skip
 from fencelock.actors.table.poison import named
 from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.journal_rules import RULES, Impossible, check_usable, unusable
 from fencelock.cluster.node.lock_machine import read_command
-from fencelock.cluster.node.node import check_usable, identity_of
+from fencelock.cluster.node.node import identity_of
+from fencelock.cluster.node.storage.directory import JournalDamagedError
 from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
 from fencelock.cluster.node.storage.record import EntryItems, Mark
 from fencelock.transport.codec import decode, encode
@@ -38,7 +40,7 @@ class RemovedVotes(NamedTuple):
 
 
 def remove_votes(
-    config: Config, node: str, confirm: Callable[[Sequence[ImpossibleVote]], None]
+    config: Config, node: str, confirm: Callable[[Sequence[Impossible]], None]
 ) -> RemovedVotes | None:
     """Remove from the journal of ``node`` the votes that no honest member can have.
 
@@ -53,32 +55,39 @@ def remove_votes(
     Raises:
         ConfigError: there is no such journal.
         FolderBusyError: the node runs.
-        JournalDamagedError: the journal cannot be read.
+        JournalDamagedError: the journal cannot be read, or must be replaced.
 
     """
-    folder = _folder_of(config, node)
+    folder, rules = _folder_of(config, node, *RULES), RULES[config.protocol]
     with closing(Journal.open(folder)) as journal:
         found = journal.take_records()
         claim(journal, found, identity_of(config, node, founded=True))
-        stream = role_of(acceptor_of(node))
+        stream = rules.stream
         votes = [decode(one) for one in found.get(stream, ())]
         others = [
             decode(one) for name in found if name not in (STREAM, stream) for one in found[name]
         ]
-        check_usable(folder, node, [*others, *votes])
-        wrong = find_impossible([*others, *votes])
+        check_usable(rules, folder, node, [*others, *votes])
+        if config.protocol == "bakery" and (why := why_implausible([*others, *votes], _date_ms())):
+            raise JournalDamagedError(f"the journal in {folder} has {why}{unusable(node)}")
+        wrong = rules.find_impossible([*others, *votes])
         if not wrong:
             return None
         confirm(wrong)
         copy = _copied(folder)
-        _rewrite(journal, stream, [*map(encode, without_votes(votes, wrong))])
+        _rewrite(journal, stream, [*map(encode, rules.without_impossible(votes, wrong))])
     return RemovedVotes(len(wrong), copy)
 
 
-def _folder_of(config: Config, node: str) -> Path:
+def _date_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _folder_of(config: Config, node: str, *protocols: str) -> Path:
     folder = config.folder_of(node)
-    if config.protocol != "paxos" or folder is None or not folder.exists():
-        raise ConfigError(f"{node} has no journal of paxos here that could be repaired")
+    if config.protocol not in protocols or folder is None or not folder.exists():
+        text = " or ".join(protocols)
+        raise ConfigError(f"{node} has no journal of {text} here that could be repaired")
     return folder
 
 
@@ -94,7 +103,7 @@ def skip_slot(config: Config, node: str, slot: int, operator: str) -> str:
         JournalDamagedError: the journal cannot be read.
 
     """
-    with closing(Journal.open(_folder_of(config, node))) as journal:
+    with closing(Journal.open(_folder_of(config, node, "paxos"))) as journal:
         found = journal.take_records()
         claim(journal, found, identity_of(config, node, founded=True))
         known = recover([decode(one) for name in found if name != STREAM for one in found[name]])

@@ -105,7 +105,7 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
     effects = coordinator(limit).handle(election_of("n2"), proposal, now)
     if Persist(proposal) in effects:
         return True
-    assert effects == (Observe("bakery.epoch_too_far"),)
+    assert Observe("bakery.epoch_too_far") in effects
     return False
 
 
@@ -124,7 +124,7 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
 def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> None:
     role = coordinator(EpochLimit())
     sender = leader_of("n2") if isinstance(event, messages.Merged) else election_of("n2")
-    assert role.handle(sender, event, T0) == (Observe("bakery.epoch_too_far"),)
+    assert Observe("bakery.epoch_too_far") in role.handle(sender, event, T0)
     assert (role.highest, role.durable_promises.promised) == (0, 0)
 
 
@@ -142,15 +142,14 @@ def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> 
 )
 def test_a_leader_refuses_and_counts_an_epoch_too_far_ahead(sender: Address, event: Any) -> None:
     role = Leader(leader_of("n1"), HOST, node="n1", life=1, members=NAMES, terms=Terms())
-    assert role.handle(sender, event, T0) == [Observe("bakery.epoch_too_far")]
+    assert Observe("bakery.epoch_too_far") in role.handle(sender, event, T0)
     assert role.epoch_state.barred == 0
 
 
 def test_a_promise_with_a_seating_that_cannot_be_is_not_counted() -> None:
     role = coordinator(EpochLimit())
     promised = messages.Promised(epoch=1, seating=messages.Seating(1, (), 1), quiet_ms=0, voter=7)
-    refused = role.handle(election_of("n2"), promised, T0)
-    assert refused == (Observe("bakery.promise_malformed"),)
+    assert Observe("bakery.promise_malformed") in role.handle(election_of("n2"), promised, T0)
 
 
 def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> None:

@@ -54,7 +54,7 @@ class TwoOwners:
         self.voting = Voting(epoch_state, self.table, self.attempts)
         endings = PendingReleases(epoch_state)
         self.requests = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
-        self.transfer = StateTransfer(self.attempts, endings, frozenset({"n1", "n2", "n3"}))
+        self.transfer = StateTransfer(self.attempts, endings)
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
         """Let n1 own request 1 of ``who``, with its number drawn and a fence under which another

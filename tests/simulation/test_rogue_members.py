@@ -14,9 +14,12 @@ from support.rogue_roles import ROGUE, forges_members
 from fencelock.actors import clock
 from fencelock.actors.api.message import Granted, Refused
 from fencelock.actors.bakery import epochs
+from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EpochLimit
+from fencelock.actors.bakery.event import ElectionDue
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import Beat, Collected, MaxTicket, Merged
+from fencelock.actors.bakery.message import Beat, Collected, Lead, MaxTicket, Merged
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
 from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of
@@ -95,6 +98,48 @@ def test_an_invented_start_stops_nobody(recipe: Recipe, monkeypatch: pytest.Monk
     monkeypatch.setattr(Start, "is_proven", lambda *_: True)
     with pytest.raises(AssertionError):
         all_vote_without(rogue, recipe)
+
+
+class LeadsFarAhead(ElectionCoordinator):
+    """Calls the other leaders away to an epoch that no member has promised."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        effects, seating = super().handle(sender, event, now), self.durable_promises.seating
+        if not 0 < seating.epoch < FAR or not isinstance(event, ElectionDue):
+            return effects
+        epoch = seating.epoch + FAR
+        called = [one for one in seating.leaders if one.node != ROGUE]
+        return [
+            *effects,
+            *(
+                Send(
+                    leader_of(one.node),
+                    Lead(epoch=epoch, leaders=(one,), former=seating, empty=True),
+                )
+                for one in called
+            ),
+        ]
+
+
+FAR = 60_000
+
+
+def leads_far_ahead(spawn: Spawn) -> Spawn:
+    return replace(spawn, role=LeadsFarAhead) if spawn.address == f"{ROGUE}/election" else spawn
+
+
+def test_leaders_that_were_called_far_away_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without a restart: the others see which epochs they do not obey any more."""
+
+    def grants() -> None:
+        harness = ClusterHarness(3, recipe=planted(bakery, leads_far_ahead)).start()
+        harness.run(5_000)
+        assert harness.lock("n1").fence
+
+    grants()
+    monkeypatch.setattr(ElectionCoordinator, "_on_barred", lambda *_: ())
+    with pytest.raises(AssertionError):
+        grants()
 
 
 class EndlessLeases(ClusterStatus):

@@ -9,6 +9,14 @@ from support.real_nodes import loopback_addresses
 from typer.testing import CliRunner
 
 import fencelock
+from fencelock.actors.bakery.message import (
+    EPOCH_MAX,
+    BoundStatement,
+    Chosen,
+    Install,
+    Propose,
+    Seating,
+)
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.message import (
@@ -101,6 +109,67 @@ def test_a_pledge_that_no_member_can_have_is_mended(tmp_path: Path, pledge: Pled
     assert done.exit_code == 0, done.output
     assert str(1 << 61) in done.output
     assert fence_of(config, address) > first
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (
+            Install(
+                seating=Seating(50, (Chosen("n1", 1),), 1_000),
+                statements=(BoundStatement("n9", 1, 5),),
+            ),
+            "statement 1 of n9",
+        ),
+        (Install(seating=Seating(50, (Chosen("n1", 1),), 1 << 40)), "leases of 1099511627776 ms"),
+    ],
+    ids=["statement", "lease"],
+)
+def test_a_lease_that_no_member_of_bakery_can_have_is_mended(
+    tmp_path: Path, record: Message, words: str
+) -> None:
+    config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
+    config.write_text(starting_config({"n1": address}, protocol="bakery"), encoding="utf-8")
+    fence_of(config, address)
+    folder = load(config).folder_of("n1")
+    assert folder is not None
+    append(folder, "election", record)
+
+    with pytest.raises(JournalDamagedError, match="fencelock repair --id n1"):
+        Node.start(load(config), "n1")
+    arguments = ["repair", "--id", "n1", "--config", str(config), "--yes"]
+    done = CliRunner().invoke(app, arguments)
+    again = CliRunner().invoke(app, arguments)
+
+    assert done.exit_code == 0, done.output
+    assert words in done.output
+    assert "No honest leader votes for such leases" in done.output
+    assert "has no vote that an honest member cannot have" in again.output
+    Node.start(load(config), "n1").stop(LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "starts"), [(EPOCH_MAX + 1, False), (EPOCH_MAX, True)], ids=["beyond", "implausible"]
+)
+def test_a_journal_of_bakery_with_an_impossible_epoch_must_be_replaced(
+    tmp_path: Path, epoch: int, *, starts: bool
+) -> None:
+    """A node with an epoch that is only implausible starts: the clock here may be wrong."""
+    config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
+    config.write_text(starting_config({"n1": address}, protocol="bakery"), encoding="utf-8")
+    fence_of(config, address)
+    folder = load(config).folder_of("n1")
+    assert folder is not None
+    append(folder, "election", Propose(epoch=epoch, leaders=(Chosen("n1", 1),)))
+
+    if starts:
+        Node.start(load(config), "n1").stop(LONG_S)
+    else:
+        with pytest.raises(JournalDamagedError, match="then run: fencelock replace n1"):
+            Node.start(load(config), "n1")
+    done = CliRunner().invoke(app, ["repair", "--id", "n1", "--config", str(config), "--yes"])
+    assert isinstance(done.exception, JournalDamagedError)
+    assert "then run: fencelock replace n1" in str(done.exception)
 
 
 FAR = Ballot(1 << 62 | 1 << 61 | 1, leader_of("n1"))

@@ -1,0 +1,207 @@
+"""Fields of members' messages that no honest member can send. Pure.
+
+A receiver keeps much of what other members send: rounds, epochs, leases, tickets. So each field is
+bounded by what an honest member can have. Otherwise one rogue or broken member could do damage that
+lasts after it is gone. A message outside of the bounds is refused as a whole, and logged at ERROR
+with its sender. (Of a table that is handed over, only the impossible records are left out: without
+the others a lock could be granted twice.)
+
+**Epochs, and leases** are bounded by `EpochLimit`, and **members** by `can_follow`.
+
+**An epoch that a leader obeys is visible.** A leader that prepares for an epoch, or hands its table
+over for one, obeys no lower epoch in its life. Its node says so in its beats (`Barred`), as if the
+member had promised that epoch. Otherwise a rogue coordinator could take leaders away from the
+present epoch, and nobody would ever propose one above.
+
+**Rounds** of a ticket are at most `ROUND_MAX`. An honest leader takes one more than it knows, at
+some twenty a second. If it knows `ROUND_MAX`, which only a forger can have claimed, its request
+fails, and the client sends another. So no honest leader ever sends a higher one.
+
+**Numbers and fences** of tickets are bounded by their bits. What a leader claims of them ends with
+its epoch, and the epoch ends when a leader is gone.
+
+**Proxies** are roles of that name on nodes, since a leader sends them what it decides.
+"""
+
+from __future__ import annotations
+
+from fencelock.actors.api.membership_message import NODE_ID
+from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS_MAX, proxy_of
+from fencelock.actors.bakery.message import (
+    NOBODY,
+    AddTicket,
+    Chosen,
+    Collected,
+    DropTicket,
+    Entering,
+    Export,
+    Extend,
+    Extended,
+    Lead,
+    MaxTicket,
+    Owned,
+    Seating,
+    Table,
+    TicketDropped,
+    TicketEnded,
+    Yield,
+)
+from fencelock.actors.bakery.ticket import (
+    COUNTER_MAX,
+    LEASE_MS_MAX,
+    ROUND_MAX,
+    EndedRequests,
+    Record,
+    Ticket,
+    Turn,
+    epoch_of,
+    fits,
+    is_fence,
+    names,
+)
+from fencelock.actors.lease import surely_over
+from fencelock.actors.message import Message, node_of
+
+SHOWN_CHARS_MAX = 300
+"""Maximum length of a message in a line of the log."""
+
+WAITING_MS_MAX = surely_over(TRUST_MS_MAX + LEASE_MS_MAX + 1)
+"""The longest time that a coordinator may wait until every lease is over (ms)."""
+
+PART = 200
+"""Maximum tickets in one part of a table: some 400 KiB with the longest names."""
+
+PARTS_MAX = 2_000
+"""Maximum parts of a table: more than any has."""
+
+FromLeader = (
+    Entering
+    | MaxTicket
+    | AddTicket
+    | Collected
+    | Yield
+    | DropTicket
+    | TicketDropped
+    | TicketEnded
+    | Owned
+    | Extend
+    | Extended
+)
+
+
+def shown(message: Message) -> str:
+    """Return the report of a message that no honest member can send."""
+    return f"what no honest member can: {repr(message)[:SHOWN_CHARS_MAX]}"
+
+
+def is_possible_step(step: FromLeader) -> bool:
+    """Return whether another leader of the same epoch can have sent ``step``."""
+    match step:
+        case Entering():
+            return _is_ticket(step.ticket) and step.ticket.turn.number == 0
+        case MaxTicket():
+            counted = 0 <= step.highest <= COUNTER_MAX and 0 <= step.known <= ROUND_MAX
+            return counted and (step.held == 0 or is_fence(step.held, step.epoch))
+        case AddTicket():
+            numbered = step.ticket.turn.number > 0 and 1 <= step.round <= ROUND_MAX
+            fenced = step.fence == 0 or is_fence(step.fence, step.epoch)
+            return numbered and fenced and _is_ticket(step.ticket)
+        case Collected():
+            counted = 0 <= step.highest <= COUNTER_MAX and 0 <= step.known <= ROUND_MAX
+            return counted and (step.ahead is None or _is_turn(step.ahead))
+        case Yield():
+            return 1 <= step.round <= ROUND_MAX
+        case DropTicket():
+            return names(step.lock, step.who) and min(step.request, step.fence, step.number) >= 0
+        case TicketDropped():
+            return step.request >= 0
+        case Extend():
+            fenced = is_fence(step.fence, step.epoch)
+            return fenced and step.ticket.turn.number > 0 and _is_ticket(step.ticket)
+        case TicketEnded() | Owned() | Extended():
+            return True
+
+
+def _is_ticket(ticket: Ticket) -> bool:
+    proxy = ticket.proxy
+    return (
+        fits(ticket)
+        and ticket.request >= 1
+        and _is_turn(ticket.turn)
+        and proxy == proxy_of(node_of(proxy))
+    )
+
+
+def _is_turn(turn: Turn) -> bool:
+    return 0 <= turn.number <= COUNTER_MAX and turn.serial != 0 and _is_node(turn.leader)
+
+
+def _is_node(name: str) -> bool:
+    return NODE_ID.fullmatch(name[:33]) is not None
+
+
+def is_possible_lead(lead: Lead) -> bool:
+    """Return whether a coordinator can have sent ``lead``, apart from the limits of epochs."""
+    former = lead.former
+    known = former == NOBODY or (is_possible_seating(former) and former.bound_ms > 0)
+    later = known and former.epoch < lead.epoch
+    return later and are_leaders(lead.leaders) and lead.bound_ms >= 0
+
+
+def is_possible_export(export: Export) -> bool:
+    """Return whether a leader can have sent ``export``, apart from the limits of epochs."""
+    return export.epoch > 0
+
+
+def are_leaders(leaders: tuple[Chosen, ...]) -> bool:
+    """Return whether ``leaders`` are one to three nodes, as far as their names show."""
+    nodes = {leader.node for leader in leaders}
+    return 1 <= len(leaders) == len(nodes) <= LEADERS_MAX and all(map(_is_node, nodes))
+
+
+def is_possible_table(table: Table) -> bool:
+    """Return whether a former leader can have sent ``table``, apart from its records."""
+    return (
+        0 <= table.part < table.parts <= PARTS_MAX
+        and max(len(table.records), len(table.ended)) <= PART
+        and len(table.exclusive) in {0, len(table.ended)}
+    )
+
+
+def is_possible_record(record: Record, before: int) -> bool:
+    """Return whether a peer's ``record`` is possible in an epoch up to ``before``."""
+    return (
+        _is_ticket(record.ticket)
+        and record.ticket.turn.number > 0
+        and _is_node(record.owner)
+        and (record.fence == 0 or is_fence(record.fence, before))
+        and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It was rounded up.
+    )
+
+
+def is_possible_end(end: EndedRequests, exclusive: int, before: int) -> bool:
+    """Return whether a peer's ``end`` is possible in an epoch up to ``before``.
+
+    Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` was
+    voted for: an invented one would force every later grant of the lock above it. So was the
+    fence ``exclusive``, up to which its exclusive tickets have ended.
+    """
+    sound = names(end.lock, end.who) and min(end.request, end.fence, end.highest) >= 0
+    return sound and epoch_of(end.highest) <= before and 0 <= exclusive <= end.highest
+
+
+def ends_of(table: Table) -> list[tuple[EndedRequests, int]]:
+    """Return the ended requests in ``table``, each with its exclusive fence."""
+    exclusive = table.exclusive or tuple(end.highest for end in table.ended)
+    return list(zip(table.ended, exclusive, strict=False))
+
+
+def impossible_records(table: Table, before: int) -> int:
+    """Return how many records of ``table`` are impossible in an epoch up to ``before``."""
+    records = sum(not is_possible_record(record, before) for record in table.records)
+    return records + sum(not is_possible_end(end, at, before) for end, at in ends_of(table))
+
+
+def is_possible_seating(seating: Seating) -> bool:
+    """Return whether the journal of an honest member can have ``seating``, apart from its bound."""
+    return seating.epoch > 0 and are_leaders(seating.leaders)

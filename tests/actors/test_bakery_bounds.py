@@ -1,0 +1,523 @@
+"""Every field that members of `bakery` send each other: what no honest one sends is refused.
+
+A refusal is logged at ERROR with the sender, and nothing is written to the journal. The bounds and
+the reasons are in the docstring of `fencelock.actors.bakery.bounds`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from support.effects import HOST, T0, at, sent
+
+from fencelock.actors.bakery import message as messages
+from fencelock.actors.bakery import proxy_message as proxies
+from fencelock.actors.bakery.bounds import PARTS_MAX, WAITING_MS_MAX
+from fencelock.actors.bakery.config import (
+    OFF,
+    Terms,
+    election_of,
+    leader_of,
+    members_of,
+    proxy_of,
+    status_of,
+)
+from fencelock.actors.bakery.election import Election, ElectionCoordinator
+from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.event import BeatContents
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import EPOCH_MAX, Chosen, Seating
+from fencelock.actors.bakery.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.ticket import (
+    COUNTER_MAX,
+    LEASE_MS_MAX,
+    ROUND_MAX,
+    EndedRequests,
+    Record,
+    Ticket,
+    Turn,
+    Who,
+    pack_fence,
+)
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send
+from fencelock.actors.membership import Member as Seat
+from fencelock.actors.message import Address, Message
+from fencelock.actors.role import Role
+from fencelock.actors.role_message import Level, RoleNotice
+
+NAMES = ("n1", "n2", "n3")
+LIVES = tuple(Chosen(name, 1) for name in NAMES)
+IDS = {election_of(name): number for number, name in enumerate(NAMES, 11)}
+SEATING = Seating(3, LIVES, 10_000)
+WHO = Who("ann", "o")
+FENCE = pack_fence(3, 7)
+LEASE_MS = 600_000
+"""The longest lease that is allowed; `EpochLimit.allows_lease` grants a second more."""
+LONG_MS = LEASE_MS + 1_001
+FAR = EPOCHS_AHEAD_MAX + 1
+EPOCHS = (0, -1, FAR, EPOCH_MAX, EPOCH_MAX + 1, 1 << 62)
+HIGH = (FAR, EPOCH_MAX + 1, 1 << 62)
+INT = (1 << 63) - 1
+TEAMS = (
+    (),
+    (*LIVES, Chosen("n4", 1)),
+    (LIVES[0], LIVES[0]),
+    (Chosen("N/1", 1),),
+    (Chosen("x" * 40, 1),),
+)
+STRANGERS = Electorate(1 << 40, (Seat("n2", "", 12),))
+SEATINGS = (
+    SEATING._replace(epoch=FAR),
+    SEATING._replace(epoch=-1),
+    SEATING._replace(bound_ms=0),
+    SEATING._replace(bound_ms=LONG_MS),
+    Seating(0, LIVES, 10_000),
+    *(SEATING._replace(leaders=team) for team in TEAMS),
+)
+UNKNOWN = SEATING._replace(leaders=(Chosen("n9", 1),))
+
+
+def limit() -> EpochLimit:
+    return EpochLimit(lease_ms=LEASE_MS)
+
+
+def registry() -> VoterRegistry:
+    return VoterRegistry(dict(IDS), 11, True, limit())
+
+
+def a_status() -> Role[Any]:
+    role = ClusterStatus(
+        status_of("n1"),
+        HOST,
+        node="n1",
+        members=NAMES,
+        life=1,
+        priority=14,
+        pid=5,
+        voting=registry(),
+    )
+    role.begin(T0)
+    contents = BeatContents(promised=3, seating=SEATING, waiting_ms=0)
+    role.handle(election_of("n1"), contents, T0)
+    return role
+
+
+def a_coordinator() -> ElectionCoordinator:
+    """A coordinator that proposes epoch 4 after that of `SEATING`, which it promised."""
+    role = ElectionCoordinator(
+        election_of("n1"),
+        HOST,
+        node="n1",
+        members=NAMES,
+        bound_ms=10_000,
+        random=Random(1),
+        records=(messages.Install(seating=SEATING),),
+        voting=registry(),
+    )
+    role.begin(T0)
+    role.election = Election(4, LIVES, role.electorate, 3, T0)
+    return role
+
+
+def a_leader() -> Leader:
+    """The leader of n1, which serves in epoch 3 with n2 and n3."""
+    terms = Terms(least_ms=1)
+    role = Leader(
+        leader_of("n1"), HOST, node="n1", life=1, members=NAMES, terms=terms, limit=limit()
+    )
+    role.epoch_state.take(3, LIVES, 10_000)
+    role.epoch_state.serving, role.epoch_state.trusted_at = True, T0
+    return role
+
+
+def an_entering_leader() -> Leader:
+    """A leader with a request of its own that enters."""
+    role = a_leader()
+    lock = proxies.Lock(
+        lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
+    )
+    role.handle(proxy_of("n1"), lock, T0)
+    return role
+
+
+def a_voting_leader() -> Leader:
+    """A leader that has sent a round of its own request."""
+    role = an_entering_leader()
+    role.handle(leader_of("n2"), MAX_TICKET, T0)
+    return role
+
+
+def an_importing_leader() -> Leader:
+    """A leader that waits for the tables of epoch 3."""
+    role = a_leader()
+    role.epoch_state.serving = False
+    former = Seating(3, (Chosen("n2", 1), Chosen("n3", 1)), 10_000)
+    lead = messages.Lead(epoch=4, leaders=LIVES, former=former, empty=False)
+    role.handle(election_of("n2"), lead, T0)
+    return role
+
+
+def a_reconfigurer() -> Role[Any]:
+    return Reconfigurer(
+        members_of("n1"), HOST, nodes=NAMES, electorate=registry().founders, own=INFO
+    )
+
+
+def ticket(number: int = 0, **others: Any) -> Ticket:
+    turn = Turn(number, "n2", 1)
+    return Ticket("x", WHO, 1, turn, proxy_of("n2"), 500, 500, "")._replace(**others)
+
+
+def tickets(number: int) -> tuple[Ticket, ...]:
+    """Return tickets with one field that no honest leader sends."""
+    one = ticket(number)
+    return (
+        one._replace(lock=""),
+        one._replace(lock="x" * 1_000),
+        one._replace(who=Who("x" * 10_000, "o")),
+        one._replace(who=Who("s", "x" * 10_000)),
+        one._replace(request=0),
+        one._replace(request=-1),
+        one._replace(turn=one.turn._replace(number=-1)),
+        one._replace(turn=one.turn._replace(number=COUNTER_MAX)),
+        one._replace(turn=one.turn._replace(number=INT)),
+        one._replace(turn=one.turn._replace(leader="")),
+        one._replace(turn=one.turn._replace(leader="x" * 10_000)),
+        one._replace(turn=one.turn._replace(serial=0)),
+        one._replace(proxy=Address("")),
+        one._replace(proxy=Address("n1/election")),
+        one._replace(proxy=Address("x" * 10_000)),
+        one._replace(hold_ms=0),
+        one._replace(hold_ms=-1),
+        one._replace(hold_ms=INT),
+        one._replace(grace_ms=-1),
+        one._replace(grace_ms=INT),
+        one._replace(hold_ms=LONG_MS - 500),
+        one._replace(label="x" * 10_000),
+    )
+
+
+BEAT = messages.Beat(
+    life=2,
+    number=1,
+    echo_life=1,
+    echo=1,
+    priority=14,
+    pid=7,
+    promised=3,
+    seating=SEATING,
+    serving=3,
+    waiting_ms=0,
+    voter=12,
+    reaches=LIVES,
+)
+INFO = messages.NodeInfo(epoch=3, number=0, journal=5, ready=True, endpoint="", version="1")
+NAMED: dict[str, Any] = {"epoch": 3, "lock": "x", "who": WHO, "request": 1}
+MAX_TICKET = messages.MaxTicket(**NAMED, highest=1, held=0, known=0)
+RECORD = Record(ticket(1), "n2", FENCE, 500)
+ENDED = EndedRequests("x", WHO, 1, 0, FENCE)
+TABLE = messages.Table(
+    epoch=4, life=1, part=0, parts=1, records=(RECORD,), ended=(ENDED,), exclusive=(FENCE,)
+)
+ROUNDS = (0, -1, ROUND_MAX + 1, INT)
+BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
+COUNTS = (-1, COUNTER_MAX + 1, INT)
+KNOWN = (-1, ROUND_MAX + 1, INT)
+
+
+class Row(NamedTuple):
+    """A message that an honest member may send, and values of its fields that none sends."""
+
+    role: Callable[[], Role[Any]]
+    sender: Address
+    honest: Any
+    impossible: dict[str, Sequence[Any]]
+
+
+STATUS, ELECTION, LEADER = status_of("n2"), election_of("n2"), leader_of("n2")
+ROWS = (
+    Row(
+        a_status,
+        STATUS,
+        BEAT,
+        {
+            "number": (0, -1),
+            "echo": (-1,),
+            "priority": (0, -1, OFF + 1, INT),
+            "pid": (-1,),
+            "promised": (-1, *HIGH),
+            "seating": (UNKNOWN, *SEATINGS),
+            "serving": (-1, *HIGH),
+            "waiting_ms": (-1, WAITING_MS_MAX + 1, INT),
+            "electorate": (STRANGERS, STRANGERS._replace(number=-1)),
+            "reaches": ((Chosen("N/1", 1),), LIVES * 100),
+        },
+    ),
+    Row(
+        a_coordinator,
+        ELECTION,
+        messages.Propose(epoch=4, leaders=LIVES),
+        {"epoch": EPOCHS, "leaders": TEAMS, "electorate": (STRANGERS,)},
+    ),
+    Row(
+        a_coordinator,
+        ELECTION,
+        messages.Promised(epoch=4, seating=SEATING, quiet_ms=0, voter=12),
+        {
+            "epoch": EPOCHS,
+            "seating": (UNKNOWN, *SEATINGS),
+            "quiet_ms": (-1,),
+            "electorate": (STRANGERS,),
+            "statements": [
+                (messages.BoundStatement(*one),)
+                for one in (
+                    ("n4", 1, 5),
+                    ("n1", 0, 5),
+                    ("n1", INT, 5),
+                    ("n1", 1, 0),
+                    ("n1", 1, LONG_MS),
+                )
+            ],
+        },
+    ),
+    Row(a_coordinator, ELECTION, messages.Outbid(epoch=4), {"epoch": EPOCHS}),
+    Row(
+        a_coordinator,
+        LEADER,
+        messages.Merged(epoch=4, left_ms=1),
+        {"epoch": EPOCHS, "left_ms": (-1, LONG_MS, INT)},
+    ),
+    Row(
+        a_coordinator,
+        ELECTION,
+        messages.Vouch(epoch=3, number=1, bound_ms=1),
+        {"epoch": EPOCHS, "number": (0, -1, INT), "bound_ms": (0, -1, LONG_MS, INT)},
+    ),
+    Row(
+        a_coordinator,
+        ELECTION,
+        messages.Vouched(epoch=3, number=1, voter=12),
+        {"epoch": EPOCHS},
+    ),
+    Row(
+        a_leader,
+        ELECTION,
+        messages.Lead(epoch=4, leaders=LIVES, former=SEATING, empty=False),
+        {
+            "epoch": (0, -1, 3, *HIGH),
+            "leaders": TEAMS,
+            "former": SEATINGS,
+            "bound_ms": (-1, LONG_MS, INT),
+        },
+    ),
+    Row(a_leader, LEADER, messages.Export(epoch=4), {"epoch": EPOCHS}),
+    Row(
+        an_importing_leader,
+        LEADER,
+        TABLE,
+        {
+            "part": (-1, 1, INT),
+            "parts": (0, -1, PARTS_MAX + 1),
+            "records": (
+                (RECORD,) * 201,
+                *((RECORD._replace(ticket=one),) for one in tickets(1)),
+                (RECORD._replace(ticket=ticket(0)),),
+                (RECORD._replace(owner="x" * 10_000),),
+                *((RECORD._replace(fence=one),) for one in BEYOND),
+                *((RECORD._replace(left_ms=one),) for one in (-1, LONG_MS, LEASE_MS_MAX + 2, INT)),
+            ),
+            "ended": (
+                (ENDED._replace(lock=""),),
+                (ENDED._replace(who=Who("x" * 10_000, "o")),),
+                (ENDED._replace(request=-1),),
+                (ENDED._replace(fence=-1),),
+                (ENDED._replace(highest=-1),),
+                (ENDED._replace(highest=pack_fence(4, 1)),),
+                (),
+            ),
+            "exclusive": ((-1,), (FENCE + 1,), (FENCE, FENCE)),
+        },
+    ),
+    Row(
+        a_leader,
+        LEADER,
+        messages.Entering(epoch=3, ticket=ticket()),
+        {"ticket": (ticket(1), *tickets(0))},
+    ),
+    Row(
+        an_entering_leader,
+        LEADER,
+        MAX_TICKET,
+        {"highest": COUNTS, "held": BEYOND, "known": KNOWN},
+    ),
+    Row(
+        a_leader,
+        LEADER,
+        messages.AddTicket(epoch=3, ticket=ticket(1), round=1, fence=FENCE, taken=False),
+        {"ticket": (ticket(0), *tickets(1)), "round": ROUNDS, "fence": BEYOND},
+    ),
+    Row(
+        a_voting_leader,
+        LEADER,
+        messages.Collected(**NAMED, round=1, voted=False, ahead=None, highest=1, known=1),
+        {
+            "ahead": (Turn(-1, "n2", 1), Turn(INT, "n2", 1), Turn(1, "x" * 999, 1)),
+            "highest": COUNTS,
+            "known": KNOWN,
+        },
+    ),
+    Row(a_voting_leader, LEADER, messages.Yield(**NAMED, round=2), {"round": ROUNDS}),
+    Row(
+        a_leader,
+        LEADER,
+        messages.DropTicket(**NAMED, fence=0, number=1, mine=False),
+        {
+            "lock": ("", "x" * 1_000),
+            "who": (Who("x" * 10_000, "o"), Who("s", "x" * 10_000)),
+            "request": (-1,),
+            "fence": (-1,),
+            "number": (-1,),
+        },
+    ),
+    Row(
+        a_leader,
+        LEADER,
+        messages.TicketDropped(epoch=3, number=1, found=True, request=1),
+        {"request": (-1,)},
+    ),
+    Row(
+        a_leader,
+        LEADER,
+        messages.Extend(epoch=3, ticket=ticket(1), fence=FENCE, number=1),
+        {"ticket": (ticket(0), *tickets(1)), "fence": (0, *BEYOND)},
+    ),
+    Row(
+        a_reconfigurer,
+        members_of("n2"),
+        INFO,
+        {
+            "epoch": (-1, EPOCH_MAX + 1),
+            "number": (-1, INT + 1),
+            "journal": (-1, INT + 1),
+            "endpoint": ("nowhere", "x" * 10_000),
+            "version": ("x" * (VERSION_CHARS_MAX + 1),),
+        },
+    ),
+)
+
+OF_THE_EPOCH = "must be the present epoch"
+NAMES_A_REQUEST = "must be that of a request in flight, or is only returned to its sender"
+ONLY_COMPARED = "only compared"
+REQUEST = {
+    "epoch": OF_THE_EPOCH,
+    "lock": NAMES_A_REQUEST,
+    "who": NAMES_A_REQUEST,
+    "request": NAMES_A_REQUEST,
+}
+HARMLESS: dict[type[Any], dict[str, str]] = {
+    messages.Beat: {
+        "life": ONLY_COMPARED,
+        "echo_life": "must be this life, or the beat only proves that its sender runs",
+        "voter": "must be the registered id",
+    },
+    messages.Promised: {"voter": "must be the registered id"},
+    messages.Vouched: {"number": NAMES_A_REQUEST, "voter": "must be the registered id"},
+    messages.Lead: {"empty": "a flag"},
+    messages.Table: {"epoch": NAMES_A_REQUEST, "life": "must be that of the former leader"},
+    messages.Entering: {"epoch": OF_THE_EPOCH},
+    messages.MaxTicket: REQUEST,
+    messages.AddTicket: {"epoch": OF_THE_EPOCH, "taken": "a flag"},
+    messages.Collected: REQUEST | {"round": "must be the present round", "voted": "a flag"},
+    messages.Yield: REQUEST,
+    messages.DropTicket: {"epoch": OF_THE_EPOCH, "mine": "a flag"},
+    messages.TicketDropped: {
+        "epoch": OF_THE_EPOCH,
+        "number": NAMES_A_REQUEST,
+        "found": "a flag",
+    },
+    messages.Extend: {"epoch": OF_THE_EPOCH, "number": "only returned to its sender"},
+    messages.Extended: {"epoch": OF_THE_EPOCH, "number": NAMES_A_REQUEST, "kept": "a flag"},
+    messages.TicketEnded: REQUEST,
+    messages.Owned: REQUEST,
+    messages.NodeInfo: {"ready": "a flag"},
+}
+RECORDS = {messages.Install: "a record, which `find_impossible` and `why_unusable` judge"}
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(row, field, value, id=f"{type(row.honest).__name__}.{field}-{number}")
+        for row in ROWS
+        for field, values in row.impossible.items()
+        for number, value in enumerate(values)
+    ]
+
+
+def errors(effects: Effects) -> list[str]:
+    return [one.text for one in sent(effects, RoleNotice) if one.level is Level.ERROR]
+
+
+@pytest.mark.parametrize(("row", "field", "value"), cases())
+def test_what_no_honest_member_sends_is_refused_and_logged(
+    row: Row, field: str, value: Any
+) -> None:
+    effects = row.role().handle(row.sender, replace(row.honest, **{field: value}), at(1))
+
+    (text,) = errors(effects)
+    assert text.startswith("n2 sent ")
+    assert text.endswith(": it is ignored")
+    assert [effect for effect in effects if isinstance(effect, Observe)]
+    assert not [effect for effect in effects if isinstance(effect, Persist | Checkpoint)]
+    replies = [effect for effect in effects if isinstance(effect, Send)]
+    assert len(replies) == 1 or isinstance(row.honest, messages.Table)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.honest).__name__)
+def test_what_an_honest_member_sends_is_not(row: Row) -> None:
+    assert errors(row.role().handle(row.sender, row.honest, at(1))) == []
+
+
+def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
+    declared: set[Any] = {
+        kind
+        for _, kind in inspect.getmembers(messages, inspect.isclass)
+        if issubclass(kind, Message) and kind.__module__ == messages.__name__
+    }
+    bounded: dict[type[Any], set[str]] = {type(row.honest): set(row.impossible) for row in ROWS}
+    assert declared == bounded.keys() | HARMLESS.keys() | RECORDS.keys()
+    for kind in declared - RECORDS.keys():
+        known = bounded.get(kind, set()) | HARMLESS.get(kind, {}).keys()
+        assert known == {field.name for field in fields(kind)}, kind
+
+
+def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_nobody() -> None:
+    leader = a_voting_leader()
+    honest = messages.Collected(
+        **NAMED, round=1, voted=False, ahead=None, highest=1, known=ROUND_MAX
+    )
+    effects = [*leader.handle(LEADER, honest, at(1)), *leader.handle(LEADER, honest, at(2))]
+    for ms in range(100, 3_000, 100):
+        leader.epoch_state.trusted_at = at(ms)
+        effects += leader.attempts.tick(at(ms))
+    (failed,) = sent(effects, proxies.LockFailed)
+    assert failed.error is proxies.Error.OVERFLOW
+    rounds = [one.round for one in sent(effects, messages.Yield)]
+    assert all(one <= ROUND_MAX for one in rounds)
+
+
+def test_of_a_table_only_the_impossible_records_are_left_out() -> None:
+    leader = an_importing_leader()
+    wrong = RECORD._replace(fence=pack_fence(4, 1))
+    other = RECORD._replace(ticket=ticket(1, lock="y"))
+    effects = leader.handle(LEADER, replace(TABLE, records=(wrong, other)), at(1))
+    assert errors(effects) == [
+        "n2 sent 1 records of a table that no honest member can have: it is ignored"
+    ]
+    assert [entry.ticket.lock for entry in leader.tickets.entries()] == ["y"]
