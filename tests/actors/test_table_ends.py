@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.table_scene import restored
 
+from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Granted, KeepAlive
@@ -79,7 +80,9 @@ def test_nothing_is_left_of_a_session_whose_last_entries_others_delete() -> None
     assert not table.departed
 
 
-@pytest.mark.parametrize("ends", ["sessions", "entries", "entries of a session", "holds"])
+@pytest.mark.parametrize(
+    "ends", ["sessions", "entries", "entries of a session", "holds", "barriers"]
+)
 def test_what_falls_due_together_ends_a_thousand_at_a_time(ends: str) -> None:
     table = table_of(MANY if ends == "sessions" else 1)
     for number in range(MANY if ends != "sessions" else 0):
@@ -97,6 +100,16 @@ def test_what_falls_due_together_ends_a_thousand_at_a_time(ends: str) -> None:
                     grace_ms=100,
                 ),
             )
+        elif ends == "barriers":
+            party = AwaitBarrier(
+                session="s0.1",
+                owner="o",
+                request=number + 1,
+                barrier=f"b{number}",
+                parties=2,
+                wait_ms=500,
+            )
+            table.apply(0, party)
         else:
             put(
                 table,
@@ -104,7 +117,7 @@ def test_what_falls_due_together_ends_a_thousand_at_a_time(ends: str) -> None:
                 ttl_ms=500 if ends == "entries" else None,
                 ephemeral=ends.endswith("session"),
             )
-    due_ms = 1_000 if ends in ("entries", "holds") else TTL_MS
+    due_ms = 1_000 if ends in ("entries", "holds", "barriers") else TTL_MS
 
     done = steps_until_idle(table, due_ms)
 

@@ -93,6 +93,22 @@ def test_a_vote_that_no_member_can_have_is_removed(
     assert fence_of(config, address) > first
 
 
+def test_a_slot_is_skipped_on_a_stopped_node_by_its_operator(tmp_path: Path) -> None:
+    config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
+    config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
+    first = fence_of(config, address)
+    arguments = ["repair", "--id", "n1", "--config", str(config), "--skip", "7"]
+
+    done = CliRunner().invoke(app, [*arguments, "--operator", "alice"])
+    again = CliRunner().invoke(app, arguments)
+
+    assert done.exit_code == 0, done.output
+    assert "n1: slot 7 is skipped, by alice." in done.output
+    assert "Run this for every member before you start any" in done.output
+    assert "slot 7 is skipped already; nothing was changed" in again.output
+    assert fence_of(config, address) > first
+
+
 @pytest.mark.parametrize("pledge", [Pledge.LEASE, Pledge.APPLIED])
 def test_a_pledge_that_no_member_can_have_is_mended(tmp_path: Path, pledge: Pledge) -> None:
     config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()

@@ -179,6 +179,17 @@ def test_the_unit_of_systemd_restarts_a_full_disk_but_no_wrong_configuration() -
     lines = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8").splitlines()
     assert {"Restart=on-failure", "RestartPreventExitStatus=2"} <= set(lines)
     assert {"StartLimitIntervalSec=0", "LimitCORE=0", "CapabilityBoundingSet="} <= set(lines)
+    assert {"SystemCallFilter=@system-service", "NoNewPrivileges=yes"} <= set(lines)
+
+
+def test_memory_is_limited_everywhere_to_what_a_flood_and_the_largest_table_need() -> None:
+    unit = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8")
+    (compose,) = documents("compose.yaml")
+    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    assert "MemoryMax=3G" in unit.splitlines()
+    assert container["resources"]["limits"] == {"memory": "3Gi"}
+    assert {compose["services"][node]["mem_limit"] for node in ("n1", "n2", "n3")} == {"3g"}
 
 
 def test_the_image_has_what_it_copies_and_no_root() -> None:

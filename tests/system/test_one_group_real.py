@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import fencelock
 from fencelock import ChangeMembers, FencelockError, MemberAction, MembershipError, UnavailableError
 from fencelock.actors.api.message import Describe, NodeStatus
+from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import parse
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
@@ -182,6 +184,32 @@ def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(
         nodes.start("n4")
         change(client, MemberAction.JOIN, "n4")
         until(lambda: standing(nodes, "n4") == "VOTER", nodes.status("n4").detail)
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery"])
+def test_two_groups_of_one_cluster_refuse_each_other_and_status_shows_it(
+    protocol: str, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        nodes = Nodes(tmp_path, protocol)
+        stack.callback(lambda: nodes.stop(*nodes.running))
+        for name in ("n1", "n2"):
+            nodes.start(name, knows=(name,), found=True)
+            until(lambda: nodes.status(name).ready, f"{name} founds a group")  # noqa: B023
+        nodes.stop("n1", "n2")
+
+        nodes.start("n1", "n2", knows=("n1", "n2"))
+
+        at = ",".join(f"tcp://127.0.0.1:{nodes.at[name]}" for name in ("n1", "n2"))
+        arguments = ["status", "--connect", at, "--cluster", "orders"]
+        shown = "There are two groups under this cluster's name: refused by n1 ("
+        until(lambda: shown in told(arguments), "status shows the refusals")
+        assert nodes.group("n1") != nodes.group("n2")
+
+
+def told(arguments: list[str]) -> str:
+    """Return what a command prints, without its line breaks."""
+    return " ".join(CliRunner().invoke(app, arguments).output.split())
 
 
 def known_to(client: fencelock.Client) -> set[str]:

@@ -1,12 +1,12 @@
-"""The longest step of the table when many sessions or entries of maps end together.
+"""The longest step of the table when many sessions, entries of maps or barriers end together.
 
     python verification/programs/mass_ends.py  # a line for each kind; status 1 if one is too long
     python verification/programs/mass_ends.py --live  # three nodes with fsync, and a client
 
-Other commands wait for one step at most: the rest of the ends follows in later slots. With
-``--live`` the figure is the longest pause between two pairs of a client, beside one of the same
-run without ends, and one of the same seconds on a second cluster in which nothing ends; and the
-leader before and after.
+Other commands wait for one step at most: the rest of the ends follows in later slots. A barrier
+breaks in one step, with all of its waits. With ``--live`` the figure is the longest pause between
+two pairs of a client, beside one of the same run without ends, and one of the same seconds on a
+second cluster in which nothing ends; and the leader before and after.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -29,13 +29,16 @@ import cbor2
 import zmq
 
 from fencelock import FencelockError, connect
+from fencelock.actors.api.barrier import PARTIES_MAX, AwaitBarrier
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.bench.members import NodeProcesses, described, master_of
 
-SESSIONS = 10_800
+SESSIONS = 100_000
 ENTRIES = 100_000
+WAITS = 100_000
+LIVE_SESSIONS = 10_800
 TTL_MS = 10_000
 STEP_S_MAX = 0.2
 
@@ -59,6 +62,23 @@ def with_sessions() -> LockTable:
     table = LockTable()
     for number in range(SESSIONS):
         table.apply(0, Open(session=f"s{number}", ttl_ms=TTL_MS))
+    return table
+
+
+def with_barriers(parties: int) -> LockTable:
+    """Return a table with barriers that lack a party, and whose waits time out together."""
+    table = LockTable()
+    table.apply(0, Open(session="s", ttl_ms=10 * TTL_MS))
+    for number in range(WAITS):
+        wait = AwaitBarrier(
+            session="s.1",
+            owner=f"o{number}",
+            request=1,
+            barrier=f"b{number // (parties - 1)}",
+            parties=parties,
+            wait_ms=TTL_MS,
+        )
+        table.apply(0, wait)
     return table
 
 
@@ -175,7 +195,7 @@ def load_sessions(nodes: NodeProcesses, ends: float) -> int:
             left_ms = round(1_000 * (ends - time.monotonic()))
             return (OPEN_TAG, f"opener-{node}~{number}", left_ms, "", number + 1)
 
-        loader.send_all(opened, SESSIONS // len(nodes.addresses))
+        loader.send_all(opened, LIVE_SESSIONS // len(nodes.addresses))
         refused += loader.refused
     return refused
 
@@ -227,8 +247,8 @@ def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
 def main_live() -> int:
     """Measure on three nodes and print each kind."""
     met = [
-        live(f"{SESSIONS} sessions", load_sessions),
-        live(f"{ENTRIES} entries with a TTL", load_entries),
+        live(f"{LIVE_SESSIONS:,} sessions", load_sessions),
+        live(f"{ENTRIES:,} entries with a TTL", load_entries),
     ]
     return int(not all(met))
 
@@ -236,15 +256,24 @@ def main_live() -> int:
 def main() -> int:
     """Measure and print each kind."""
     longest = 0.0
-    for name, table in (
-        (f"{SESSIONS} sessions", with_sessions()),
-        (f"{ENTRIES} entries with a TTL", with_entries(ephemeral=False)),
-        (f"{ENTRIES} entries of a session", with_entries(ephemeral=True)),
-    ):
-        steps = steps_of(table)
+    many, few = PARTIES_MAX, 2
+    tables: list[tuple[str, Callable[[], LockTable]]] = [
+        (f"{SESSIONS:,} sessions", with_sessions),
+        (f"{ENTRIES:,} entries with a TTL", lambda: with_entries(ephemeral=False)),
+        (f"{ENTRIES:,} entries of a session", lambda: with_entries(ephemeral=True)),
+        (f"{WAITS:,} barriers of {few} parties", lambda: with_barriers(few)),
+        (f"{WAITS:,} waits at barriers of {many:,}", lambda: with_barriers(many)),
+    ]
+    for name, make in tables:
+        steps = steps_of(make())
         longest = max(longest, *steps)
-        total = sum(steps)
-        print(f"{name}: {len(steps)} steps, longest {max(steps):.3f} s, all {total:.3f} s")
+        print(
+            f"{name:36} {len(steps):5,} steps, longest {max(steps):.3f} s, all {sum(steps):6.3f} s",
+            flush=True,
+        )
+    print(
+        f"The limit of a step is {STEP_S_MAX} s. The load of this machine: {os.getloadavg()[0]:.1f}"
+    )
     return int(longest > STEP_S_MAX)
 
 

@@ -81,7 +81,7 @@ async def attack(processes: KeyedProcesses, tries: int, large: int) -> None:
             began = time.monotonic()
             done, refused, text = await send(count, 16 if count == large else AT_ONCE, act)
             print(f"{what}: {done:,} done, {refused:,} refused, {time.monotonic() - began:.1f} s")
-            print(f"  {text}")
+            print(f"  {text or 'nothing was refused'}", flush=True)
             check_served(processes, what)
             if what == "64 KiB values":  # Else the entries would be refused for their bytes.
                 delete_all(processes, "map")
@@ -119,7 +119,11 @@ def delete_all(processes: KeyedProcesses, *kinds: str) -> float:
             print(f"deleted {operator.purge(purge):,} of kind {kind}")
     stop.set()
     thread.join()
-    print(f"{time.monotonic() - began:.1f} s, longest pair of another client {longest:.3f} s")
+    print(
+        f"{time.monotonic() - began:.1f} s, longest pair of another client {longest:.3f} s, "
+        f"{GAP_MAX_S} s are allowed",
+        flush=True,
+    )
     return longest
 
 
