@@ -64,8 +64,9 @@ or if it was copied in the last `RENEW_MS` of the life that the journal ended wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap_message import (
@@ -97,7 +98,7 @@ from fencelock.actors.effect import (
     Wake,
 )
 from fencelock.actors.impossible import ImpossibleMessages
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of
 from fencelock.actors.message import node_of as node_at
 from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.role import Host, Role, Summary
@@ -158,12 +159,10 @@ class JournalStatus(Enum):
     """Another journal, or a later state of this one, is registered. The node learns and serves."""
 
 
-@timer
 class JoinRetry(Timer):
     """Announce the start again to members that have not answered."""
 
 
-@timer
 class RenewStart(Timer):
     """Raise the incarnation."""
 

@@ -6,7 +6,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from fencelock.actors.message import Local, Message, local, message
+from fencelock.actors.message import Int64, Local, Message
 
 NUMBER_MAX = 1 << 63
 """Journal ids, incarnations, boots, proofs and groups stay below it."""
@@ -41,10 +41,10 @@ class Start(NamedTuple):
     So a node believes no start of its own journal that another node has invented.
     """
 
-    journal: int
-    incarnation: int
-    boot: int
-    proof: int = 0
+    journal: Int64
+    incarnation: Int64
+    boot: Int64
+    proof: Int64 = 0
 
     @classmethod
     def proven(cls, journal: int, incarnation: int, boot: int, secret: int) -> Start:
@@ -73,35 +73,32 @@ class Voter(NamedTuple):
     """A member, with the journal under which it votes."""
 
     member: str
-    journal: int
+    journal: Int64
 
 
-@message(0xA4)
-class Join(Message):
+class Join(Message, tag=0xA4):
     """Announce a start. Answered by `JoinAck` or `Superseded`, and `GroupConfig` if that helps.
 
     ``group`` is the id of the group that the sender knows, or 0 if it knows none.
     """
 
     start: Start
-    group: int
+    group: Int64
 
 
-@message(0xA5)
-class JoinAck(Message):
+class JoinAck(Message, tag=0xA5):
     """Confirm to the start with boot ``to`` that no later start of its journal is known.
 
     ``start`` is the sender's own. With ``follows`` the sender, which knows no group, will
     take a group from this journal of the first member and from no other.
     """
 
-    to: int
+    to: Int64
     start: Start
     follows: bool
 
 
-@message(0xA6)
-class GroupConfig(Message):
+class GroupConfig(Message, tag=0xA6):
     """Notify the start with boot ``to`` which journals vote; also a record of the journal.
 
     ``group`` is the id of the group: the boot of the life that founded it. ``founded_ms`` is the
@@ -109,39 +106,35 @@ class GroupConfig(Message):
     it. ``removed``: the receiver was a member of it, and is none now.
     """
 
-    to: int
-    group: int
-    founded_ms: int
+    to: Int64
+    group: Int64
+    founded_ms: Int64
     voters: tuple[Voter, ...]
-    fence_floor: int = 0
+    fence_floor: Int64 = 0
     removed: bool = False
 
 
-@message(0xA7)
-class Superseded(Message):
+class Superseded(Message, tag=0xA7):
     """Notify the start with boot ``to`` that ``start``, of the same journal, came later.
 
     The receiver runs on an old copy of its journal. The receiver also records it.
     """
 
-    to: int
+    to: Int64
     start: Start
 
 
-@message(0xA8)
-class Started(Message):
+class Started(Message, tag=0xA8):
     """A record: the latest ``start`` of ``member`` that is known, or a former journal of it."""
 
     member: str
     start: Start
 
 
-@message(0xA9)
-class Found(Message):
+class Found(Message, tag=0xA9):
     """To the first member: an operator at the sender wants a new group (`Founding.ONCE`)."""
 
 
-@local
 class VotingStatus(Local):
     """Whether this node votes; if not, ``why`` in words. From `Bootstrap` to the proxy.
 
@@ -153,19 +146,16 @@ class VotingStatus(Local):
     serves: bool = True
 
 
-@local
 class VotersChanged(Local):
     """To `Bootstrap`: these journals vote, as the group has decided since it was founded."""
 
     voters: tuple[Voter, ...]
 
 
-@local
 class StartVoting(Local):
     """Vote if the group counts this journal. From `Bootstrap` to the roles that vote."""
 
 
-@local
 class StopVoting(Local):
     """Do not vote or stand for election again in this life. From `Bootstrap` to roles that vote."""
 

@@ -17,12 +17,13 @@ IR2 (a message carries its time; its receiver continues from later than that).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.impossible import ImpossibleMessages
-from fencelock.actors.message import Address, Instant, Local, Message, address_of, local, node_of
+from fencelock.actors.message import Address, Instant, Local, Message, address_of, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ClockTime, ReadClock
 
@@ -39,10 +40,7 @@ NS_PER_US = 1_000
 class Stamped(Message):
     """A message with a field ``stamp``: its logical send time; 0 until the clock has set it."""
 
-    __slots__ = ()
 
-
-@local
 class Post(Local):
     """From a role: stamp ``message`` and have it carried to ``nodes``, in the order posted."""
 
@@ -50,7 +48,6 @@ class Post(Local):
     message: Stamped
 
 
-@local
 class Carry(Local):
     """To the channel: ``message`` is stamped; send it to ``nodes``, in this order."""
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fencelock.actors.message import Address, Local, Message, Timer
 
@@ -68,8 +67,7 @@ class CheckpointEnd(Struct, frozen=True):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Spawn:
+class Spawn(Struct, frozen=True):
     """Start a role of class ``role`` at ``address`` of this node; its `begin` runs next.
 
     ``arguments`` are the keyword arguments of its constructor after address and host.

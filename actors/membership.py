@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, Int64
 
 MEMBERS_MAX = 64
 """Maximum number of members; every leader sends each of them every slot."""
@@ -17,7 +17,7 @@ class Member(NamedTuple):
     name: str
     endpoint: str
     """The address at which other nodes reach it, empty if only the configuration has it."""
-    journal: int
+    journal: Int64
 
 
 class Membership(NamedTuple):

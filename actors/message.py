@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, NewType, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, dataclass_transform
+
+from msgspec import Meta, Struct, StructMeta
+
+INT_MAX = (1 << 63) - 1
+Int64 = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]
+"""An integer on the wire: signed 64 bits, which every language has. Each can be negated: the
+refusal of a `Cancel` has its number with the other sign."""
+
+Natural = Annotated[int, Meta(ge=0, le=INT_MAX)]
+"""An integer of the wire that is not negative."""
 
 Address = NewType("Address", str)
 """The address of a role, as ``node/role``; unique in a cluster for all time."""
@@ -42,33 +51,67 @@ def ms_between(earlier: Instant, later: Instant) -> int:
     return max(0, (later - earlier) // NS_PER_MS)
 
 
-class Event:
-    """An input of a role: a message from another role, or an event of its own node."""
+REGISTRY: dict[int, type[Message]] = {}
+"""Wire tag to class. Tags are never reused; a retired tag stays as a comment."""
 
-    __slots__ = ()
+
+C = TypeVar("C", bound="EventType")
+
+
+class EventType(StructMeta):
+    """The type of all classes of events. It registers those that have a wire tag.
+
+    Raises:
+        ValueError: the tag already belongs to another message.
+
+    """
+
+    def __new__(mcls: type[C], name: str, bases: tuple[type, ...], body: Any, **options: Any) -> C:
+        """Make the class, and register it if it has a tag (an int)."""
+        made = StructMeta.__new__(mcls, name, bases, body, **options)
+        message: Any = made
+        tag = message.__struct_config__.tag
+        if tag is not None:
+            if tag in REGISTRY:
+                raise ValueError(f"tag {tag:#x} is taken by {REGISTRY[tag].__name__}")
+            message.TAG = tag
+            message.ITEMS = 1 + len(message.__struct_fields__)
+            REGISTRY[tag] = message
+        return made
+
+
+def declared(*, init: Literal[False] = False) -> Any:
+    """Declare, to type checkers, a field that every subclass declares again."""
+    raise NotImplementedError
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(declared,))
+class Event(Struct, metaclass=EventType, frozen=True, array_like=True):
+    """An input of a role: a message from another role, or an event of its own node.
+
+    A value: frozen, and compared and hashed by its fields. It is made by keywords.
+    """
 
 
 class Message(Event):
-    """An event that may cross the wire: immutable, comparable, known by one tag.
+    """An event that may cross the wire: ``class Prepare(Message, tag=0x20)``.
 
-    ``encoded`` is a cache for its bytes (``transport/codec.py``), so that a message for two peers
-    and a journal is encoded once. It is not a field: it is neither compared nor shown, and may be
-    unset, although testing for that takes longer than testing for None.
+    On the wire it is ``[tag, field, ...]``, with the fields in the order of their declaration. Its
+    tag is 0x10 to 0xffff; see ``transport/README.md`` for who owns which. A field is an `Int64`,
+    ``str``, ``bytes``, ``bool``, an ``IntEnum``, a ``NewType`` or ``NamedTuple`` of those, a
+    ``tuple[X, ...]``, a message with a tag or a union of them, or any of these ``| None``.
+
+    Fields with a default are optional on the wire, so they come last: a peer of an older version
+    does not send those that were added later (``transport/README.md``, *Versions*).
     """
 
-    __slots__ = ("encoded",)
     TAG: ClassVar[int]
-    TRIMMED: ClassVar[bool] = False
-    """Whether it is written without its last fields at their defaults, except by itself in a frame.
-    So a message in a message, or a record, may get new fields: a reader of an earlier version
-    still reads those that do not use them."""
-    encoded: bytes | None
+    ITEMS: ClassVar[int]
+    """Items of its array: the tag and every field."""
 
 
 class Refusal(Message):
     """A message that becomes an exception at the border to a user's program."""
-
-    __slots__ = ()
 
     def error(self) -> Exception:
         """Return the exception that corresponds to this message."""
@@ -78,139 +121,6 @@ class Refusal(Message):
 class Local(Event):
     """An event between roles of one node. It has no tag, so no peer can forge one."""
 
-    __slots__ = ()
-
 
 class Timer(Event):
     """An event that a role sends itself, later. It has no tag, so no peer can forge one."""
-
-    __slots__ = ()
-
-
-REGISTRY: dict[int, type[Message]] = {}
-"""Wire tag to class. Tags are never reused; a retired tag stays as a comment."""
-
-M = TypeVar("M", bound=Message)
-L = TypeVar("L", bound=Local)
-T = TypeVar("T", bound=Timer)
-V = TypeVar("V", bound=Event)
-
-
-def _value(cls: type[V]) -> type[V]:
-    """Make ``cls`` a value: compared and hashed by its fields, made by keywords.
-
-    Both type checkers reject code that changes one. At run time nothing does, since
-    that would double the cost of every message (safety gave way to speed here, where
-    a check before running is as good).
-    """
-    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def message(tag: int) -> Callable[[type[M]], type[M]]:
-    """Register the decorated class under ``tag`` and make it a value.
-
-    Fields with a default are optional on the wire, so they come last: a peer of an older version
-    does not send those that were added later (``transport/README.md``, *Versions*).
-
-    Args:
-        tag: the wire tag, 0x10 to 0xffff; see ``actors/README.md`` for who owns which.
-
-    Raises:
-        TypeError: a field without a default follows one that has a default, or a default is
-            made by a factory.
-        ValueError: ``tag`` already belongs to another message.
-
-    """
-
-    def declare(cls: type[M]) -> type[M]:
-        declared = _value(cls)
-        _check_optional_fields(declared)
-        if tag in REGISTRY:
-            raise ValueError(f"tag {tag:#x} is taken by {REGISTRY[tag].__name__}")
-        declared.TAG = tag
-        REGISTRY[tag] = declared
-        return declared
-
-    return declare
-
-
-def _check_optional_fields(cls: type[Message]) -> None:
-    """Refuse a message whose optional fields are not its last ones, or have no fixed default."""
-    optional = ""
-    for field in fields(cast("Any", cls)):
-        name = f"{cls.__name__}.{field.name}"
-        if field.default_factory is not MISSING:
-            raise TypeError(f"{name}: the default of a message's field is a value, not a factory")
-        if field.default is not MISSING:
-            optional = field.name
-        elif optional:
-            raise TypeError(
-                f"{name} has no default but follows {optional}, which has one: "
-                "optional fields come last"
-            )
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def local(cls: type[L]) -> type[L]:
-    """Make the decorated event between roles of one node a value."""
-    return _value(cls)
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def timer(cls: type[T]) -> type[T]:
-    """Make the decorated timer a value."""
-    return _value(cls)
-
-
-C = TypeVar("C")
-
-
-def copier(cls: type[M], *changed: str) -> Callable[..., M]:
-    """Return a function that copies a ``cls`` with new values for the fields ``changed``.
-
-    The copy is filled without its constructor, so a class may have no ``__post_init__``.
-    """
-    names = [field.name for field in fields(cast("Any", cls))]
-    assert set(changed) <= set(names)
-    assert not hasattr(cls, "__post_init__")
-    lines = [
-        f"def copy(message, {', '.join(changed)}):",
-        "    made = new(cls)",
-        "    made.encoded = None",
-        *(f"    made.{name} = {name if name in changed else f'message.{name}'}" for name in names),
-        "    return made",
-    ]
-    scope: dict[str, Any] = {"cls": cls, "new": object.__new__}
-    exec("\n".join(lines), scope)  # As dataclasses do; see above.
-    copy: Callable[..., M] = scope["copy"]
-    return copy
-
-
-def maker(cls: type[C]) -> type[C]:
-    """Return a function that makes instances of a dataclass with slots, four times as fast.
-
-    It has the class's parameters, by keyword only, and can only be called; type checkers take it
-    for the class. Calling a class whose ``__init__`` is written in Python makes the interpreter
-    pack the keywords into a dict and unpack them again, which is the largest part of the cost.
-    """
-    assert not hasattr(cls, "__post_init__")
-    names: dict[str, Any] = {"new": object.__new__, "cls": cls}
-    parameters: list[str] = []
-    for field in fields(cast("Any", cls)):
-        assert field.init
-        assert field.default_factory is MISSING
-        if field.default is MISSING:
-            parameters.append(field.name)
-        else:
-            names[f"default_{field.name}"] = field.default
-            parameters.append(f"{field.name}=default_{field.name}")
-    lines = [
-        f"def make(*, {', '.join(parameters)}):",
-        "    made = new(cls)",
-        *(["    made.encoded = None"] if issubclass(cls, Message) else []),
-        *(f"    made.{field.name} = {field.name}" for field in fields(cast("Any", cls))),
-        "    return made",
-    ]
-    exec("\n".join(lines), names)  # As dataclasses do: from field names, nothing else.
-    return cast("type[C]", names["make"])

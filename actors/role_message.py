@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from fencelock.actors.api.self_report import Counted
-from fencelock.actors.message import Local, local
+from fencelock.actors.message import Int64, Local
 
 A = TypeVar("A")
 
@@ -41,8 +41,6 @@ SYNC_REPORT_MS = 250
 class Query(Local, Generic[A]):
     """A request to a role that is answered by an ``A``."""
 
-    __slots__ = ()
-
 
 class Fact(NamedTuple):
     """One attribute of a role, in words."""
@@ -58,7 +56,7 @@ class RoleDescription(NamedTuple):
     """Without its node, such as ``"clock"``."""
     kind: str
     """The class of the role."""
-    waiting: int
+    waiting: Int64
     """Events that wait for the role's next turn."""
     summary: tuple[Fact, ...]
     """Returned by the role's `fencelock.actors.role.Role.summary`."""
@@ -66,24 +64,20 @@ class RoleDescription(NamedTuple):
     """Counted by this role since it started, by name."""
 
 
-@local
 class DescribeRole(Query[RoleDescription]):
     """Describe the role. The host answers in place of the role, without waiting for its queue."""
 
 
-@local
 class ClockTime(Local):
     """The logical time of a node."""
 
     time: int
 
 
-@local
 class ReadClock(Query[ClockTime]):
     """Return the logical time. Answered by a `fencelock.actors.clock.Clock`."""
 
 
-@local
 class Leaders(Local):
     """The leaders that a role knows of."""
 
@@ -95,7 +89,6 @@ class Leaders(Local):
     """Whether the role's own node leads."""
 
 
-@local
 class ReadLeaders(Query[Leaders]):
     """Return who leads. Answered by leaders and election coordinators."""
 
@@ -115,7 +108,6 @@ def queue_of(lock: str, queue: Sequence[str]) -> LockQueue:
     return LockQueue(lock, tuple(queue[:QUEUED_MAX]), len(queue))
 
 
-@local
 class Queues(Local):
     """The queues of a role."""
 
@@ -125,7 +117,6 @@ class Queues(Local):
     """The number of all locks that have a queue."""
 
 
-@local
 class ReadQueues(Query[Queues]):
     """Return the queues of locks. Answered by the roles of `lamport` and `central` that have some.
 
@@ -134,21 +125,18 @@ class ReadQueues(Query[Queues]):
     """
 
 
-@local
 class LinkUp(Local):
     """The link to ``node`` is connected."""
 
     node: str
 
 
-@local
 class LinkDown(Local):
     """The link to ``node`` broke, or was refused; messages sent may be lost."""
 
     node: str
 
 
-@local
 class DiskSynced(Local):
     """The node's disk took ``mean_us`` for a sync of the journal, on average since the last report.
 
@@ -158,7 +146,6 @@ class DiskSynced(Local):
     mean_us: int
 
 
-@local
 class LinkRefused(Local):
     """The process at the address of ``node`` does not accept this one; ``detail`` says why.
 
@@ -186,7 +173,6 @@ class Level(IntEnum):
     """This node stops doing its work."""
 
 
-@local
 class RoleNotice(Local):
     """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it.
 

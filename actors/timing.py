@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.message import Int64
+
 HEARTBEATS_PER_LEASE_MIN = 4
 """A lease outlasts three lost heartbeats. Shorter ones would lapse on a busy machine."""
 
@@ -57,17 +59,17 @@ is."""
 class Timing(NamedTuple):
     """The times of the members (ms), in the order in which they pass; see `checked`."""
 
-    heartbeat_ms: int = 50
+    heartbeat_ms: Int64 = 50
     """Interval between two heartbeats of a leader."""
-    lease_ms: int = 250
+    lease_ms: Int64 = 250
     """Duration for which an acceptor that received a heartbeat adopts no other leader."""
-    isolated_ms: int = 350
+    isolated_ms: Int64 = 350
     """A leader that no majority answered for this long notifies its clients to use another node."""
-    election_ms: int = 700
+    election_ms: Int64 = 700
     """The first follower stands for election when the leader was silent for this long."""
-    rank_ms: int = 150
+    rank_ms: Int64 = 150
     """Delay between the followers' elections: an election and its syncs fit in."""
-    round_trip_ms: int = ROUND_TRIP_MS
+    round_trip_ms: Int64 = ROUND_TRIP_MS
     """Longest round trip between two members. The times above include it."""
 
     @property

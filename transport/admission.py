@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.message import Reason, refused
+from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import NAME_END
 from fencelock.actors.api.request import Request
 from fencelock.actors.message import Address, address_of, node_of, role_of
@@ -17,15 +17,11 @@ from fencelock.transport.cbor import (
     FrameTooLargeError,
     MalformedFrameError,
     UndecodableError,
-    load,
 )
-from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_despite
-from fencelock.transport.compiled import FieldCountError, Unpack
+from fencelock.transport.codec import FieldError, class_of, unpack
 from fencelock.transport.frame import (
     ANY_NODE,
-    ENVELOPES_MAX,
     NAMES_KEPT,
-    USUAL_START,
     Envelope,
     EnvelopeItems,
     ForeignClusterError,
@@ -33,11 +29,10 @@ from fencelock.transport.frame import (
     Mismatch,
     Rejected,
     WrongVersionError,
-    check_address,
     check_node,
+    check_received_address,
     decode_frame,
     frame_of,
-    new_frame,
     open_frame,
 )
 
@@ -85,9 +80,6 @@ UNGROUPED = frozenset({PROXY, "bootstrap"})
 """The roles that receive messages over a link of which one end knows no group: clients' requests,
 and what nodes need to find their group. All other messages pass between nodes of one group only."""
 
-_NOBODY: object = object()
-"""A value that equals nothing received."""
-
 
 class Dropped(NamedTuple):
     """The reason why a frame is dropped."""
@@ -98,6 +90,14 @@ class Dropped(NamedTuple):
     detail: str = ""
     hostile: bool = False
     """Whether no version of ours sends such frames."""
+
+
+class _DroppedError(Exception):
+    """Ends the check of a frame that is dropped."""
+
+    def __init__(self, *reason: Any, **named: Any) -> None:
+        super().__init__()
+        self.dropped = Dropped(*reason, **named)
 
 
 @lru_cache(maxsize=NAMES_KEPT)
@@ -135,94 +135,20 @@ class FrameValidator:
         self._members = members
         self.cluster = cluster
         self.client = client
-        self._ours = f"{node}/"
         self.group = 0
         self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
         """The addresses of envelopes that passed, completed, by link, ``to`` and ``from``."""
         self._passed_ungrouped: dict[tuple[str, str, str], tuple[Address, Address]] = {}
         """The same for frames of which only the sender, or only this node, has a group."""
-        self._unpackers: dict[int, Unpack] = {}
-        """Unpackers of messages that passed, by tag."""
         self.note_fault: Callable[[str, Exception], None] = _raise
         """Logs an exception that only a bug of ours can raise; the frame is dropped for it."""
 
     def admit(self, link: str, raw: bytes) -> Frame | Dropped:
-        """Return the frame in ``raw``, which came over ``link``, or the reason to drop it.
-
-        A frame that resembles others which passed before is checked here in one pass. Any other
-        is left to `_examine`, which checks it part by part.
-        """
-        known = self.client or link in self._members
-        size = len(raw)
-        if (
-            link == self.node
-            or size > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX)
-            or not raw.startswith(USUAL_START)
-            or (size > SMALL_BYTES and not has_few_arrays(raw, member=known))
-        ):
-            return self._examine(link, raw, known=known)
-        most = ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX
-        unpackers = self._unpackers
-        envelopes: list[EnvelopeItems] = []
-        there = here = Address("")
-        last_to = last_sender = _NOBODY
+        """Return the frame in ``raw``, which came over ``link``, or the reason to drop it."""
         try:
-            _, cluster, group, stamp, packed = load(raw)
-            if not (
-                cluster == self.cluster
-                and type(group) is int
-                and type(stamp) is int
-                and 0 <= group | stamp <= INT_MAX
-                and (group == self.group or not group or not self.group)
-                and type(packed) is list
-                and len(packed) <= most  # pyright: ignore[reportUnknownArgumentType]
-            ):
-                return self._examine(link, raw, known=known)
-            items: list[list[Any]] = packed  # pyright: ignore[reportUnknownVariableType]
-            same = group == self.group or self.client
-            passed = self._passed if same else self._passed_ungrouped
-            for one in items:
-                if type(one) is not list:  # A map also has items.
-                    return self._examine(link, raw, known=known)
-                to, sender = one[0], one[1]
-                if to != last_to or sender != last_sender:  # Mostly the same as before.
-                    there, here = passed[link, to, sender]
-                    last_to, last_sender = to, sender
-                envelopes.append((there, here, unpackers[one[ENVELOPE_HEAD_ITEMS]](one)))
-        except (LookupError, TypeError, FieldCountError):
-            # Too short, a new or malformed address or tag, or perhaps of another version.
-            return self._examine(link, raw, known=known)
-        except UndecodableError as error:
-            return Dropped("wire.malformed", detail=str(error), hostile=True)
-        except MalformedFrameError as error:
-            return Dropped("wire.malformed", detail=str(error))
-        except Exception:  # noqa: BLE001  # A bug of ours; the other way may do without it.
-            return self._examine(link, raw, known=known)
-        return new_frame((cluster, group, stamp, tuple(envelopes), 0))
-
-    def has_heard(self, link: str) -> bool:
-        """Return whether a frame of ``link`` passed lately, or ever while there are few links."""
-        passed = chain(self._passed, self._passed_ungrouped)
-        return any(name == link for name, _, _ in passed)
-
-    def _examine(self, link: str, raw: bytes, *, known: bool) -> Frame | Dropped:
-        """Check a frame part by part, or drop it for an exception: nothing was changed by it."""
-        try:
-            return self._examine_parts(link, raw, known=known)
-        except Exception as error:  # noqa: BLE001  # A bug of ours.
-            self.note_fault(f"a frame of {link}", error)
-            return Dropped("wire.malformed", detail=repr(error))
-
-    def _examine_parts(self, link: str, raw: bytes, *, known: bool) -> Frame | Dropped:
-        """Check a frame part by part, the cheapest first; return it or the reason to drop it."""
-        if link == self.node:  # Its senders could pose as roles and callers of our own.
-            return Dropped("wire.spoofed_sender")
-        if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
-            return Dropped("wire.oversized", hostile=True)
-        if len(raw) > SMALL_BYTES and not has_few_arrays(raw, member=known):
-            return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
-        try:
-            frame = frame_of(open_frame(raw), self.cluster)
+            return self._admitted(link, raw)
+        except _DroppedError as error:
+            return error.dropped
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
@@ -231,47 +157,75 @@ class FrameValidator:
             return Dropped("wire.malformed", detail=str(error), hostile=True)
         except MalformedFrameError as error:
             return Dropped("wire.malformed", detail=str(error))
-        if frame.group != self.group and frame.group and self.group:
-            detail = (
-                f"frames of group {frame.group:x} of cluster {self.cluster!r} are refused by a "
-                f"node of its group {self.group:x}: a second group was founded under one cluster id"
-            )
-            return _refused(frame, Dropped("wire.other_group", Mismatch.GROUP, detail))
-        if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
-            return Dropped("wire.oversized")
-        return self._addressed(link, frame)
+        except Exception as error:  # noqa: BLE001  # A bug of ours; nothing was changed.
+            self.note_fault(f"a frame of {link}", error)
+            return Dropped("wire.malformed", detail=repr(error))
 
-    def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
-        """Check the addresses, and complete those without a node."""
-        theirs = f"{link}/"
-        same = frame.group == self.group or self.client
+    def _admitted(self, link: str, raw: bytes) -> Frame:
+        known = self.client or link in self._members
+        size = len(raw)
+        if link == self.node:  # Its senders could pose as roles and callers of our own.
+            raise _DroppedError("wire.spoofed_sender")
+        if size > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
+            raise _DroppedError("wire.oversized", hostile=True)
+        if size > SMALL_BYTES and not has_few_arrays(raw, member=known):
+            raise _DroppedError(
+                "wire.malformed", detail="more arrays than a frame has", hostile=True
+            )
+        frame = frame_of(open_frame(raw), self.cluster)
+        same = frame.group == self.group
+        if not same and frame.group and self.group:
+            raise _DroppedError(*_refused(frame, self._other_group(frame.group)))
+        if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
+            raise _DroppedError("wire.oversized")
+        same = same or self.client
         passed = self._passed if same else self._passed_ungrouped
-        completed: list[Envelope] = []
+        envelopes: list[EnvelopeItems] = []
+        last_to = last_sender = None
+        here = there = Address("")
         for to, sender, message in frame.envelopes:
-            if type(message) is Rejected:  # So it never gets onto the fast path.
-                return Dropped("wire.rejected", message.code, message.detail)
-            if self.client:
-                completed_sender = address_of(link, role_of(sender))
-            elif sender.startswith(theirs):
-                completed_sender = sender
-            else:
-                return Dropped("wire.spoofed_sender")
-            if NAME_END in link and role_of(to) != PROXY:  # A client's key serves no other purpose.
-                return Dropped("wire.misdirected")
-            if not same and role_of(to) not in UNGROUPED:
-                continue
-            if to.startswith(self._ours):
-                completed_to = to
-            elif node_of(to) == ANY_NODE:
-                completed_to = address_of(self.node, role_of(to))
-            else:
-                return Dropped("wire.misdirected")
-            if len(passed) >= NAMES_KEPT:
-                passed.clear()
-            passed[link, to, sender] = completed_to, completed_sender
-            self._unpackers[message.TAG] = schema_of(type(message)).unpack_enveloped
-            completed.append(Envelope(completed_to, completed_sender, message))
-        return frame._replace(envelopes=tuple(completed))
+            if type(message) is Rejected:
+                raise _DroppedError("wire.rejected", message.code, message.detail)
+            if to != last_to or sender != last_sender:  # Mostly the same as before.
+                addresses = passed.get((link, to, sender))
+                if addresses is None:
+                    addresses = self._completed(link, to, sender)
+                    if not same and role_of(to) not in UNGROUPED:
+                        continue
+                    if len(passed) >= NAMES_KEPT:
+                        passed.clear()
+                    passed[link, to, sender] = addresses
+                (here, there), last_to, last_sender = addresses, to, sender
+            envelopes.append((here, there, message))
+        return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), frame.newer)
+
+    def _completed(self, link: str, to: Address, sender: Address) -> tuple[Address, Address]:
+        """Check the addresses of an envelope, and complete those without a node."""
+        check_received_address(to)
+        check_received_address(sender)
+        if self.client:
+            sender = address_of(link, role_of(sender))
+        elif node_of(sender) != link:
+            raise _DroppedError("wire.spoofed_sender")
+        if NAME_END in link and role_of(to) != PROXY:  # A client's key serves no other purpose.
+            raise _DroppedError("wire.misdirected")
+        if node_of(to) == ANY_NODE:
+            to = address_of(self.node, role_of(to))
+        elif node_of(to) != self.node:
+            raise _DroppedError("wire.misdirected")
+        return to, sender
+
+    def _other_group(self, group: int) -> Dropped:
+        detail = (
+            f"frames of group {group:x} of cluster {self.cluster!r} are refused by a "
+            f"node of its group {self.group:x}: a second group was founded under one cluster id"
+        )
+        return Dropped("wire.other_group", Mismatch.GROUP, detail)
+
+    def has_heard(self, link: str) -> bool:
+        """Return whether a frame of ``link`` passed lately, or ever while there are few links."""
+        passed = chain(self._passed, self._passed_ungrouped)
+        return any(name == link for name, _, _ in passed)
 
     def field_refusals(self, link: str, raw: bytes) -> Frame | None:
         """Return a frame of refusals of requests of ``link`` that have a field of a wrong type.
@@ -280,23 +234,17 @@ class FrameValidator:
         """
         replies: list[Envelope] = []
         try:
-            for packed in array(open_frame(raw)[-1]) if len(raw) <= SMALL_BYTES else ():
-                to, sender, *items = array(packed)
-                message, wrong = unpack_despite(items)
-                names = {one.name for one in wrong}
-                if not wrong or not isinstance(message, Request) or "request" in names:
+            for to, sender, items in open_frame(raw)[-1] if len(raw) <= SMALL_BYTES else ():
+                no = _field_refusal(items)
+                if no is None:
                     continue
-                if type(sender) is not str:
-                    return None
-                check_address(sender)
-                client = Address(sender)
+                check_received_address(sender)
                 proxy = address_of(self.node, PROXY)
-                if to in (proxy, address_of(ANY_NODE, PROXY)) and node_of(client) == link:
-                    no = refused(message, Reason.INVALID, "; ".join(map(str, wrong)))
-                    replies.append(Envelope(client, proxy, no))
-        except (MalformedFrameError, ValueError):
+                if to in (proxy, address_of(ANY_NODE, PROXY)) and node_of(sender) == link:
+                    replies.append(Envelope(sender, proxy, no))
+        except (MalformedFrameError, ValueError, TypeError):  # Not even arrays as in a frame.
             return None
-        except Exception as error:  # noqa: BLE001  # As in `_examine`.
+        except Exception as error:  # noqa: BLE001  # As in `admit`.
             self.note_fault(f"the refusal of a frame of {link}", error)
             return None
         return Frame(self.cluster, 0, 0, tuple(replies)) if replies else None
@@ -312,6 +260,34 @@ def _raise(doing: str, error: Exception) -> None:
     """Raise ``error``, where no node has to go on."""
     del doing
     raise error
+
+
+def _field_refusal(items: Any) -> Refused | None:
+    """Return the refusal of the request that ``items`` are, if a field has a wrong type.
+
+    None if there is none, or its number cannot be read.
+    """
+    cls = class_of(items)
+    try:
+        unpack(cls, items)
+    except FieldError as error:
+        if not issubclass(cls, Request):
+            return None
+        items[error.place] = ""
+        values = dict(zip(cls.__struct_fields__, items[1:], strict=False))
+        session, owner, lock, number = cls(**values).key  # Unchecked: see below.
+        names = [name if type(name) is str else "" for name in (session, owner, lock)]
+        if type(number) is int and -INT_MAX <= number <= INT_MAX:
+            session, owner, lock = names
+            return Refused(
+                lock=lock,
+                reason=Reason.INVALID,
+                detail=str(error),
+                session=session,
+                owner=owner,
+                request=number,
+            )
+    return None
 
 
 def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:

@@ -1,30 +1,38 @@
 """Frames, the unit that travels between two processes, and the names in them. Pure.
 
 A frame is ``[version, cluster, group, stamp, [envelope, ...]]`` and an envelope
-``[to, from, tag, field, ...]``, see ``transport/README.md``. The version always comes first, so
-that it can be checked before anything else is interpreted.
+``[to, from, [tag, field, ...]]``, see ``transport/README.md``. The version always comes first, so
+that it can be checked before anything else is interpreted. Then msgspec checks and converts the
+whole frame in one call.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple, Union
+
+from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
 from fencelock.actors.api.name import forbidden_in, is_allowed
-from fencelock.actors.message import Address, Message, address_of, message
+from fencelock.actors.message import REGISTRY, Address, Int64, Message, Natural, address_of
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
     FrameTooLargeError,
     MalformedFrameError,
-    array_head,
     dump,
     load,
     shown,
 )
-from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_fitted
+from fencelock.transport.codec import (
+    EXTRA_FIELDS_MAX,
+    NATIVE,
+    class_of,
+    explained,
+    first_of,
+    plain,
+    unpack,
+)
 
 WIRE_VERSION = 1
 """Raised when a node of the previous version could misread a frame of this one."""
@@ -94,8 +102,7 @@ class Mismatch(IntEnum):
     """The frame is of another group of the same cluster."""
 
 
-@message(0x70)
-class Rejected(Message):
+class Rejected(Message, tag=0x70):
     """Your frame was dropped for ``code``; ``detail`` explains it, with both values.
 
     It is never answered, and its layout never changes, so that every version understands it.
@@ -117,7 +124,7 @@ EnvelopeItems = tuple[Address, Address, Message]
 """An `Envelope` as a plain tuple: the path of every message makes none of the class."""
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True):
     """One frame: the unit that one process sends another."""
 
     cluster: str
@@ -128,10 +135,6 @@ class Frame(NamedTuple):
     envelopes: Sequence[EnvelopeItems]
     newer: int = 0
     """Messages in a frame that arrived which had more fields than this version declares."""
-
-
-new_frame: Callable[[tuple[Any, ...]], Frame] = partial(cast("Any", tuple).__new__, Frame)
-"""Makes a frame of all its fields; its own constructor is Python code."""
 
 
 def encode_frame(frame: Frame, alias: str = "") -> bytes:
@@ -149,67 +152,44 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
         TypeError: a message has a field that is not of its declared type.
 
     """
-    cluster, group, stamp, envelopes, _ = frame
+    envelopes = frame.envelopes
     if len(envelopes) > ENVELOPES_MAX:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    if not 0 <= group | stamp <= INT_MAX:
-        raise ValueError(f"group {group} or stamp {stamp}: 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, group), dump(stamp), array_head(len(envelopes))]
-    size = sum(map(len, parts))
-    last_to = last_sender = None
-    addresses, openings = b"", dict[type[Message], tuple[_Write, bytes]]()
-    for to, sender, sent in envelopes:
-        if to != last_to or sender != last_sender:  # Mostly one role answers one other.
-            last_to, last_sender, openings = to, sender, {}
-            addresses = (_unaliased(to, alias) if alias else _address(to)) + _address(sender)
-        cls = type(sent)
-        opened = openings.get(cls)
-        if opened is None:
-            write, head, tag = _ways.get(cls) or _way(cls)
-            opened = openings[cls] = write, b"".join((head, addresses, tag))
-        write, opening = opened
-        part = write(sent, opening)
-        size += len(part)
-        if size > FRAME_BYTES_MAX:  # The caller sends fewer at a time: encode no more in vain.
-            break
-        parts.append(part)
-    if size > FRAME_BYTES_MAX:
-        raise FrameTooLargeError(f"frame of {size} bytes or more, at most {FRAME_BYTES_MAX}")
-    return b"".join(parts)
+    if not 0 <= frame.group | frame.stamp <= INT_MAX:
+        raise ValueError(f"group {frame.group} or stamp {frame.stamp}: 0 to {INT_MAX} are allowed")
+    items = [
+        (_unaliased(to, alias) if alias else _valid(to), _valid(sender), message)
+        for to, sender, message in envelopes
+    ]
+    cluster = _valid_cluster(frame.cluster)
+    raw = [WIRE_VERSION, cluster, frame.group, frame.stamp, plain(items)]
+    try:
+        convert(raw, _received_type(len(REGISTRY)), builtin_types=NATIVE)
+    except ValidationError as error:
+        raise TypeError(str(_explained(raw, error))) from error
+    data = dump(raw)
+    if len(data) > FRAME_BYTES_MAX:
+        raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
+    return data
 
 
 @lru_cache(maxsize=64)
-def _start(cluster: str, group: int) -> bytes:
-    """Return the first bytes of every frame of a cluster."""
+def _valid_cluster(cluster: str) -> str:
     check_cluster(cluster)
-    return b"".join((array_head(FRAME_ITEMS), dump(WIRE_VERSION), dump(cluster), dump(group)))
-
-
-_Write = Callable[[Any, bytes], bytes]
-
-_ways: dict[type[Message], tuple[_Write, bytes, bytes]] = {}
-"""By the classes used so far: the writer of an envelope's message, the head of the envelope, and
-the tag, which follows the addresses."""
-
-
-def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
-    schema = schema_of(cls)
-    head = array_head(ENVELOPE_HEAD_ITEMS + schema.length)
-    _ways[cls] = schema.write_enveloped, head, dump(cls.TAG)
-    return _ways[cls]
+    return cluster
 
 
 @lru_cache(maxsize=NAMES_KEPT)
-def _address(address: str) -> bytes:
-    """Return a valid address as CBOR, remembered; a refused one is not remembered."""
+def _valid(address: Address) -> Address:
+    """Return a valid address; a refused one is not remembered."""
     check_address(address)
-    return dump(address)
+    return address
 
 
 @lru_cache(maxsize=NAMES_KEPT)
-def _unaliased(address: Address, alias: str) -> bytes:
+def _unaliased(address: Address, alias: str) -> Address:
     node, _, role = address.partition("/")
-    return _address(address_of(ANY_NODE, role) if node == alias else address)
+    return _valid(address_of(ANY_NODE, role) if node == alias else address)
 
 
 def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
@@ -226,7 +206,11 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
         MalformedFrameError: the base of both; raised for anything else that is wrong.
 
     """
-    return frame_of(open_frame(data), cluster)
+    frame = frame_of(open_frame(data), cluster)
+    for to, sender, _ in frame.envelopes:
+        check_received_address(to)
+        check_received_address(sender)
+    return frame
 
 
 def open_frame(data: bytes) -> list[Any]:
@@ -239,11 +223,10 @@ def open_frame(data: bytes) -> list[Any]:
     """
     if not data.startswith(USUAL_START):
         _judge_first_bytes(data)
-    items = array(load(data))
-    if not items or type(items[0]) is not int:
-        raise MalformedFrameError("a frame begins with its version")
-    if items[0] != WIRE_VERSION:
-        raise WrongVersionError(items[0])
+    items: list[Any] = load(data)
+    version = first_of(items)
+    if version != WIRE_VERSION:
+        raise WrongVersionError(version)
     return items
 
 
@@ -259,35 +242,81 @@ def _judge_first_bytes(data: bytes) -> None:
             raise WrongVersionError(version)
 
 
+class _ReceivedEnvelope(Struct, array_like=True, forbid_unknown_fields=True):
+    to: Address
+    sender: Address
+    message: Message
+
+
+class _ReceivedFrame(Struct, array_like=True, forbid_unknown_fields=True):
+    version: Int64
+    cluster: str
+    group: Natural
+    stamp: Natural
+    envelopes: tuple[_ReceivedEnvelope, ...]
+
+
+@lru_cache(maxsize=1)
+def _received_type(declared: int) -> type[_ReceivedFrame]:
+    """Return the type of a frame with any of the messages that are ``declared`` by now.
+
+    msgspec remembers what it has to do for a struct, and for no other type: so a union is always
+    the type of a struct's field.
+    """
+    del declared
+    message: Any = Union[tuple(REGISTRY.values())]  # noqa: UP007
+    define: Any = defstruct
+    envelope: Any = define("Envelope", [("message", message)], bases=(_ReceivedEnvelope,))
+    envelopes: Any = Annotated[tuple[envelope, ...], Meta(max_length=ENVELOPES_MAX)]
+    frame: type[_ReceivedFrame] = define(
+        "Frame", [("envelopes", envelopes)], bases=(_ReceivedFrame,)
+    )
+    return frame
+
+
 def frame_of(items: list[Any], cluster: str | None) -> Frame:
-    """Return the frame in ``items``, as `open_frame` returned them; see `decode_frame`."""
-    _, found, group, stamp, packed = array(items, FRAME_ITEMS)
-    _check_name_of(check_cluster, found)
-    if cluster is not None and found != cluster:
-        raise ForeignClusterError(found, cluster)
-    for number in (group, stamp):
-        if type(number) is not int or not 0 <= number <= INT_MAX:
-            raise MalformedFrameError(f"{shown(number)} is no group and no stamp")
-    envelopes = array(packed)
-    if len(envelopes) > ENVELOPES_MAX:
-        raise MalformedFrameError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
-    opened = [_envelope(one) for one in envelopes]
-    newer = sum(has_more for _, has_more in opened)
-    return Frame(found, group, stamp, tuple([envelope for envelope, _ in opened]), newer)
+    """Return the frame in ``items``, as `open_frame` returned them, with addresses unchecked.
+
+    Raises:
+        ForeignClusterError: see `decode_frame`.
+        MalformedFrameError: see `decode_frame`.
+
+    """
+    if len(items) != FRAME_ITEMS:
+        raise MalformedFrameError(f"a frame has {FRAME_ITEMS} items, not {len(items)}")
+    found = items[1]
+    if found != cluster:
+        _check_name_of(check_cluster, found)
+        if cluster is not None:
+            raise ForeignClusterError(found, cluster)
+    try:
+        frame = convert(items, _received_type(len(REGISTRY)), builtin_types=NATIVE)
+    except ValidationError as error:
+        raise _explained(items, error) from error
+    newer = 0
+    envelopes: list[EnvelopeItems] = []
+    for envelope, (_, _, fields) in zip(frame.envelopes, items[-1], strict=True):
+        message = envelope.message
+        envelopes.append((envelope.to, envelope.sender, message))
+        if len(fields) > message.ITEMS:
+            newer += 1
+            if len(fields) > message.ITEMS + EXTRA_FIELDS_MAX:
+                name = type(message).__name__
+                text = f"{name} has {message.ITEMS - 1} fields, not {len(fields) - 1}"
+                raise MalformedFrameError(text)
+    return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), newer)
 
 
-def _envelope(packed: object) -> tuple[Envelope, bool]:
-    """Return an envelope, and whether its message has fields that are unknown here."""
-    items = array(packed)
-    if len(items) <= ENVELOPE_HEAD_ITEMS:
-        raise MalformedFrameError(
-            f"an envelope has to, from, tag and fields, not {len(items)} items"
-        )
-    to, sender = items[0], items[1]
-    _check_name_of(check_address, to)
-    _check_name_of(check_address, sender)
-    message, has_more = unpack_fitted(items[ENVELOPE_HEAD_ITEMS:])
-    return Envelope(to, sender, message), has_more
+def _explained(items: list[Any], error: ValidationError) -> MalformedFrameError:
+    """Return msgspec's ``error`` about a frame in words that name the field and its value."""
+    try:
+        for _, _, message in items[-1]:
+            unpack(class_of(message), message)
+    except MalformedFrameError as wrong:
+        return wrong
+    except (TypeError, ValueError):
+        pass  # The envelopes are no arrays of three items.
+    return explained("Frame", _ReceivedFrame.__struct_fields__, items, error)
 
 
 def _check_name_of(check: Callable[[str], None], name: object) -> None:
@@ -297,6 +326,16 @@ def _check_name_of(check: Callable[[str], None], name: object) -> None:
         check(name)
     except ValueError as error:
         raise MalformedFrameError(str(error)) from error
+
+
+def check_received_address(address: str) -> None:
+    """Refuse an address that is not ``node/role``.
+
+    Raises:
+        MalformedFrameError: see `check_address`.
+
+    """
+    _check_name_of(check_address, address)
 
 
 def check_name(what: str, name: str, limit: int) -> None:

@@ -25,7 +25,7 @@ from fencelock.transport.descriptors import CONNECTIONS_MAX, UnreadBytes, unread
 from fencelock.transport.fault_log import FaultLog
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
 from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
-from fencelock.transport.listener import Arrival, Listener, new_arrival
+from fencelock.transport.listener import Arrival, Listener
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
     EVENTS,
@@ -445,7 +445,7 @@ class SocketHub:
                 else:
                     if frame.newer:
                         self._count("wire.newer_message", frame.newer)
-                    arrivals.append(new_arrival((node, frame)))
+                    arrivals.append(Arrival(node, frame))
             # Mostly one comes at a time: asking for more is then cheaper than a failed read.
             if number == 0 and not socket.get(EVENTS) & POLLIN:
                 return 1

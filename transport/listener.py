@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import zmq
 from loguru import logger
+from msgspec.structs import replace
 
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
@@ -80,10 +80,6 @@ class Arrival(NamedTuple):
     link: str
     """The peer's node id or its alias, or the client's id."""
     frame: Frame
-
-
-new_arrival: Callable[[tuple[str, Frame]], Arrival] = partial(cast("Any", tuple).__new__, Arrival)
-"""Makes an arrival; its own constructor is Python code."""
 
 
 class Listener:
@@ -250,7 +246,7 @@ class Listener:
             ) or connections.spoke(source, name):
                 if frame.newer:
                     self._count("wire.newer_message", frame.newer)
-                arrivals.append(new_arrival((name, frame)))
+                arrivals.append(Arrival(name, frame))
             return size
         if self.unread.blocked and self.unread.is_blocked(name):
             return self._drop_unread("wire.client_slow", name, identity, source)
@@ -297,11 +293,11 @@ class Listener:
                 room = min(left, lane.room, SHARE if queue.owners else left)
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
-                    rest = frame._replace(envelopes=envelopes[room:])
+                    rest = replace(frame, envelopes=envelopes[room:])
                     queue.put_back(owner, waiting._replace(raw=b"", rest=rest))
-                    frame = frame._replace(envelopes=envelopes[:room])
+                    frame = replace(frame, envelopes=envelopes[:room])
                 taken = len(frame.envelopes) or 1
-                arrivals.append(new_arrival((waiting.client, frame)))
+                arrivals.append(Arrival(waiting.client, frame))
             left -= taken
             lane.room -= taken
             if not queue.owners or time.perf_counter_ns() >= ends:

@@ -4,8 +4,6 @@ The table charges everything that stays to an account: the key of the client tha
 `fencelock.actors.table.account`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
@@ -24,7 +22,7 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.request import Outcome, TableQuery, TableReply
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 NO_KEY = ""
 """The account of all clients without a key, and of callers inside the nodes."""
@@ -40,30 +38,29 @@ QUOTA = "quota"
 class Amounts(NamedTuple):
     """A number for each thing that is charged."""
 
-    entries: int
+    entries: Int64
     """Entries of maps."""
-    bytes: int
+    bytes: Int64
     """Size of the names, keys and values of these entries (bytes)."""
-    objects: int
+    objects: Int64
     """Latches and barriers."""
-    claims: int
+    claims: Int64
     """Holds and waits."""
-    sessions: int
+    sessions: Int64
     """Open sessions."""
 
 
 class Quota(NamedTuple):
     """The limits that an operator has set; None where nothing is set. Fields as in `Amounts`."""
 
-    entries: int | None = None
-    bytes: int | None = None
-    objects: int | None = None
-    claims: int | None = None
-    sessions: int | None = None
+    entries: Int64 | None = None
+    bytes: Int64 | None = None
+    objects: Int64 | None = None
+    claims: Int64 | None = None
+    sessions: Int64 | None = None
 
 
-@message(0xFC)
-class SetQuota(OperatorCommand):
+class SetQuota(OperatorCommand, tag=0xFC):
     """Let ``quota`` be the whole quota of the key ``account``. Answered by `QuotaSet`.
 
     ``account`` may be `NO_KEY`, or `EVERY_KEY` for all keys without a quota of their own. What a
@@ -74,7 +71,7 @@ class SetQuota(OperatorCommand):
     quota: Quota
     operator: str
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -85,14 +82,13 @@ class SetQuota(OperatorCommand):
         OperatorCommand.check(self)
 
 
-@message(0xFD)
-class QuotaSet(Outcome):
+class QuotaSet(Outcome, tag=0xFD):
     """The key ``account`` may have ``limits`` from now on."""
 
     account: str
     limits: Amounts
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (SetQuota,)
 
@@ -108,20 +104,18 @@ class AccountUsage(NamedTuple):
     """The part of ``limits`` that an operator has set."""
 
 
-@message(0xFF)
-class UsageRead(TableReply):
+class UsageRead(TableReply, tag=0xFF):
     """Accounts by name. If ``more`` is set, others follow after the last one."""
 
     accounts: tuple[AccountUsage, ...]
     more: bool
     session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
 
 
-@message(0xFE)
-class ReadUsage(TableQuery):
+class ReadUsage(TableQuery, tag=0xFE):
     """Return what each key has and may have, one page. Answered by `UsageRead`.
 
     The names come after ``after``, or from the beginning if that is None. A page has at most
@@ -129,10 +123,10 @@ class ReadUsage(TableQuery):
     """
 
     after: str | None = None
-    most: int = 100
+    most: Int64 = 100
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
 
     OPERATOR = True
     REPLY = UsageRead
@@ -154,25 +148,23 @@ class ListedMap(NamedTuple):
     """A map in a list."""
 
     name: str
-    entries: int
-    bytes: int
+    entries: Int64
+    bytes: Int64
     """Size of its name, for each entry, and of their keys and values (bytes)."""
 
 
-@message(0x78)
-class MapList(TableReply):
+class MapList(TableReply, tag=0x78):
     """Maps by name. If ``more`` is set, others follow after the last one."""
 
     maps: tuple[ListedMap, ...]
     more: bool
     session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
 
 
-@message(0x77)
-class ListMaps(TableQuery):
+class ListMaps(TableQuery, tag=0x77):
     """Return one page of the maps that have entries, by name. Answered by `MapList`.
 
     The names begin with ``prefix`` and come after ``after``. A page has at most ``most`` maps (1 to
@@ -181,10 +173,10 @@ class ListMaps(TableQuery):
 
     prefix: str = ""
     after: str = ""
-    most: int = 100
+    most: Int64 = 100
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
 
     REPLY = MapList
 
@@ -207,8 +199,7 @@ class ListMaps(TableQuery):
         check_size("after", self.after, LOCK_NAME_BYTES_MAX)
 
 
-@message(0x79)
-class Purge(OperatorCommand):
+class Purge(OperatorCommand, tag=0x79):
     """Remove entries of maps, or latches or barriers, one step. Answered by `Purged`.
 
     A step is small, so that other requests are served between two steps: it looks at a bounded
@@ -231,7 +222,7 @@ class Purge(OperatorCommand):
     after: str = ""
     after_key: str = ""
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     OPERATOR = False
 
@@ -259,18 +250,17 @@ class Purge(OperatorCommand):
         OperatorCommand.check(self)
 
 
-@message(0x7A)
-class Purged(Outcome):
+class Purged(Outcome, tag=0x7A):
     """``removed`` entries or objects were removed.
 
     If ``more`` is set, there may be others: the next step begins after ``after``, ``after_key``.
     """
 
-    removed: int
+    removed: Int64
     more: bool
     after: str = ""
     after_key: str = ""
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (Purge,)

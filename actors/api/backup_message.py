@@ -4,15 +4,12 @@ The client asks for one part after the other, so it sets the pace. Any client ma
 keys yet that would identify operators.
 """
 
-from __future__ import annotations
-
 from fencelock.actors.api.name import INT_MAX, check_number, check_owner
 from fencelock.actors.api.request import Query, Reply
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 
-@message(0xE0)
-class ReadBackup(Query):
+class ReadBackup(Query, tag=0xE0):
     """Send part ``chunk`` of the snapshot of ``slot``. Answered by `BackupPart`.
 
     With ``slot`` 0 the node begins a snapshot of its table, and the reply names its slot. Only
@@ -20,10 +17,10 @@ class ReadBackup(Query):
     """
 
     node: str = ""
-    slot: int = 0
-    chunk: int = 0
+    slot: Int64 = 0
+    chunk: Int64 = 0
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     OPERATOR = True
 
@@ -35,8 +32,7 @@ class ReadBackup(Query):
         check_number("chunk", self.chunk, 0, INT_MAX)
 
 
-@message(0xE1)
-class BackupPart(Reply):
+class BackupPart(Reply, tag=0xE1):
     """Part ``chunk`` of ``count`` of the table after all slots before ``slot``.
 
     With ``count`` 0 the node is still making that snapshot: ask again. ``time_ms`` is the log time
@@ -44,10 +40,10 @@ class BackupPart(Reply):
     """
 
     node: str
-    slot: int
-    time_ms: int
-    chunk: int
-    count: int
+    slot: Int64
+    time_ms: Int64
+    chunk: Int64
+    count: Int64
     content: bytes
     session: str = ""
-    request: int = 0
+    request: Int64 = 0

@@ -5,11 +5,9 @@ all pass in one step. These parties are one *generation*; the next arrival begin
 party stops waiting before the last one arrives, all other parties of its generation are refused.
 """
 
-from __future__ import annotations
-
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 BARRIER = "barrier"
 """The kind of a barrier, in the names of the table."""
@@ -18,8 +16,7 @@ PARTIES_MAX = 10_000
 """Maximum number of parties of a barrier, since one command lets all of them pass."""
 
 
-@message(0x8C)
-class AwaitBarrier(UpdateRequest):
+class AwaitBarrier(UpdateRequest, tag=0x8C):
     """Arrive at ``barrier``, and wait until ``parties`` have arrived. Answered by `BarrierPassed`.
 
     All parties of a generation must name the same number. ``wait_ms`` and ``label`` are those of
@@ -28,11 +25,11 @@ class AwaitBarrier(UpdateRequest):
     """
 
     barrier: str
-    parties: int
+    parties: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
     label: str = ""
 
     KIND = BARRIER
@@ -44,18 +41,17 @@ class AwaitBarrier(UpdateRequest):
         check_number("parties", self.parties, 1, PARTIES_MAX)
 
 
-@message(0x8D)
-class BarrierPassed(UpdateReply):
+class BarrierPassed(UpdateReply, tag=0x8D):
     """All parties have arrived. ``index`` is the place of this one in that order, from 0.
 
     ``generation`` is a number above those of all earlier generations of the barrier.
     """
 
     lock: str
-    index: int
-    generation: int
+    index: Int64
+    generation: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (AwaitBarrier,)

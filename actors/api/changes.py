@@ -6,8 +6,6 @@ client requests the changes after the version of the last reply, again and again
 request to another node: no change is missing, and none comes twice.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fencelock.actors.api.election import ELECTION
@@ -24,7 +22,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 WATCHED_KINDS = frozenset({ELECTION, MAP})
 """The kinds of objects that can be watched."""
@@ -45,12 +43,12 @@ CHANGES_BYTES_MAX = 256 << 10
 class Change(NamedTuple):
     """One change of an object."""
 
-    version: int
+    version: Int64
     key: str
     """The key of an entry of a map; empty for an election."""
     value: bytes | None
     """The new value; None if the entry, or the term of the leader, has ended."""
-    fence: int
+    fence: Int64
     """The fence of the leader whose term begins or ends; 0 for a map."""
 
     @property
@@ -59,8 +57,7 @@ class Change(NamedTuple):
         return 64 + len(self.key.encode()) + len(self.value or b"")
 
 
-@message(0x9F)
-class ChangesRead(TableReply):
+class ChangesRead(TableReply, tag=0x9F):
     """The changes of ``lock`` after the requested version and up to ``version``, in order.
 
     If ``resync`` is set, the node has dropped some of these changes, or the request named no
@@ -70,18 +67,17 @@ class ChangesRead(TableReply):
     """
 
     lock: str
-    version: int
+    version: Int64
     changes: tuple[Change, ...]
     resync: bool = False
     session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
     more: bool = False
 
 
-@message(0x9E)
-class ReadChanges(TableQuery):
+class ReadChanges(TableQuery, tag=0x9E):
     """Send the changes of ``watched`` after version ``after``. Answered by `ChangesRead`.
 
     ``watched`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
@@ -94,10 +90,10 @@ class ReadChanges(TableQuery):
     """
 
     watched: str
-    after: int | None = None
+    after: Int64 | None = None
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
     prefix: str = ""
 
     REPLY = ChangesRead

@@ -4,30 +4,26 @@ A client watches by asking again after each answer. A proxy owes a client one an
 however often the state changed meanwhile, and sends nothing while nothing changes.
 """
 
-from __future__ import annotations
-
 from fencelock.actors.api.request import Query, Reply
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 
-@message(0x6C)
-class Watch(Query):
+class Watch(Query, tag=0x6C):
     """Report the cluster's state once it is not the ``known`` one: `ClusterUp`, `ClusterDown`.
 
     ``known`` is the number of the last reply, or 0 before the first. A client that uses another
     node's proxy must repeat this every few seconds; otherwise the proxy forgets it.
     """
 
-    known: int = 0
+    known: Int64 = 0
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
 
-@message(0x6D)
-class ClusterUp(Reply):
+class ClusterUp(Reply, tag=0x6D):
     """Source: CLUSTER_UP. A majority of the members is connected, as the answering node sees it."""
 
-    number: int
+    number: Int64
     """Number of this state at this node, above 0; it differs after each change, and each start."""
     complete: bool
     """Source: CLUSTER_COMPLETE. All members are connected."""
@@ -35,20 +31,19 @@ class ClusterUp(Reply):
     """Source: LOCK_READY, NO_LOCK. Whether locks can be granted now; ``reason`` says why not."""
     reason: str
     """The missing condition of the election, in words; or ``ready``."""
-    epoch: int
+    epoch: Int64
     leaders: tuple[str, ...]
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
 
-@message(0x6E)
-class ClusterDown(Reply):
+class ClusterDown(Reply, tag=0x6E):
     """Source: CLUSTER_DOWN. No majority is connected: no lock can be granted; see `ClusterUp`."""
 
-    number: int
+    number: Int64
     reason: str
-    epoch: int
+    epoch: Int64
     leaders: tuple[str, ...]
     """The nodes that led last, as far as is known."""
     session: str = ""
-    request: int = 0
+    request: Int64 = 0

@@ -6,12 +6,10 @@ Its claims form one queue, in the order of the log. A `Release` with the name of
 table and the fence ends the term.
 """
 
-from __future__ import annotations
-
 from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_text
 from fencelock.actors.api.object_request import PermitRequest
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 ELECTION = "election"
 """The kind of an election, in the names of the table."""
@@ -20,8 +18,7 @@ VALUE_BYTES_MAX = 1_024
 """Maximum length of a leader's value (bytes of UTF-8): an address, or a short description."""
 
 
-@message(0xE9)
-class Lead(PermitRequest):
+class Lead(PermitRequest, tag=0xE9):
     """Lead in ``election`` with a public ``value``. The replies are those to an `Acquire`.
 
     ``wait_ms`` and ``label`` are those of `Acquire`.
@@ -31,8 +28,8 @@ class Lead(PermitRequest):
     value: str = ""
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
     label: str = ""
 
     KIND = ELECTION

@@ -6,13 +6,11 @@ latch begins, and the first request creates it. A latch at 0 is kept for some ti
 clients pass too. Then it is removed, and the next request creates a new latch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.name import WAIT_MS_MAX, check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64, declared
 
 LATCH = "latch"
 """The kind of a latch, in the names of the table."""
@@ -28,14 +26,13 @@ later than that creates a new latch, and waits for counts that never come."""
 class LatchRequest(UpdateRequest):
     """A request about a latch that begins with ``count``."""
 
-    __slots__ = ()
     KIND = LATCH
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
-        latch: str
-        count: int
+        latch: str = declared()
+        count: int = declared()
         """The count with which the latch begins."""
-        keep_ms: int
+        keep_ms: int = declared()
         """The time for which the latch is kept after its count has reached 0 (ms)."""
 
     def check(self) -> None:
@@ -45,8 +42,7 @@ class LatchRequest(UpdateRequest):
         check_number("keep_ms", self.keep_ms, 0, WAIT_MS_MAX)
 
 
-@message(0x88)
-class CountDown(LatchRequest):
+class CountDown(LatchRequest, tag=0x88):
     """Lower the count of ``latch`` by ``amount``, at most to 0. Answered by `CountedDown`.
 
     If this request creates the latch, the latch begins with ``count``, and is kept for ``keep_ms``
@@ -54,12 +50,12 @@ class CountDown(LatchRequest):
     """
 
     latch: str
-    count: int
-    amount: int = 1
+    count: Int64
+    amount: Int64 = 1
     session: str = ""
     owner: str = ""
-    request: int = 0
-    keep_ms: int = KEEP_MS
+    request: Int64 = 0
+    keep_ms: Int64 = KEEP_MS
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -67,8 +63,7 @@ class CountDown(LatchRequest):
         check_number("amount", self.amount, 1, COUNT_MAX)
 
 
-@message(0x89)
-class AwaitLatch(LatchRequest):
+class AwaitLatch(LatchRequest, tag=0x89):
     """Wait until the count of ``latch`` is 0. Answered by `LatchPassed`.
 
     ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`, and ``keep_ms``
@@ -76,38 +71,36 @@ class AwaitLatch(LatchRequest):
     """
 
     latch: str
-    count: int
+    count: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
     label: str = ""
-    keep_ms: int = KEEP_MS
+    keep_ms: Int64 = KEEP_MS
 
     WAITS = True
     IDEMPOTENT = True
 
 
-@message(0x8A)
-class CountedDown(UpdateReply):
+class CountedDown(UpdateReply, tag=0x8A):
     """The request has been applied, and the count of the latch is now ``left``."""
 
     lock: str
-    left: int
+    left: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (CountDown,)
 
 
-@message(0x8B)
-class LatchPassed(UpdateReply):
+class LatchPassed(UpdateReply, tag=0x8B):
     """The count of the latch is 0."""
 
     lock: str
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (AwaitLatch,)

@@ -9,15 +9,13 @@ the number of locks as ``count``. A `Release` with the ``lock`` and the fence of
 releases all of them.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_lock_name, check_new_lock_name, check_request, utf8_size
 from fencelock.actors.api.object_request import ObjectRequest
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 SEVERAL = "locks"
 """The kind of a claim for several locks, in the names of the table."""
@@ -30,8 +28,7 @@ NAMES_BYTES_MAX = 12 << 10
 command of the log, and these had at most 16 KiB when this limit was set."""
 
 
-@message(0x9D)
-class AcquireAll(ObjectRequest, AcquireRequest):
+class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
     """Let me hold all ``locks``, or none. Answered by `Granted` or `Refused`.
 
     ``wait_ms`` and ``label`` are those of `Acquire`.
@@ -40,8 +37,8 @@ class AcquireAll(ObjectRequest, AcquireRequest):
     locks: tuple[str, ...]
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
     label: str = ""
 
     KIND = SEVERAL

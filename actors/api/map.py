@@ -9,10 +9,9 @@ A change may require that the entry has a certain version, and that a certain ho
 is not the case, nothing is changed.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from msgspec.structs import replace
 
 from fencelock.actors.api.name import (
     INT_MAX,
@@ -30,7 +29,7 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64, declared
 
 MAP = "map"
 """The kind of a map, in the names of the table."""
@@ -60,21 +59,20 @@ def check_key(key: str) -> None:
 class EntryRequest(UpdateRequest):
     """A request to change one entry. Answered by `EntryChanged`."""
 
-    __slots__ = ()
     KIND = MAP
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
-        entry_key: str
+        entry_key: str = declared()
         """The key of the entry."""
-        version: int | None
+        version: int | None = declared()
         """The version that the entry must have: 0 if there must be no entry, None for any version.
         If the entry has another version, nothing changes, and the reply has that version."""
-        guard: str
+        guard: str = declared()
         """The lock, or another object of the table, that must be held; otherwise the change is
         refused with NOT_HELD. Empty if nothing must be held."""
-        fence: int
+        fence: int = declared()
         """The fence under which ``guard`` must be held when the log applies the request."""
-        map: str
+        map: str = declared()
         """The name of the map."""
 
     @property
@@ -94,8 +92,7 @@ class EntryRequest(UpdateRequest):
         check_number("fence", self.fence, 1 if self.guard else 0, INT_MAX)
 
 
-@message(0x71)
-class PutEntry(EntryRequest):
+class PutEntry(EntryRequest, tag=0x71):
     """Put ``value`` into ``map`` under ``entry_key``.
 
     The entry expires after ``ttl_ms`` (ms of log time); None means never. If ``ephemeral`` is set,
@@ -107,12 +104,12 @@ class PutEntry(EntryRequest):
     value: bytes
     session: str = ""
     owner: str = ""
-    request: int = 0
-    version: int | None = None
-    ttl_ms: int | None = None
+    request: Int64 = 0
+    version: Int64 | None = None
+    ttl_ms: Int64 | None = None
     ephemeral: bool = False
     guard: str = ""
-    fence: int = 0
+    fence: Int64 = 0
 
     @property
     def needs_session(self) -> bool:
@@ -130,22 +127,20 @@ class PutEntry(EntryRequest):
             check_number("ttl_ms", self.ttl_ms, 1, TTL_MS_MAX)
 
 
-@message(0x72)
-class DeleteEntry(EntryRequest):
+class DeleteEntry(EntryRequest, tag=0x72):
     """Delete the entry of ``map`` under ``entry_key``, if there is one."""
 
     map: str
     entry_key: str
     session: str = ""
     owner: str = ""
-    request: int = 0
-    version: int | None = None
+    request: Int64 = 0
+    version: Int64 | None = None
     guard: str = ""
-    fence: int = 0
+    fence: Int64 = 0
 
 
-@message(0x73)
-class EntryChanged(UpdateReply):
+class EntryChanged(UpdateReply, tag=0x73):
     """The entry was changed, and the change has ``version``.
 
     If ``changed`` is false, nothing was changed. Then ``version`` is the version of the entry, or 0
@@ -155,8 +150,8 @@ class EntryChanged(UpdateReply):
     lock: str
     session: str = ""
     owner: str = ""
-    request: int = 0
-    version: int = 0
+    request: Int64 = 0
+    version: Int64 = 0
     changed: bool = True
 
     ANSWERS = (PutEntry, DeleteEntry)
@@ -167,25 +162,24 @@ class EntrySeen(NamedTuple):
 
     key: str
     value: bytes
-    version: int
-    left_ms: int | None
+    version: Int64
+    left_ms: Int64 | None
     """Log time until it expires (ms), or None for never."""
     session: str
     """The handle of the session with which it ends; empty if it does not end with one."""
 
 
-@message(0x74)
-class EntryList(TableReply):
+class EntryList(TableReply, tag=0x74):
     """Entries of a map, by key. If ``more`` is set, others follow after the last one."""
 
     entries: tuple[EntrySeen, ...]
     more: bool = False
     session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
 
-    def at(self, slot: int, age_ms: int, quiet_ms: int) -> EntryList:
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply as `TableReply.at` does, with the time that each entry has left."""
         entries = tuple(
             one if one.left_ms is None else one._replace(left_ms=max(0, one.left_ms - quiet_ms))
@@ -197,11 +191,10 @@ class EntryList(TableReply):
 class MapQuery(TableQuery):
     """A query about a map."""
 
-    __slots__ = ()
     REPLY = EntryList
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
-        map: str
+        map: str = declared()
         """The name of the map."""
 
     @property
@@ -216,15 +209,14 @@ class MapQuery(TableQuery):
         check_lock_name(self.map, MAP)
 
 
-@message(0x75)
-class GetEntry(MapQuery):
+class GetEntry(MapQuery, tag=0x75):
     """Return the entry of ``map`` under ``entry_key``. Answered by `EntryList`."""
 
     map: str
     entry_key: str
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -232,8 +224,7 @@ class GetEntry(MapQuery):
         check_key(self.entry_key)
 
 
-@message(0x76)
-class ListEntries(MapQuery):
+class ListEntries(MapQuery, tag=0x76):
     """Return one page of the entries of ``map``, by key. Answered by `EntryList`.
 
     The keys begin with ``prefix`` and come after ``after``. A page has at most ``most`` entries (1
@@ -243,10 +234,10 @@ class ListEntries(MapQuery):
     map: str
     prefix: str = ""
     after: str = ""
-    most: int = 100
+    most: Int64 = 100
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

@@ -4,8 +4,6 @@ A change is asked for again and again until it is done: its request names the me
 wanted, so a repetition has no further effect.
 """
 
-from __future__ import annotations
-
 import re
 from enum import IntEnum
 from typing import NamedTuple
@@ -13,7 +11,7 @@ from typing import NamedTuple
 from fencelock.actors.api.name import INT_MAX, check_number
 from fencelock.actors.api.request import Query, Reply, Request
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 ENDPOINT = re.compile(
@@ -68,8 +66,7 @@ def is_endpoint(text: str) -> bool:
     )
 
 
-@message(0xBB)
-class ChangeMembers(Request):
+class ChangeMembers(Request, tag=0xBB):
     """Change the members of the cluster. Answered by `MembersChanged` or `Refused`, soon.
 
     ``endpoint`` and ``journal`` belong to the node that becomes a member; they are empty and 0 if
@@ -81,10 +78,10 @@ class ChangeMembers(Request):
     action: MemberAction
     node: str
     endpoint: str = ""
-    journal: int = 0
+    journal: Int64 = 0
     replacement: str = ""
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     OPERATOR = True
 
@@ -103,8 +100,7 @@ class ChangeMembers(Request):
         check_number("journal", self.journal, 0, INT_MAX)
 
 
-@message(0xBC)
-class MembersChanged(Reply):
+class MembersChanged(Reply, tag=0xBC):
     """Whether a change is done, with the members in force at the node that answers.
 
     While the change is not done, ``detail`` names the condition that it waits for, and the sender
@@ -114,22 +110,21 @@ class MembersChanged(Reply):
 
     done: bool
     detail: str
-    view: int
+    view: Int64
     """Number of changes that led to ``members``."""
     members: tuple[str, ...]
     """Sorted."""
-    slots_left: int = 0
-    bytes_left: int = 0
+    slots_left: Int64 = 0
+    bytes_left: Int64 = 0
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
 
-@message(0xBD)
-class ReadMembers(Query):
+class ReadMembers(Query, tag=0xBD):
     """Report the nodes of the cluster. Answered by `MembersRead`."""
 
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
 
 class NodeReport(NamedTuple):
@@ -139,30 +134,29 @@ class NodeReport(NamedTuple):
     endpoint: str
     """Empty if it is not known."""
     role: NodeRole
-    view: int
+    view: Int64
     """The number of its membership; ``applied`` tells how current that is."""
-    applied: int
+    applied: Int64
     """The last slot that it applied."""
-    lag: int | None
+    lag: Int64 | None
     """Slots that it is behind the master, or None if that is not known."""
-    heard_ms: int | None
+    heard_ms: Int64 | None
     """Time since its last message (ms): 0 for the node that replies, None if it never sent one."""
     version: str
     """The version of its software, empty if it is not known."""
-    journal: int = 0
+    journal: Int64 = 0
     """The id of its journal, or 0 if it is not known."""
 
 
-@message(0xBE)
-class MembersRead(Reply):
+class MembersRead(Reply, tag=0xBE):
     """The nodes that the answering ``node`` knows: the members and the observers, by name."""
 
     node: str
-    view: int
+    view: Int64
     """The number of the membership in force there."""
     nodes: tuple[NodeReport, ...]
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
 
 def _check_node(field: str, node: str) -> None:

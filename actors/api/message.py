@@ -6,8 +6,6 @@ A caller inside the node's process may leave out all three: its `ask` is then an
 own, and the fence is its proof.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, cast
@@ -34,7 +32,7 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import RefusedError, UnavailableError
-from fencelock.actors.message import Local, Message, Refusal, local, message
+from fencelock.actors.message import Int64, Local, Message, Refusal, declared
 from fencelock.actors.role_message import RoleDescription
 
 
@@ -129,16 +127,14 @@ class OwnerMessage(Message):
     object.
     """
 
-    __slots__ = ()
-
     if TYPE_CHECKING:  # Every subclass declares them as fields.
-        lock: str
+        lock: str = declared()
         """The name of the lock."""
-        session: str
+        session: str = declared()
         """The session of the client."""
-        owner: str
+        owner: str = declared()
         """The owner within the session."""
-        request: int
+        request: int = declared()
         """The number of the request in that session."""
 
     @property
@@ -155,12 +151,11 @@ class OwnerMessage(Message):
 class LockRequest(OwnerMessage, Request):
     """A request of an owner. A `Release` ends a hold of any object."""
 
-    __slots__ = ()
     KIND: ClassVar[str] = ""
     """The kind of the object, and the field that has its name; empty for a lock."""
 
     if TYPE_CHECKING:  # See below.
-        name: str
+        name: str = declared()
         """The name of the lock or of another object, without its kind."""
 
     def __init_subclass__(cls) -> None:
@@ -185,14 +180,13 @@ class LockRequest(OwnerMessage, Request):
 class CancellableRequest(LockRequest, Command):
     """A request that a `Cancel` with the same number ends. Its outcome may come after a wait."""
 
-    __slots__ = ()
     WAITS: ClassVar[bool] = True
     """Whether the request can wait. If so, it has ``wait_ms`` and ``label``."""
 
     if TYPE_CHECKING:  # Every subclass that waits declares them as fields.
-        wait_ms: int | None
+        wait_ms: int | None = declared()
         """The timeout (ms): 0 for no wait, None for no limit."""
-        label: str
+        label: str = declared()
         """A text for people who look at the object."""
 
     def check(self) -> None:
@@ -219,16 +213,15 @@ class AcquireRequest(CancellableRequest):
     A `Cancel` with its number undoes it.
     """
 
-    __slots__ = ()
     amount = 1
     """The number of permits to acquire. A lock is the case of one permit."""
     granted_count = 1
     """The count in the `Granted` of a new hold."""
 
     if TYPE_CHECKING:  # Every subclass has them, as fields or for all objects of the kind.
-        limit: int
+        limit: int = declared()
         """The number of times that the owner may hold it at once, or 0 for no limit."""
-        permits: int
+        permits: int = declared()
         """The number of permits of each object."""
 
     def check(self) -> None:
@@ -255,24 +248,20 @@ class AcquireRequest(CancellableRequest):
 class ReleaseRequest(LockRequest, Command):
     """A request that gives back a hold, or part of it. Answered by `Released` or `Refused`."""
 
-    __slots__ = ()
     EASES = True
     PARTIAL: ClassVar[bool] = False
     """Whether it is a `PartRequest`, which may release a part of a hold."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
-        fence: int
+        fence: int = declared()
         """The fence of the hold."""
 
 
 class LockReply(OwnerMessage, Reply):
     """A reply to an owner."""
 
-    __slots__ = ()
 
-
-@message(0x10)
-class Acquire(AcquireRequest):
+class Acquire(AcquireRequest, tag=0x10):
     """Acquire ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
     ``wait_ms`` is the timeout (ms): 0 for no wait, None for no limit. ``limit`` is the number
@@ -285,31 +274,29 @@ class Acquire(AcquireRequest):
     lock: str
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
-    limit: int = 1
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
+    limit: Int64 = 1
     label: str = ""
-    hold_ms: int = 0
-    grace_ms: int = 0
+    hold_ms: Int64 = 0
+    grace_ms: Int64 = 0
 
     permits = 1
 
 
-@message(0x11)
-class Release(ReleaseRequest):
+class Release(ReleaseRequest, tag=0x11):
     """Release one hold of ``lock`` under ``fence``. Answered by `Released` or `Refused`."""
 
     lock: str
-    fence: int
+    fence: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     check_new = ReleaseRequest.check  # Without the call of `check` in between.
 
 
-@message(0x12)
-class Cancel(LockRequest, Command):
+class Cancel(LockRequest, Command, tag=0x12):
     """Cancel my `Acquire` numbered ``request``; if it was granted, end the hold.
 
     Always answered by `Cancelled`, so it can be repeated until that arrives. If it arrives before
@@ -320,7 +307,7 @@ class Cancel(LockRequest, Command):
     lock: str
     session: str
     owner: str
-    request: int
+    request: Int64
 
     EASES = True
 
@@ -335,8 +322,7 @@ class Cancel(LockRequest, Command):
         self.check()
 
 
-@message(0x13)
-class Inspect(Query):
+class Inspect(Query, tag=0x13):
     """Report the state of ``lock``. Answered by `LockStatus`.
 
     With ``age_ms`` None it is a linearizable read, if the protocol has them. Otherwise the node
@@ -345,8 +331,8 @@ class Inspect(Query):
 
     lock: str
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
 
     @property
     def key(self) -> Key:
@@ -360,27 +346,24 @@ class Inspect(Query):
         check_object_name(self.lock)
 
 
-@message(0x14)
-class Describe(Query):
+class Describe(Query, tag=0x14):
     """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
 
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
     roles: bool = False
 
 
-@message(0x15)
-class KeepAlive(Command):
+class KeepAlive(Command, tag=0x15):
     """The client ``session`` is alive. Answered by `Alive`."""
 
     session: str
-    request: int = 0
+    request: Int64 = 0
 
     EASES = True
 
 
-@message(0x16)
-class Alive(Outcome):
+class Alive(Outcome, tag=0x16):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
@@ -391,54 +374,51 @@ class Alive(Outcome):
 
     session: str
     node: str
-    request: int = 0
+    request: Int64 = 0
     master: str = ""
-    view: int = 0
+    view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (KeepAlive,)
 
 
-@message(0x18)
-class Granted(LockReply, Outcome):
+class Granted(LockReply, Outcome, tag=0x18):
     """``owner`` holds ``lock`` under ``fence``, which is above every earlier fence of the lock.
 
     It holds it ``count`` times at once; acquiring again does not change the fence.
     """
 
     lock: str
-    fence: int
+    fence: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
-    count: int = 1
-    hold_ms: int = 0  # 0 for no deadline.
-    grace_ms: int = 0
+    request: Int64 = 0
+    count: Int64 = 1
+    hold_ms: Int64 = 0  # 0 for no deadline.
+    grace_ms: Int64 = 0
 
     ANSWERS = (AcquireRequest,)
 
 
-@message(0x19)
-class Released(LockReply, Outcome):
+class Released(LockReply, Outcome, tag=0x19):
     """``owner`` released one hold of ``lock``, and has ``count`` left."""
 
     lock: str
     session: str = ""
     owner: str = ""
-    request: int = 0
-    count: int = 0
+    request: Int64 = 0
+    count: Int64 = 0
 
     ANSWERS = (ReleaseRequest,)
 
 
-@message(0x1A)
-class Cancelled(LockReply, Outcome):
+class Cancelled(LockReply, Outcome, tag=0x1A):
     """The `Acquire` numbered ``request`` neither waits nor holds, and never will."""
 
     lock: str
     session: str
     owner: str
-    request: int
+    request: Int64
 
     ANSWERS = (Cancel,)
 
@@ -448,8 +428,7 @@ class Cancelled(LockReply, Outcome):
         return self.session, self.owner, self.lock, -self.request
 
 
-@message(0x1B)
-class Refused(LockReply, Outcome, Refusal):
+class Refused(LockReply, Outcome, Refusal, tag=0x1B):
     """The request is refused for ``reason``; ``detail`` is a text that a user can act on."""
 
     lock: str
@@ -457,7 +436,7 @@ class Refused(LockReply, Outcome, Refusal):
     detail: str
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (Command,)
 
@@ -480,13 +459,13 @@ class Contender(NamedTuple):
     node: str
     session: str
     owner: str
-    fence: int | None
+    fence: Int64 | None
     """The fence of a holder, if known; None while waiting."""
-    since_ms: int
+    since_ms: Int64
     """Duration of the hold or wait so far, as seen by the answering node (ms)."""
     label: str = ""
     """The client's label: host, process, and a text of the application's."""
-    times: int = 1
+    times: Int64 = 1
     """Number of times that a holder holds it at once, or of its permits."""
 
 
@@ -494,11 +473,10 @@ class Absence(NamedTuple):
     """A node whose message is needed before the next grant, and the duration of its silence."""
 
     node: str
-    silent_ms: int
+    silent_ms: Int64
 
 
-@message(0x1C)
-class LockStatus(Reply):
+class LockStatus(Reply, tag=0x1C):
     """State of ``lock`` as the answering node knew it when it replied; it may be old on arrival."""
 
     lock: str
@@ -508,28 +486,25 @@ class LockStatus(Reply):
     waits_for: tuple[Absence, ...]
     """Nodes that must reply before another owner can be granted the lock here."""
     session: str = ""
-    request: int = 0
-    slot: int = 0  # Where there is a log: the state after all slots before this one.
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0  # Where there is a log: the state after all slots before this one.
+    age_ms: Int64 | None = None
     """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
-    permits: int = 1
+    permits: Int64 = 1
     """The number of permits of an object. `Contender.times` is the number that a waiter asks for,
     and that a holder has; of a reader, it is how often it holds the object."""
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. ``holder`` is the first
     of them."""
-    left_ms: int | None = None
+    left_ms: Int64 | None = None
     """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
     no deadline, or if the answering node does not know it."""
-    left: int | None = None
+    left: Int64 | None = None
     """For an object that nobody can hold, such as a latch: the number of its ``permits`` that are
     still missing before its waiters pass. None if it does not exist, and for other objects."""
 
-    TRIMMED = True
 
-
-@message(0x1D)
-class NodeStatus(Reply):
+class NodeStatus(Reply, tag=0x1D):
     """Description of a node, and of every lock that is held or awaited through it."""
 
     node: str
@@ -538,11 +513,11 @@ class NodeStatus(Reply):
     ready: bool
     """Whether a request made now can be granted once its turn comes; ``detail`` says why not."""
     detail: str
-    uptime_ms: int
+    uptime_ms: Int64
     counters: tuple[Counted, ...]
     locks: tuple[LockStatus, ...]
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
     master: str = ""
     """The node that leads, where there is one and it is known."""
     elected: Elected | None = None
@@ -552,6 +527,5 @@ class NodeStatus(Reply):
     `fencelock.actors.role_message.ROLES_MAX`."""
 
 
-@local
 class Abandon(Local):
     """From the host: the `ask` behind the sender's address has stopped waiting for its reply."""

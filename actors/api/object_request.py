@@ -4,8 +4,6 @@ Requests that acquire an object have the same replies as those that acquire a lo
 a reply is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, ClassVar
 
 from fencelock.actors.api.message import (
@@ -17,12 +15,12 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.request import Outcome
+from fencelock.actors.message import declared
 
 
 class ObjectRequest(LockRequest):
     """A request of an owner about an object that is no lock."""
 
-    __slots__ = ()
     _prefix: ClassVar[str]
     """The beginning of the name of the object in the table."""
 
@@ -46,8 +44,6 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     leaves no state. While it is held, a claim that names another number is refused.
     """
 
-    __slots__ = ()
-
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""
         return f"{self.amount} permits were requested, this owner has {held} under fence {fence}"
@@ -59,11 +55,10 @@ class PartRequest(ObjectRequest, ReleaseRequest):
     `Released` counts the permits that are left. The hold ends with its last permit.
     """
 
-    __slots__ = ()
     PARTIAL = True
 
     if TYPE_CHECKING:  # Every subclass has it, as a field or as a property.
-        amount: int
+        amount: int = declared()
         """The number of permits to give back, 0 for all."""
 
     def excess(self, held: int, fence: int) -> str:
@@ -83,7 +78,6 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
     undoes nothing.
     """
 
-    __slots__ = ()
     WAITS = False
     IDEMPOTENT: ClassVar[bool] = False
     """Whether it may take effect more than once. If so, the client repeats it in its next session.
@@ -97,6 +91,3 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
 
 class UpdateReply(LockReply, Outcome):
     """The outcome of an `UpdateRequest`. The table keeps it as long as it knows the owner."""
-
-    __slots__ = ()
-    TRIMMED = True

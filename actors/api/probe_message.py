@@ -4,22 +4,18 @@ A request may wait for long although all is well. The node replies to a probe al
 so silence means that the node is dead, or cut off.
 """
 
-from __future__ import annotations
-
 from fencelock.actors.api.request import Query, Reply
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 
-@message(0x7B)
-class Probe(Query):
+class Probe(Query, tag=0x7B):
     """Report whether you can serve requests now. Answered by `ProbeReply`, at once."""
 
     session: str
-    request: int = 0
+    request: Int64 = 0
 
 
-@message(0x7C)
-class ProbeReply(Reply):
+class ProbeReply(Reply, tag=0x7C):
     """Whether a request sent to ``node`` now can reach a leader, as far as is known there.
 
     When that changes, it is also sent under ``request`` 0 to clients that wait for a reply.
@@ -30,4 +26,4 @@ class ProbeReply(Reply):
     serving: bool
     leader: str = ""
     """The node that leads, where there is one and it is known."""
-    request: int = 0
+    request: Int64 = 0

@@ -6,11 +6,12 @@ proxies, the replicated table, the codec) finds them by these bases.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.name import plain_name
-from fencelock.actors.message import Message
+from fencelock.actors.message import Message, declared
 
 Key = tuple[str, str, str, int]
 """The identity of a request: session, owner, name and number. It makes a request take effect at
@@ -27,7 +28,6 @@ class Request(Message):
     request that is sent again keeps its number.
     """
 
-    __slots__ = ()
     EASES: ClassVar[bool] = False
     """Whether it frees or keeps a hold. A proxy that is full still accepts it, since otherwise no
     waiter could ever be served."""
@@ -35,9 +35,9 @@ class Request(Message):
     """Whether it is for operators: where keys are used, a client's key is not enough."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
-        session: str
+        session: str = declared()
         """The session of the client."""
-        request: int
+        request: int = declared()
         """The number of the request in that session."""
 
     @property
@@ -72,8 +72,6 @@ class Request(Message):
 class Query(Request):
     """A request that changes nothing. Callers inside the node's process need no session for it."""
 
-    __slots__ = ()
-
 
 class TableQuery(Query):
     """A query that each member can answer from its copy of the replicated table.
@@ -82,12 +80,11 @@ class TableQuery(Query):
     if that is at most ``age_ms`` old.
     """
 
-    __slots__ = ()
     REPLY: ClassVar[type[TableReply]]
     """The type of the reply."""
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
-        age_ms: int | None
+        age_ms: int | None = declared()
         """The maximum age of the state (ms); None for a linearizable read."""
 
     @property
@@ -108,7 +105,6 @@ class Command(Request):
     replicated state machine: members that run together must agree on them.
     """
 
-    __slots__ = ()
     SINCE: ClassVar[int] = 1
     """The log version that added this command; see `fencelock.actors.table.message.LOG_VERSION`."""
 
@@ -116,12 +112,10 @@ class Command(Request):
 class Reply(Message):
     """A message of a proxy that answers a request."""
 
-    __slots__ = ()
-
     if TYPE_CHECKING:  # Every subclass declares them as fields.
-        session: str
+        session: str = declared()
         """The session of the request."""
-        request: int
+        request: int = declared()
         """The number of the request."""
 
 
@@ -130,8 +124,6 @@ class TableReply(Reply):
 
     The state is at most ``age_ms`` old; None if its age is not known.
     """
-
-    __slots__ = ()
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
@@ -143,7 +135,6 @@ class TableReply(Reply):
 class Outcome(Reply):
     """A reply that the replicated table gives to a `Command`."""
 
-    __slots__ = ()
     ANSWERS: ClassVar[tuple[type[Command], ...]]
     """The commands to which this is a reply."""
 
@@ -155,5 +146,3 @@ class Outcome(Reply):
 
 class Notification(Message):
     """A message of a proxy to a client that answers no request."""
-
-    __slots__ = ()

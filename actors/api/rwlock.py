@@ -9,12 +9,10 @@ it until it has released as often. A `Release` with the name of the object in th
 fence releases it once.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 RWLOCK = "rwlock"
 """The kind of a read/write lock, in the names of the table."""
@@ -23,8 +21,7 @@ RWLOCK_PERMITS = 1 << 31
 """All permits of a read/write lock, which a writer has."""
 
 
-@message(0x9B)
-class AcquireReadWrite(PermitRequest):
+class AcquireReadWrite(PermitRequest, tag=0x9B):
     """Acquire ``rwlock`` to read, or with ``write`` to write. Replies are those to an `Acquire`.
 
     An owner that reads and requests to write is refused: two readers that both wait for the other
@@ -36,11 +33,11 @@ class AcquireReadWrite(PermitRequest):
     write: bool = False
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
     label: str = ""
-    hold_ms: int = 0
-    grace_ms: int = 0
+    hold_ms: Int64 = 0
+    grace_ms: Int64 = 0
 
     KIND = RWLOCK
     limit = 0
@@ -55,15 +52,14 @@ class AcquireReadWrite(PermitRequest):
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if this owner reads and asks to write."""
-        assert held < self.amount
+        assert held < RWLOCK_PERMITS - 1
         return (
             f"this owner holds it for reading, under fence {fence}: release it before you acquire "
             "it for writing, since two readers that do not would wait for each other for ever"
         )
 
 
-@message(0x9C)
-class Downgrade(PartRequest):
+class Downgrade(PartRequest, tag=0x9C):
     """Let me only read under ``rwlock``, which I hold for writing under ``fence``.
 
     Answered by `Released` with count 1, or `Refused`. The hold keeps its fence, and readers at the
@@ -71,15 +67,15 @@ class Downgrade(PartRequest):
     """
 
     rwlock: str
-    fence: int
+    fence: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     KIND = RWLOCK
     amount = RWLOCK_PERMITS - 1  # All but the one of a reader.
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the hold is one of a reader."""
-        assert held < self.amount
+        assert held < RWLOCK_PERMITS - 1
         return f"it is held for reading under fence {fence}, so there is nothing to downgrade"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.message import Int64
+
 
 class Counted(NamedTuple):
     """One counter of a node: an `Observe` name and its count since the start."""
 
     name: str
-    times: int
+    times: Int64
 
 
 class NodeAddress(NamedTuple):
@@ -24,14 +26,14 @@ class MemberSeen(NamedTuple):
 
     node: str
     connected: bool
-    priority: int
+    priority: Int64
     """As a leader, 1 to 14, the smaller the likelier; 15 for never, 0 where it is not known."""
 
 
 class Elected(NamedTuple):
     """The elected leaders, and the members that can be elected."""
 
-    epoch: int
+    epoch: Int64
     """The highest epoch known; 0 before the first."""
     leaders: tuple[str, ...]
     """The leaders of that epoch, in order of rank, without those that cannot be reached or have

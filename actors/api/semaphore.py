@@ -8,14 +8,12 @@ The ``count`` of replies is a number of permits. A `Release` with the semaphore'
 and the fence gives back all permits of a hold.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64
 
 SEMAPHORE = "semaphore"
 """The kind of a semaphore, in the names of the table."""
@@ -24,20 +22,19 @@ PERMITS_MAX = (1 << 31) - 1
 """Maximum permits of a semaphore: more than a group has owners, and a sum of two fits 64 bits."""
 
 
-@message(0x1E)
-class AcquirePermits(PermitRequest):
+class AcquirePermits(PermitRequest, tag=0x1E):
     """Let me hold ``amount`` of the ``permits`` of ``semaphore``. Replies are as for `Acquire`.
 
     ``wait_ms`` and ``label`` are those of `Acquire`.
     """
 
     semaphore: str
-    permits: int
-    amount: int = 1
+    permits: Int64
+    amount: Int64 = 1
     session: str = ""
     owner: str = ""
-    request: int = 0
-    wait_ms: int | None = None
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
     label: str = ""
 
     KIND = SEMAPHORE
@@ -58,19 +55,18 @@ class AcquirePermits(PermitRequest):
             check_number("amount", self.amount, 1, self.permits)
 
 
-@message(0x1F)
-class ReleasePermits(PartRequest):
+class ReleasePermits(PartRequest, tag=0x1F):
     """Give back ``amount`` permits (0 for all) of my hold of ``semaphore`` under ``fence``.
 
     Answered by `Released` with the number that is left, or `Refused`.
     """
 
     semaphore: str
-    fence: int
-    amount: int = 0
+    fence: Int64
+    amount: Int64 = 0
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     KIND = SEMAPHORE
 

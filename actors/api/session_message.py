@@ -7,8 +7,6 @@ or given up. Where the cluster keeps sessions, it assigns an id for all further 
 which is never given again (``me~2.17``): messages under an ended session have no effect.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +35,7 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import message
+from fencelock.actors.message import Int64, declared
 
 
 class CloseReason(IntEnum):
@@ -62,8 +60,7 @@ _WHY_CLOSED = {
 }
 
 
-@message(0x60)
-class Open(Command):
+class Open(Command, tag=0x60):
     """Keep a session for me. Answered by `Opened`; a repetition finds the same session.
 
     ``session`` is the client's name for it, ``ttl_ms`` the time by which the session outlives
@@ -71,9 +68,9 @@ class Open(Command):
     """
 
     session: str
-    ttl_ms: int
+    ttl_ms: Int64
     label: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -94,8 +91,7 @@ class Open(Command):
         self.check()
 
 
-@message(0x61)
-class Opened(Outcome):
+class Opened(Outcome, tag=0x61):
     """Use ``assigned`` as session from now on.
 
     With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and only the
@@ -104,18 +100,17 @@ class Opened(Outcome):
 
     session: str
     assigned: str
-    ttl_ms: int
+    ttl_ms: Int64
     node: str
-    request: int = 0
+    request: Int64 = 0
     master: str = ""
-    view: int = 0
+    view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (Open,)
 
 
-@message(0x62)
-class End(Command):
+class End(Command, tag=0x62):
     """End the session ``session`` with all its holds and waits. Answered by `Ended`.
 
     A client gives no other ``reason``. ``version`` is the session's version that the sender has
@@ -123,9 +118,9 @@ class End(Command):
     """
 
     session: str
-    request: int = 0
+    request: Int64 = 0
     reason: CloseReason = CloseReason.GRACEFUL
-    version: int = 0
+    version: Int64 = 0
 
     EASES = True
 
@@ -137,8 +132,7 @@ class End(Command):
             )
 
 
-@message(0x63)
-class Ended(Outcome):
+class Ended(Outcome, tag=0x63):
     """The session has ended, and holds nothing. Also sent without a request, when it expires.
 
     ``operator`` is who ended it, as `OperatorCommand.by`, if the reason is FORCED.
@@ -146,7 +140,7 @@ class Ended(Outcome):
 
     session: str
     detail: str
-    request: int = 0
+    request: Int64 = 0
     reason: CloseReason = CloseReason.GRACEFUL
     operator: str = ""
 
@@ -166,8 +160,7 @@ def why_expired(session: str) -> str:
     return f"session {quoted(session)} does not exist (any more); open one"
 
 
-@message(0x64)
-class HoldLost(Notification):
+class HoldLost(Notification, tag=0x64):
     """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why.
 
     If ``decided`` is set, the cluster has agreed that the hold has ended. Otherwise one node has
@@ -175,15 +168,14 @@ class HoldLost(Notification):
     """
 
     lock: str
-    fence: int
+    fence: Int64
     session: str
     owner: str
     detail: str
     decided: bool = False
 
 
-@message(0x65)
-class ListLocks(Query):
+class ListLocks(Query, tag=0x65):
     """Return one page of the held locks and other held objects, by name. Answered by `LockList`.
 
     The names begin with ``prefix``; a prefix with a kind selects objects of that kind. The names in
@@ -193,10 +185,10 @@ class ListLocks(Query):
 
     prefix: str = ""
     after: str = ""
-    most: int = 100
+    most: Int64 = 100
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
     """As in `Inspect`."""
     unheld: bool = False
 
@@ -223,7 +215,7 @@ class ListedLock(NamedTuple):
     lock: str
     """Its full name; see `object_name`."""
     holder: Contender
-    waiting: int
+    waiting: Int64
     """Number of waiters."""
 
 
@@ -232,24 +224,23 @@ class ListedObject(NamedTuple):
 
     lock: str
     """Its full name; see `object_name`."""
-    waiting: int
+    waiting: Int64
     """Number of waiters."""
-    left: int
+    left: Int64
     """See `LockStatus.left`."""
-    permits: int
+    permits: Int64
     """The count with which a latch began, or the number of parties of a barrier."""
 
 
-@message(0x66)
-class LockList(Reply):
+class LockList(Reply, tag=0x66):
     """Held locks, or objects, sorted by name. If ``more`` is set, others follow after the last."""
 
     lines: tuple[ListedLock, ...]
     more: bool
     session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
     objects: tuple[ListedObject, ...] = ()
 
 
@@ -265,19 +256,18 @@ class Records(IntEnum):
     """The audit: the last 1,000 forced releases."""
 
 
-@message(0xF8)
-class ListRecords(Query):
+class ListRecords(Query, tag=0xF8):
     """List sessions or evictions, the oldest first, one page. Answered by `RecordList`.
 
     The page begins after the first ``skip``, and has at most ``most`` (1 to 1,000).
     """
 
     kind: Records = Records.SESSIONS
-    skip: int = 0
-    most: int = 100
+    skip: Int64 = 0
+    most: Int64 = 100
     session: str = ""
-    request: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    age_ms: Int64 | None = None
     """As in `Inspect`."""
 
     OPERATOR = True
@@ -295,10 +285,10 @@ class ListedSession(NamedTuple):
 
     id: str
     label: str
-    ttl_ms: int
-    left_ms: int
+    ttl_ms: Int64
+    left_ms: Int64
     """The time until it ends if its client sends nothing (ms)."""
-    claims: int
+    claims: Int64
     """Number of its holds and waits."""
 
 
@@ -306,33 +296,31 @@ class ListedEviction(NamedTuple):
     """A forced release in a list, or a session that was closed by force; see `Evicted`."""
 
     lock: str
-    fence: int
+    fence: Int64
     holder: Contender
     operator: str
-    ago_ms: int
+    ago_ms: Int64
 
 
-@message(0xF9)
-class RecordList(Reply):
+class RecordList(Reply, tag=0xF9):
     """Sessions or evictions, as requested; ``more`` follow after the last."""
 
     sessions: tuple[ListedSession, ...]
     evictions: tuple[ListedEviction, ...]
     more: bool
     session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int | None = None
+    request: Int64 = 0
+    slot: Int64 = 0
+    age_ms: Int64 | None = None
 
 
 class OperatorCommand(Command):
     """A command of an operator, which is kept in the audit with the operator's name."""
 
-    __slots__ = ()
     OPERATOR = True
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
-        operator: str
+        operator: str = declared()
         """The name of the person who sends it."""
 
     @property
@@ -355,8 +343,7 @@ class OperatorCommand(Command):
         check_number("request", self.request, 1, INT_MAX)
 
 
-@message(0x67)
-class Evict(OperatorCommand):
+class Evict(OperatorCommand, tag=0x67):
     """An operator ends the hold of ``lock`` under ``fence``. Answered by `Evicted`.
 
     The fence makes a repetition harmless: it cannot hit the next holder. The eviction is in
@@ -364,10 +351,10 @@ class Evict(OperatorCommand):
     """
 
     lock: str
-    fence: int
+    fence: Int64
     operator: str
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     @property
     def key(self) -> Key:
@@ -380,8 +367,7 @@ class Evict(OperatorCommand):
         OperatorCommand.check(self)
 
 
-@message(0x68)
-class Evicted(Outcome):
+class Evicted(Outcome, tag=0x68):
     """``holder`` no longer holds ``lock``, and is notified.
 
     For the audit, ``operator`` is `OperatorCommand.by`, and ``time_ms`` the log time of the
@@ -390,12 +376,12 @@ class Evicted(Outcome):
     """
 
     lock: str
-    fence: int
+    fence: Int64
     holder: Contender
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
     operator: str = ""
-    time_ms: int = 0
+    time_ms: Int64 = 0
 
     ANSWERS = (Evict,)
 
@@ -405,8 +391,7 @@ class Evicted(Outcome):
         return self.session, "", self.lock, self.request
 
 
-@message(0xFA)
-class CloseSession(OperatorCommand):
+class CloseSession(OperatorCommand, tag=0xFA):
     """An operator ends the session with that ``handle``. Answered by `SessionClosed`.
 
     Listings show the handle; `without_secret` describes it. The number in it makes a repetition
@@ -416,7 +401,7 @@ class CloseSession(OperatorCommand):
     handle: str
     operator: str
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -424,8 +409,7 @@ class CloseSession(OperatorCommand):
         OperatorCommand.check(self)
 
 
-@message(0xFB)
-class SessionClosed(Outcome):
+class SessionClosed(Outcome, tag=0xFB):
     """The session with that ``handle`` has ended, and its client is notified.
 
     It had ``claims`` holds and waits. ``label`` is its client's.
@@ -433,9 +417,9 @@ class SessionClosed(Outcome):
 
     handle: str
     label: str
-    claims: int
+    claims: Int64
     session: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (CloseSession,)
 
@@ -444,8 +428,7 @@ HAVE_DEADLINES = "every hold on bakery has one, and on paxos every hold with a d
 """Ends the refusal to renew a hold that has no deadline."""
 
 
-@message(0x69)
-class Renew(LockRequest, Command):
+class Renew(LockRequest, Command, tag=0x69):
     """Begin the duration of my hold anew, when this is handled. Answered by `Renewed`.
 
     Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
@@ -454,44 +437,41 @@ class Renew(LockRequest, Command):
     EASES = True
 
     lock: str
-    fence: int
-    hold_ms: int = 0
+    fence: Int64
+    hold_ms: Int64 = 0
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
 
-@message(0x6A)
-class Renewed(LockReply, Outcome):
+class Renewed(LockReply, Outcome, tag=0x6A):
     """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
     lock: str
-    fence: int
-    hold_ms: int
-    grace_ms: int
+    fence: Int64
+    hold_ms: Int64
+    grace_ms: Int64
     session: str = ""
     owner: str = ""
-    request: int = 0
+    request: Int64 = 0
 
     ANSWERS = (Renew,)
 
 
-@message(0x6B)
-class Unlocking(Notification):
+class Unlocking(Notification, tag=0x6B):
     """Notification: the duration of the hold is over; after ``grace_ms`` it is taken away.
 
     The owner must release or renew it.
     """
 
     lock: str
-    fence: int
-    grace_ms: int
+    fence: Int64
+    grace_ms: Int64
     session: str = ""
     owner: str = ""
 
 
-@message(0xD0)
-class ConfirmHold(Notification):
+class ConfirmHold(Notification, tag=0xD0):
     """Notification: reply if ``session`` does not hold ``lock`` under ``fence``.
 
     A node sends it that has restarted, or whose grant may not have arrived. A client that holds
@@ -499,18 +479,17 @@ class ConfirmHold(Notification):
     """
 
     lock: str
-    fence: int
+    fence: Int64
     session: str
 
 
-@message(0xD1)
-class DisownHold(Request):
+class DisownHold(Request, tag=0xD1):
     """I do not hold ``lock`` under ``fence``, and accept no grant of it from now on."""
 
     lock: str
-    fence: int
+    fence: Int64
     session: str
-    request: int = 0
+    request: Int64 = 0
 
     EASES = True
 

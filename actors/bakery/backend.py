@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.message import (

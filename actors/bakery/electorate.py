@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
 from fencelock.actors.membership import MEMBERS_MAX, Member, Membership, reached_by_majority
+from fencelock.actors.message import Int64
 
 NUMBER_MAX = 1 << 62
 """Maximum number of changes; journal ids stay below twice this."""
@@ -50,7 +51,7 @@ NUMBER_MAX = 1 << 62
 class Electorate(NamedTuple):
     """The members after ``number`` changes; and ``former``, those before, if both must agree."""
 
-    number: int
+    number: Int64
     members: tuple[Member, ...]
     """Sorted by name; empty in messages for the founders, whom every node knows."""
     former: tuple[Member, ...] = ()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.message import Chosen, Seating
-from fencelock.actors.message import Instant, Local, Timer, local, timer
+from fencelock.actors.message import Instant, Local, Timer
 
 
 class Member(NamedTuple):
@@ -31,14 +31,12 @@ class Member(NamedTuple):
     """The members that are connected with it, without itself; None if that is not known."""
 
 
-@local
 class Connected(Local):
     """Cluster status to coordinator: the connected members, sorted; this node too."""
 
     members: tuple[Member, ...]
 
 
-@local
 class Trust(Local):
     """Cluster status to leader: a majority of the members answered a beat.
 
@@ -50,7 +48,6 @@ class Trust(Local):
     """The time at which the oldest of these beats was sent."""
 
 
-@local
 class BeatContents(Local):
     """Coordinator to cluster status: the contents of this node's beats."""
 
@@ -60,35 +57,30 @@ class BeatContents(Local):
     electorate: Electorate = FOUNDERS
 
 
-@local
 class Known(Local):
     """Coordinator to leader: ``nodes`` are members, or may soon be."""
 
     nodes: tuple[str, ...]
 
 
-@local
 class ChangeElectorate(Local):
     """To the coordinator: propose an epoch with ``electorate``, the next of the present one."""
 
     electorate: Electorate
 
 
-@local
 class Serving(Local):
     """Leader to cluster status: the epoch in which it serves, or 0 for none."""
 
     epoch: int
 
 
-@local
 class Barred(Local):
     """Leader to coordinator: this leader obeys no epoch below ``epoch`` in its life."""
 
     epoch: int
 
 
-@local
 class Serve(Local):
     """Coordinator to leader: a majority knows the seating of ``epoch``, durably."""
 
@@ -97,7 +89,6 @@ class Serve(Local):
     bound_ms: int
 
 
-@local
 class StateBound(Local):
     """Leader to coordinator: statement ``number`` of this leader; see `max_lease.py`."""
 
@@ -106,7 +97,6 @@ class StateBound(Local):
     bound_ms: int
 
 
-@local
 class BoundKnown(Local):
     """Coordinator to leader: a quorum has confirmed its statement ``number``."""
 
@@ -114,7 +104,6 @@ class BoundKnown(Local):
     number: int
 
 
-@local
 class Readiness(Local):
     """Coordinator to proxy and `Reconfigurer`: the leaders, and whether they can grant locks."""
 
@@ -130,12 +119,10 @@ class Readiness(Local):
     """The members; with those before, while a change of them is not in force."""
 
 
-@local
 class ListTickets(Local):
     """Proxy to the leader of its node: list the tickets. Answered by `Tally`."""
 
 
-@local
 class Tally(Local):
     """Locks that are held or awaited, sorted by name; none from a leader that does not serve."""
 
@@ -143,21 +130,17 @@ class Tally(Local):
     locks: tuple[LockStatus, ...]
 
 
-@timer
 class BeatDue(Timer):
     """Send the next beat."""
 
 
-@timer
 class ElectionDue(Timer):
     """Check the election."""
 
 
-@timer
 class StepDue(Timer):
     """Send unanswered steps again, and process deadlines."""
 
 
-@timer
 class InfoDue(Timer):
     """Describe this node to the others."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Cancel, Contender, Inspect, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import nsmallest
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import (

@@ -8,13 +8,11 @@ Each message about a step carries its epoch; a leader replies only to messages o
 Each reply names its ticket, and its round or drop, and counts once per sender.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.ticket import EndedRequests, Record, Ticket, Turn, Who
-from fencelock.actors.message import Message, message
+from fencelock.actors.message import Int64, Message
 
 EPOCH_MAX = (1 << 30) - 1
 """Epochs fit 30 bits, so that an epoch and a counter of 32 bits pack into a positive fence."""
@@ -24,16 +22,16 @@ class Chosen(NamedTuple):
     """A leader: a node in one of its lives."""
 
     node: str
-    life: int
+    life: Int64
 
 
 class Seating(NamedTuple):
     """The leaders of ``epoch``. A cluster that never had leaders is in epoch 0."""
 
-    epoch: int
+    epoch: Int64
     leaders: tuple[Chosen, ...]
     """One to three, in order of rank; empty only in epoch 0."""
-    bound_ms: int
+    bound_ms: Int64
     """The longest lease at the beginning of this epoch: duration and grace together (ms)."""
 
 
@@ -41,15 +39,14 @@ class BoundStatement(NamedTuple):
     """The last statement of a leader about the leases for which it votes; see `max_lease.py`."""
 
     leader: str
-    number: int
-    bound_ms: int
+    number: Int64
+    bound_ms: Int64
 
 
 NOBODY = Seating(0, (), 0)
 
 
-@message(0x40)
-class Beat(Message):
+class Beat(Message, tag=0x40):
     """Source: LOCK_STARTED. A heartbeat with the sender's state, sent to every other member.
 
     ``echo`` is the number of the receiver's last beat that arrived, in its life ``echo_life``
@@ -57,24 +54,24 @@ class Beat(Message):
     knows that the sender had not promised more than ``promised`` when that beat arrived.
     """
 
-    life: int
-    number: int
+    life: Int64
+    number: Int64
     """Number of the beat in this life, from 1."""
-    echo_life: int
-    echo: int
-    priority: int
+    echo_life: Int64
+    echo: Int64
+    priority: Int64
     """1 to 14, the smaller the likelier to lead; `OFF` never."""
-    pid: int
-    promised: int
+    pid: Int64
+    promised: Int64
     """No lower epoch is obeyed by the sender, which promised this one, nor by its leader."""
     seating: Seating
     """The highest seating that it knows to be installed."""
-    serving: int
+    serving: Int64
     """The epoch in which it leads and serves, or 0 for none."""
-    waiting_ms: int
+    waiting_ms: Int64
     """Time for which a coordinator still waits until every lease is over (ms), or 0 if it does
     not."""
-    voter: int = 0
+    voter: Int64 = 0
     """The id under which the sender votes (`bootstrap.vote_id`), or 0 if it does not vote. Only
     beats of registered voters count in a majority."""
     electorate: Electorate = FOUNDERS
@@ -83,70 +80,62 @@ class Beat(Message):
     """The members that are connected with the sender both ways, each in its present life."""
 
 
-@message(0x41)
-class Propose(Message):
+class Propose(Message, tag=0x41):
     """Let ``leaders`` lead in ``epoch``. Also the record of the promise in a member's journal."""
 
-    epoch: int
+    epoch: Int64
     leaders: tuple[Chosen, ...]
     electorate: Electorate = FOUNDERS
     """The electorate of that epoch; a change of the members begins with it."""
 
-    TRIMMED = True
 
-
-@message(0x42)
-class Promised(Message):
+class Promised(Message, tag=0x42):
     """I heed no lower epoch, and no other leaders in this one.
 
     ``quiet_ms`` is how long I have heeded no leader of ``seating`` already, in this life (ms).
     ``voter`` is the id under which the sender votes.
     """
 
-    epoch: int
+    epoch: Int64
     seating: Seating
     """The highest installed one that I know: no set of leaders after it has ever served."""
-    quiet_ms: int
-    voter: int = 0
+    quiet_ms: Int64
+    voter: Int64 = 0
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
     statements: tuple[BoundStatement, ...] = ()
     """The last statement that I know of each leader of ``seating``."""
 
 
-@message(0x43)
-class Outbid(Message):
+class Outbid(Message, tag=0x43):
     """I have promised ``epoch``, or other leaders in it: propose a higher one."""
 
-    epoch: int
+    epoch: Int64
 
 
-@message(0x44)
-class Lead(Message):
+class Lead(Message, tag=0x44):
     """To a proposed leader: prepare, with the tables of ``former``'s leaders.
 
     With ``empty`` the coordinator has waited until all their leases are over: start with an
     empty table.
     """
 
-    epoch: int
+    epoch: Int64
     leaders: tuple[Chosen, ...]
     former: Seating
     empty: bool
-    bound_ms: int = 0
+    bound_ms: Int64 = 0
     """Leases of up to this may be voted for before the seating is installed (ms)."""
 
 
-@message(0x45)
-class Merged(Message):
+class Merged(Message, tag=0x45):
     """I am ready to lead in ``epoch``; the longest lease in my table ends in ``left_ms`` (ms)."""
 
-    epoch: int
-    left_ms: int
+    epoch: Int64
+    left_ms: Int64
 
 
-@message(0x46)
-class Install(Message):
+class Install(Message, tag=0x46):
     """The record of a seating that is known to be ready. Between nodes, beats carry it.
 
     Source: LOCK_LEADERS, which is not compared with anything there.
@@ -158,85 +147,76 @@ class Install(Message):
     statements: tuple[BoundStatement, ...] = ()
     """The last statement that is known of each leader."""
 
-    TRIMMED = True
 
-
-@message(0x49)
-class Vouch(Message):
+class Vouch(Message, tag=0x49):
     """Statement ``number`` of my leader in ``epoch``: its votes last ``bound_ms`` at most (ms)."""
 
-    epoch: int
-    number: int
-    bound_ms: int
+    epoch: Int64
+    number: Int64
+    bound_ms: Int64
 
 
-@message(0x4A)
-class Vouched(Message):
+class Vouched(Message, tag=0x4A):
     """I know, durably, the statement ``number`` of your leader in ``epoch``.
 
     ``voter`` is the id under which the sender votes.
     """
 
-    epoch: int
-    number: int
-    voter: int = 0
+    epoch: Int64
+    number: Int64
+    voter: Int64 = 0
 
 
-@message(0x4B)
-class Export(Message):
+class Export(Message, tag=0x4B):
     """To a former leader: from now on heed no epoch below ``epoch``, and send me your table."""
 
-    epoch: int
+    epoch: Int64
 
 
-@message(0x4C)
-class Table(Message):
+class Table(Message, tag=0x4C):
     """A part of the table as it was when its leader stopped. Source: LOCK_TICKETS.
 
     Parts are numbered from 0 to ``parts`` - 1.
     """
 
-    epoch: int
-    life: int
+    epoch: Int64
+    life: Int64
     """Life of the leader that had the table."""
-    part: int
-    parts: int
+    part: Int64
+    parts: Int64
     records: tuple[Record, ...]
     ended: tuple[EndedRequests, ...]
     """The last ended requests there, so that no other table brings them back."""
-    exclusive: tuple[int, ...] = ()
+    exclusive: tuple[Int64, ...] = ()
     """For each of ``ended``, the fence up to which its exclusive tickets have ended. Releases
     without shared tickets send none: all their ended fences are those of exclusive tickets."""
 
 
-@message(0xB0)
-class Entering(Message):
+class Entering(Message, tag=0xB0):
     """Source: LOCK_ENTERING and GET_MAX_TICKET. ``ticket`` is about to draw a number."""
 
-    epoch: int
+    epoch: Int64
     ticket: Ticket
 
 
-@message(0xB1)
-class MaxTicket(Message):
+class MaxTicket(Message, tag=0xB1):
     """Source: LOCK_ENTERED and MAX_TICKET. I know that the ticket enters.
 
     ``highest`` is the highest number or counter that was drawn for the lock here. ``held`` is
     the fence under which this very request holds the lock already, as far as I know, or 0.
     """
 
-    epoch: int
+    epoch: Int64
     lock: str
     who: Who
-    request: int
-    highest: int
-    held: int
-    known: int
+    request: Int64
+    highest: Int64
+    held: Int64
+    known: Int64
     """The highest round of this request that I know."""
 
 
-@message(0xB2)
-class AddTicket(Message):
+class AddTicket(Message, tag=0xB2):
     """Source: ADD_TICKET, LOCK_EXITING and ACTIVATE_LOCK, in one.
 
     ``ticket`` has its number, and enters no more. With a ``fence`` it also requests a vote: to
@@ -244,16 +224,15 @@ class AddTicket(Message):
     the request may hold the lock under ``fence`` already, through another owner.
     """
 
-    epoch: int
+    epoch: Int64
     ticket: Ticket
-    round: int
-    fence: int
+    round: Int64
+    fence: Int64
     """0 if it did not vote."""
     taken: bool
 
 
-@message(0xB3)
-class Collected(Message):
+class Collected(Message, tag=0xB3):
     """Source: TICKET_ADDED and LOCK_ACTIVATED. The ticket is in my table.
 
     ``voted`` says that the ticket holds the lock at this leader, which votes for no other until the
@@ -261,107 +240,99 @@ class Collected(Message):
     ahead of it (number 0: that one still enters).
     """
 
-    epoch: int
+    epoch: Int64
     lock: str
     who: Who
-    request: int
-    round: int
+    request: Int64
+    round: Int64
     voted: bool
     ahead: Turn | None
-    highest: int
-    known: int
+    highest: Int64
+    known: Int64
     """The highest round of this request that the sender knows: a lower one is not accepted."""
 
 
-@message(0xB4)
-class Yield(Message):
+class Yield(Message, tag=0xB4):
     """My ticket did not get enough votes in the rounds before ``round``: take your vote back."""
 
-    epoch: int
+    epoch: Int64
     lock: str
     who: Who
-    request: int
-    round: int
+    request: Int64
+    round: Int64
 
 
-@message(0xB5)
-class DropTicket(Message):
+class DropTicket(Message, tag=0xB5):
     """Source: DROP_TICKET. Forget this request, whether it waits or holds.
 
     It is named by its ``request``, or by the ``fence`` under which it holds, or by both; an unknown
     number is 0.
     """
 
-    epoch: int
+    epoch: Int64
     lock: str
     who: Who
-    request: int
-    fence: int
-    number: int
+    request: Int64
+    fence: Int64
+    number: Int64
     """Matches answers to the drops of one leader, or 0 if no answer is wanted."""
     mine: bool
     """Whether no client asked for it: only the ticket that this leader owns is meant."""
 
 
-@message(0xB6)
-class TicketDropped(Message):
+class TicketDropped(Message, tag=0xB6):
     """The request is not in my table. ``found``: it was, or I know that it was dropped before."""
 
-    epoch: int
-    number: int
+    epoch: Int64
+    number: Int64
     found: bool
-    request: int
+    request: Int64
     """Number of the request, or 0 if I never knew it: others may know it by nothing else."""
 
 
-@message(0xB7)
-class Extend(Message):
+class Extend(Message, tag=0xB7):
     """Restart the lease of ``ticket``, held under ``fence``."""
 
-    epoch: int
+    epoch: Int64
     ticket: Ticket
-    fence: int
-    number: int
+    fence: Int64
+    number: Int64
 
 
-@message(0xB8)
-class Extended(Message):
+class Extended(Message, tag=0xB8):
     """Whether the lease restarts here."""
 
-    epoch: int
-    number: int
+    epoch: Int64
+    number: Int64
     kept: bool
 
 
-@message(0xB9)
-class TicketEnded(Message):
+class TicketEnded(Message, tag=0xB9):
     """To the owner of a ticket: this request, or a later one, was dropped before."""
 
-    epoch: int
+    epoch: Int64
     lock: str
     who: Who
-    request: int
+    request: Int64
 
 
-@message(0xBA)
-class Owned(Message):
+class Owned(Message, tag=0xBA):
     """To another owner of the same request: I rank before you, leave it to me."""
 
-    epoch: int
+    epoch: Int64
     lock: str
     who: Who
-    request: int
+    request: Int64
 
 
-@message(0xE8)
-class NodeInfo(Message):
+class NodeInfo(Message, tag=0xE8):
     """A node describes itself to the other nodes, now and then."""
 
-    epoch: int
+    epoch: Int64
     """The highest epoch whose seating it knows."""
-    number: int
+    number: Int64
     """The number of the changes of the members that it knows."""
-    journal: int
+    journal: Int64
     """The id of its journal."""
     ready: bool
     """Whether it would vote as a member: others have confirmed that its journal is no old copy."""

@@ -1,12 +1,10 @@
 """Messages between a node's proxy and the leaders. Tags 0xc0-0xcf."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.message import Message, message
+from fencelock.actors.message import Int64, Message
 
 
 class Error(IntEnum):
@@ -26,23 +24,21 @@ class Error(IntEnum):
     """In this leader's table, the owner holds the lock for an earlier request."""
 
 
-@message(0xC0)
-class Lock(Message):
+class Lock(Message, tag=0xC0):
     """Source: LOCK. ``wait_ms`` is the time left to obtain the lock (ms), or None for no limit."""
 
     lock: str
     who: Who
-    request: int
-    wait_ms: int | None
-    hold_ms: int
-    grace_ms: int
+    request: Int64
+    wait_ms: Int64 | None
+    hold_ms: Int64
+    grace_ms: Int64
     label: str
     shared: bool = False
     """Whether it may hold the lock beside other shared requests."""
 
 
-@message(0xC1)
-class Locked(Message):
+class Locked(Message, tag=0xC1):
     """Source: LOCKED. No other owner is granted the lock for ``hold_ms + grace_ms`` from now.
 
     If the request is shared, other owners may still be granted shared requests.
@@ -50,48 +46,44 @@ class Locked(Message):
 
     lock: str
     who: Who
-    request: int
-    fence: int
-    hold_ms: int
-    grace_ms: int
+    request: Int64
+    fence: Int64
+    hold_ms: Int64
+    grace_ms: Int64
 
 
-@message(0xC2)
-class LockFailed(Message):
+class LockFailed(Message, tag=0xC2):
     """Source: LOCK_FAILED. The request waits no more, and holds nothing."""
 
     lock: str
     who: Who
-    request: int
+    request: Int64
     error: Error
     detail: str
 
 
-@message(0xC3)
-class Unlock(Message):
+class Unlock(Message, tag=0xC3):
     """Source: UNLOCK. Drop the request, named by number or by fence (the other is 0)."""
 
     lock: str
     who: Who
-    request: int
-    fence: int
-    number: int
+    request: Int64
+    fence: Int64
+    number: Int64
     """The proxy's number, for the reply."""
     waiting: bool
     """Drop it only if it waits: the proxy stopped waiting, but another may have granted it
     meanwhile."""
 
 
-@message(0xC4)
-class Unlocked(Message):
+class Unlocked(Message, tag=0xC4):
     """Source: UNLOCKED. Enough leaders have dropped it; ``found`` if any of them ever knew it."""
 
-    number: int
+    number: Int64
     found: bool
 
 
-@message(0xC5)
-class NotLeading(Message):
+class NotLeading(Message, tag=0xC5):
     """I do not serve. ``owner`` is the leader that has this request, or empty if none is known."""
 
     lock: str
@@ -99,84 +91,78 @@ class NotLeading(Message):
     owner: str
 
 
-@message(0xC6)
-class Unlocking(Message):
+class Unlocking(Message, tag=0xC6):
     """Source: UNLOCKING. The duration is over; after ``grace_ms`` the lock is taken away."""
 
     lock: str
     who: Who
-    request: int
-    fence: int
-    grace_ms: int
+    request: Int64
+    fence: Int64
+    grace_ms: Int64
 
 
-@message(0xC7)
-class Expired(Message):
+class Expired(Message, tag=0xC7):
     """Source: UNLOCKED with an error. The grace is also over: the next owner gets the lock."""
 
     lock: str
     who: Who
-    request: int
-    fence: int
+    request: Int64
+    fence: Int64
 
 
-@message(0xC8)
-class RenewHold(Message):
+class RenewHold(Message, tag=0xC8):
     """Let the duration of the hold under ``fence`` begin anew, with ``hold_ms``."""
 
     lock: str
     who: Who
-    fence: int
-    hold_ms: int
+    fence: Int64
+    hold_ms: Int64
     """The new duration (ms), 0 for the same as before."""
-    number: int
+    number: Int64
     missed: tuple[str, ...] = ()
     """Leaders that replied that they do not have the hold: the renewal is not left to them."""
 
 
-@message(0xC9)
-class HoldRenewed(Message):
+class HoldRenewed(Message, tag=0xC9):
     """It began anew after this was requested; or, if ``fence`` is 0, I do not have the hold.
 
     Another leader may have it: a proxy reports a loss only once no quorum can have it.
     """
 
-    number: int
-    fence: int
-    hold_ms: int
-    grace_ms: int
+    number: Int64
+    fence: Int64
+    hold_ms: Int64
+    grace_ms: Int64
     invalid: str = ""
     """Reason why the renewal is refused, although the hold exists; empty if it is not."""
 
 
-@message(0xCA)
-class Query(Message):
+class Query(Message, tag=0xCA):
     """Report the holder and the waiters of ``lock``.
 
     Sent to all leaders, and answered only by those that may grant locks now.
     """
 
     lock: str
-    number: int
-    nonce: int = 0
+    number: Int64
+    nonce: Int64 = 0
     """Of one round of asking; the answer repeats it."""
 
 
-@message(0xCB)
-class QueryResult(Message):
+class QueryResult(Message, tag=0xCB):
     """State of a lock in this leader's table; waiters in the order of their tickets."""
 
     lock: str
-    number: int
+    number: Int64
     holder: Contender | None
     waiters: tuple[Contender, ...]
-    waiting: int
+    waiting: Int64
     """Number of waiters, of which only some may be listed."""
-    epoch: int = 0
+    epoch: Int64 = 0
     """The epoch in which the leader serves."""
-    nonce: int = 0
+    nonce: Int64 = 0
     """The nonce of the `Query`."""
-    lapsed_ms: int | None = None
+    lapsed_ms: Int64 | None = None
     """Time since a vote for a holder of this lock last lapsed here (ms), or None if none ever
     did."""
     holders: tuple[Contender, ...] = ()
@@ -184,9 +170,8 @@ class QueryResult(Message):
     holders. ``holder`` is the first of them."""
 
 
-@message(0xCC)
-class UnlockAll(Message):
+class UnlockAll(Message, tag=0xCC):
     """Drop every request of ``session``: its client is gone. Answered by `Unlocked`."""
 
     session: str
-    number: int
+    number: Int64

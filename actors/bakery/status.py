@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Unpack
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.bakery.bounds import WAITING_MS_MAX

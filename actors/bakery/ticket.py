@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.api.name import KIND_CHARS_MAX, LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, Int64
 
 COUNTER_BITS = 32
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
@@ -40,10 +40,10 @@ class Who(NamedTuple):
 class Turn(NamedTuple):
     """The place of a ticket: tickets are served in the order of their turns."""
 
-    number: int
+    number: Int64
     leader: str
     """The leader that drew it."""
-    serial: int
+    serial: Int64
     """Number of the ticket among those of that leader in one life, from 1; negative for a shared
     ticket. Releases without shared tickets refuse a negative number as malformed, so they neither
     vote for a shared ticket nor take it for an exclusive one."""
@@ -57,14 +57,14 @@ class Ticket(NamedTuple):
 
     lock: str
     who: Who
-    request: int
+    request: Int64
     """The owner's number of its `Acquire`; a later request has a higher one."""
     turn: Turn
     proxy: Address
     """Address of its client's proxy."""
-    hold_ms: int
+    hold_ms: Int64
     """Duration of a hold (ms)."""
-    grace_ms: int
+    grace_ms: Int64
     """Further time until the lock is taken away (ms)."""
     label: str
 
@@ -85,9 +85,9 @@ class Record(NamedTuple):
     ticket: Ticket
     owner: str
     """The leader that takes its steps."""
-    fence: int
+    fence: Int64
     """The fence under which it is or may be held; 0 if there is none."""
-    left_ms: int
+    left_ms: Int64
     """Time left of its lease (ms)."""
 
 
@@ -96,11 +96,11 @@ class EndedRequests(NamedTuple):
 
     lock: str
     who: Who
-    request: int
+    request: Int64
     """The last request that its client dropped."""
-    fence: int
+    fence: Int64
     """The fence of the last hold that its client dropped."""
-    highest: int
+    highest: Int64
     """The highest fence under which a hold of this owner ended, dropped or not."""
 
 

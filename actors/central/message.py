@@ -7,14 +7,12 @@ Source: the CSE 452 design page "Distributed mutual exclusion": `Request`, `Gran
 has one lock; here every message names its lock.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from fencelock.actors.address import is_address
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
-from fencelock.actors.message import Address, Local, Message, Timer, local, message, node_of, timer
+from fencelock.actors.message import Address, Int64, Local, Message, Timer, node_of
 from fencelock.actors.proxy.message import ReleaseOutcome
 
 NUMBER_MAX = (1 << 63) - 1
@@ -34,8 +32,7 @@ class Mode(IntEnum):
     """Released the lock, and the server knows."""
 
 
-@message(0x50)
-class Request(Message):
+class Request(Message, tag=0x50):
     """Request ``lock``. Answered by `Grant`, by `ServerFull`, or not at all: then repeat it.
 
     ``session`` and ``owner`` describe the requester, for later queries to the server.
@@ -47,8 +44,7 @@ class Request(Message):
     owner: str
 
 
-@message(0x51)
-class Grant(Message):
+class Grant(Message, tag=0x51):
     """``client`` holds ``lock`` under ``number``. Sent to the broker of the client's node.
 
     It is the page's ``Grant(num_granted)`` to a client that requests while it holds. Here it also
@@ -57,92 +53,81 @@ class Grant(Message):
 
     lock: str
     client: Address
-    number: int
+    number: Int64
 
 
-@message(0x52)
-class Release(Message):
+class Release(Message, tag=0x52):
     """``client`` no longer holds ``lock`` under the number ``sequence``. Repeated until acked."""
 
     lock: str
     client: Address
-    sequence: int
+    sequence: Int64
 
 
-@message(0x53)
-class ReleaseAck(Message):
+class ReleaseAck(Message, tag=0x53):
     """The `Release` of ``sequence`` arrived: the server holds nothing under that number.
 
     The page sends ``num_granted`` instead, which loses a lock; see `LockServer`.
     """
 
     lock: str
-    sequence: int
+    sequence: Int64
 
 
-@message(0x54)
-class ServerFull(Message):
+class ServerFull(Message, tag=0x54):
     """The server has no room for one more held lock: nothing was granted."""
 
     lock: str
-    locks_max: int
+    locks_max: Int64
 
 
-@message(0x55)
-class Peek(Message):
+class Peek(Message, tag=0x55):
     """Query for the holder of ``lock``. Answered by `Peeked` with the same ``query``."""
 
     lock: str
-    query: int
+    query: Int64
 
 
-@message(0x56)
-class Peeked(Message):
+class Peeked(Message, tag=0x56):
     """The holder of ``lock`` as the server knows it, or None if it is free."""
 
     lock: str
-    query: int
+    query: Int64
     holder: Contender | None
 
 
-@message(0x57)
-class Probe(Message):
+class Probe(Message, tag=0x57):
     """Ask whether the server is alive. Answered by `Probed`."""
 
 
-@message(0x58)
-class Probed(Message):
+class Probed(Message, tag=0x58):
     """The server is alive."""
 
 
-@message(0x5A)
-class Held(Message):
+class Held(Message, tag=0x5A):
     """A record of the server's journal: ``lock`` was granted to ``client`` under ``number``."""
 
     lock: str
     client: Address
-    number: int
+    number: Int64
     session: str
     owner: str
 
 
-@message(0x5B)
-class Freed(Message):
+class Freed(Message, tag=0x5B):
     """A record of the server's journal: the ownership ``number`` of ``lock`` ended."""
 
     lock: str
-    number: int
+    number: Int64
 
 
-@message(0x5C)
-class Numbered(Message):
+class Numbered(Message, tag=0x5C):
     """A record of the server's journal: numbers up to this one were granted."""
 
-    number: int
+    number: Int64
 
 
-@message(0xD2)
-class Free(Message):
+class Free(Message, tag=0xD2):
     """End the hold of ``lock`` under ``number``. Answered by `FreeReply`.
 
     The hold belongs to ``session``, which needs no lock client for this: its node may have
@@ -150,38 +135,34 @@ class Free(Message):
     """
 
     lock: str
-    number: int
+    number: Int64
     session: str
     operator: str = ""
 
 
-@message(0xD3)
-class FreeReply(Message):
+class FreeReply(Message, tag=0xD3):
     """The outcome of a `Free`, the same for each repetition; ``holder`` held the lock."""
 
     lock: str
-    number: int
+    number: Int64
     session: str
     outcome: ReleaseOutcome
     holder: Contender | None
 
 
-@message(0xD4)
-class EndSession(Message):
+class EndSession(Message, tag=0xD4):
     """``session`` is over: end all its holds, and ignore its late requests."""
 
     session: str
 
 
-@message(0xD5)
-class SessionEnded(Message):
+class SessionEnded(Message, tag=0xD5):
     """``session`` holds nothing and is granted nothing any more. Also a journal record."""
 
     session: str
 
 
-@message(0xD6)
-class Revoke(Message):
+class Revoke(Message, tag=0xD6):
     """To a broker: ``client`` no longer holds ``lock`` under ``number``, without its release.
 
     Answered by `Revoked`. Also a journal record of a missing answer.
@@ -189,21 +170,19 @@ class Revoke(Message):
 
     lock: str
     client: Address
-    number: int
+    number: Int64
     operator: str = ""
     """The operator who took the lock by force; empty if its session has ended."""
 
 
-@message(0xD7)
-class Revoked(Message):
+class Revoked(Message, tag=0xD7):
     """The node of ``client`` has received that `Revoke`. Also a journal record."""
 
     lock: str
     client: Address
-    number: int
+    number: Int64
 
 
-@local
 class Settled(Local):
     """From a lock client to its broker: the server has confirmed the release of ``number``."""
 
@@ -212,14 +191,12 @@ class Settled(Local):
     session: str
 
 
-@local
 class Idle(Local):
     """From a lock client to its broker: after ``wants`` wants I am not needed any more."""
 
     wants: int
 
 
-@local
 class LocalView(Local):
     """From the broker to the watch: add the server's knowledge to this, and reply."""
 
@@ -229,19 +206,16 @@ class LocalView(Local):
     waiters: tuple[Contender, ...]
 
 
-@timer
 class ClientRetransmit(Timer):
     """Repeat the request or the release, or do nothing, as the client's mode requires."""
 
 
-@timer
 class PeekRetry(Timer):
     """Query the server again for ``query``, or answer without it."""
 
     query: int
 
 
-@timer
 class ProbeServer(Timer):
     """Ask whether the server is alive."""
 

@@ -1,124 +1,111 @@
 """Messages between the processes of `lamport`, and of the channel under them. Tags 0x30 to 0x3f."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fencelock.actors.clock import Stamped
-from fencelock.actors.message import Local, Message, Timer, local, message, timer
+from fencelock.actors.message import Int64, Local, Message, Timer
 
 
-@message(0x30)
-class Request(Stamped):
+class Request(Stamped, tag=0x30):
     """Request ``lock``. Requests are served in the order of ``(stamp, node)``."""
 
     lock: str
-    stamp: int = 0
+    stamp: Int64 = 0
 
 
-@message(0x31)
-class Acknowledge(Stamped):
+class Acknowledge(Stamped, tag=0x31):
     """I have your request for ``lock``, and all my later messages have later stamps.
 
     ``lock`` is empty in the answer to a `Probe`.
     """
 
     lock: str
-    stamp: int = 0
+    stamp: Int64 = 0
 
 
-@message(0x32)
-class Release(Stamped):
+class Release(Stamped, tag=0x32):
     """Remove my request for ``lock`` that was stamped ``request``."""
 
     lock: str
-    request: int
-    stamp: int = 0
+    request: Int64
+    stamp: Int64 = 0
 
 
-@message(0x33)
-class Greet(Stamped):
+class Greet(Stamped, tag=0x33):
     """The sender has started and may not request yet: reply with your time and your requests.
 
     ``boot`` is the sender's life and ``round`` numbers its attempts, so that a `Welcome`
     for an earlier life, or sent too early, is not taken for the answer.
     """
 
-    boot: int
-    round: int
-    stamp: int = 0
+    boot: Int64
+    round: Int64
+    stamp: Int64 = 0
 
 
 class KnownRequest(NamedTuple):
     """A request that is not released yet."""
 
     lock: str
-    stamp: int
+    stamp: Int64
 
 
-@message(0x34)
-class Welcome(Stamped):
+class Welcome(Stamped, tag=0x34):
     """The answer to the `Greet` of ``boot`` and ``round``; ``complete`` in its last part."""
 
-    boot: int
-    round: int
+    boot: Int64
+    round: Int64
     requests: tuple[KnownRequest, ...]
     complete: bool
-    stamp: int = 0
+    stamp: Int64 = 0
 
 
-@message(0x35)
-class Probe(Stamped):
+class Probe(Stamped, tag=0x35):
     """Ask a silent process that is ahead, or every process before a read replies "no holder"."""
 
-    stamp: int = 0
+    stamp: Int64 = 0
 
 
 Content = Request | Acknowledge | Release | Greet | Welcome | Probe
 """Messages between processes."""
 
 
-@message(0x38)
-class Parcel(Message):
+class Parcel(Message, tag=0x38):
     """The ``number``-th content since these two lives met, from life ``boot`` to ``your_boot``.
 
     All contents in the other direction with numbers below ``confirmed`` have arrived.
     """
 
-    boot: int
-    your_boot: int
-    number: int
-    confirmed: int
+    boot: Int64
+    your_boot: Int64
+    number: Int64
+    confirmed: Int64
     content: Content
 
 
-@message(0x39)
-class Confirm(Message):
+class Confirm(Message, tag=0x39):
     """Everything numbered below ``confirmed`` has arrived."""
 
-    boot: int
-    your_boot: int
-    confirmed: int
+    boot: Int64
+    your_boot: Int64
+    confirmed: Int64
 
 
-@message(0x3A)
-class Hello(Message):
+class Hello(Message, tag=0x3A):
     """Ask the receiver for its life. ``boot`` is the sender's, ``nonce`` numbers the request."""
 
-    boot: int
-    nonce: int
+    boot: Int64
+    nonce: Int64
 
 
-@message(0x3B)
-class Introduce(Message):
+class Introduce(Message, tag=0x3B):
     """The life ``boot`` answers the request ``nonce`` of the life ``your_boot``."""
 
-    boot: int
-    your_boot: int
-    nonce: int
+    boot: Int64
+    your_boot: Int64
+    nonce: Int64
 
 
-@local
 class Neighbors(Local):
     """From the node to process and channel: the nodes. Nothing is sent before it.
 
@@ -129,7 +116,6 @@ class Neighbors(Local):
     nodes: tuple[str, ...]
 
 
-@local
 class Delivered(Local):
     """From the channel: ``message`` of the process on ``origin``, once and in order."""
 
@@ -137,7 +123,6 @@ class Delivered(Local):
     message: Content
 
 
-@local
 class PeerJoined(Local):
     """From the channel: ``node`` is in its life ``boot`` now; its later messages are from it."""
 
@@ -145,7 +130,6 @@ class PeerJoined(Local):
     boot: int
 
 
-@local
 class Congested(Local):
     """From the channel: too much waits for ``node`` to confirm it; or no longer."""
 
@@ -153,34 +137,29 @@ class Congested(Local):
     congested: bool
 
 
-@timer
 class ResendDue(Timer):
     """If ``node`` has confirmed nothing since the last time, send the messages again."""
 
     node: str
 
 
-@timer
 class ConfirmDue(Timer):
     """Send a confirmation to ``node`` if no message has carried it."""
 
     node: str
 
 
-@timer
 class AskDue(Timer):
     """If ``node`` has not answered, ask for its life again."""
 
     node: str
 
 
-@timer
 class ProofDue(Timer):
     """Give up the proof for the look numbered ``query``."""
 
     query: int
 
 
-@timer
 class ProbeDue(Timer):
     """Probe silent processes whose requests are ahead of ours."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import nsmallest
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped

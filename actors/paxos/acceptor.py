@@ -13,7 +13,7 @@ from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     GROWTH_MAX,
     LEASE_MS,
@@ -77,9 +77,6 @@ SeatEvent = ViewChanged | StartVoting | StopVoting
 
 OwnEvent = Applied | Trimmed | SeatEvent | DiskSynced | LeaseLapsed
 """Events of the acceptor's own node."""
-
-
-_accepted = maker(Accepted)
 
 
 STREAM_BYTES = 32 << 20
@@ -346,7 +343,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         answer: Effects = ()
         # Where it is decided, votes are no longer counted.
         if accept.committed <= slot and slot in self.seat:
-            accepted = _accepted(ballot=ballot, slot=slot, voter=self.voter)
+            accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             answer = (Send(commander, accepted),)
         before = self.votes.by_slot.get(slot)
         if before is not None and before.ballot == ballot:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import (
@@ -38,7 +39,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError, UnsupportedError
-from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
+from fencelock.actors.message import Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
     Consulted,
@@ -87,11 +88,6 @@ EXPIRED_LINES_MAX = 10
 
 
 _LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended, Evicted})
-
-_NAMES_NODES: dict[type[Outcome], Callable[..., Any]] = {
-    kind: copier(kind, "node", "master", "view", "members") for kind in (Alive, Opened)
-}
-"""Makers of the replies that name the answering node, the leading one, and the members."""
 
 
 class PaxosBackend(MembersBackend):
@@ -355,11 +351,10 @@ class PaxosBackend(MembersBackend):
             return replace(reply, detail=without_secret(reply.detail))
         if isinstance(reply, Evicted):
             return replace(reply, holder=shown_holder(reply.holder))
-        copy = _NAMES_NODES.get(type(reply))
-        if copy is None:
-            return reply
-        finished: Outcome = copy(reply, self.node, self.master, self.known.view, self.known.members)
-        return finished
+        if isinstance(reply, Alive | Opened):
+            view, members = self.known.view, self.known.members
+            return replace(reply, node=self.node, master=self.master, view=view, members=members)
+        return reply
 
     def _notice(self, notice: RoleNotice) -> Send:
         return Send(address_of(self.node, "node"), notice)

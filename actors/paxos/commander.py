@@ -19,7 +19,7 @@ from typing import Unpack
 from msgspec import Struct
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
@@ -45,12 +45,6 @@ pause they are sent in `LATE_MS`. Each interval costs those members a turn and a
 
 EXPLORE = 32
 """At each multiple of this slot all members are asked, to find out which are quickest now."""
-
-
-_accept = maker(Accept)
-
-
-_decided = maker(Decided)
 
 
 CommanderEvent = Accepted | Preempted | Order | SpreadNews | SendHeartbeat | CommanderResend
@@ -163,7 +157,7 @@ class Commander(MemberRole[CommanderEvent]):
             if view is not self.quorum_choice.view:
                 self.quorum_choice.turn_to(view)
             self.proposals[slot] = Proposal(batch, view, {})
-            accept = _accept(ballot=self.ballot, slot=slot, batch=batch, committed=self.committed)
+            accept = Accept(ballot=self.ballot, slot=slot, batch=batch, committed=self.committed)
             for acceptor in self.quorum_choice.choose(accept):
                 effects.append(Send(acceptor, accept))
             self.next = slot + 1
@@ -191,7 +185,7 @@ class Commander(MemberRole[CommanderEvent]):
         self.committed = min(self.proposals, default=self.next)
         if votes.keys() != self.quorum_choice.preferred and view is self.quorum_choice.view:
             self.quorum_choice.prefer(votes)
-        decided = _decided(slot=accepted.slot, batch=proposal.batch)
+        decided = Decided(slot=accepted.slot, batch=proposal.batch)
         effects: list[Effect] = [Send(self.replica, decided)]
         if self.backlog:
             effects += self._propose()
@@ -229,7 +223,7 @@ class Commander(MemberRole[CommanderEvent]):
         asked: list[tuple[Address, Accept]] = []
         for accept, others in self.quorum_choice.take():
             committed = min(self.committed, accept.slot + 1)
-            news = _accept(
+            news = Accept(
                 ballot=self.ballot, slot=accept.slot, batch=accept.batch, committed=committed
             )
             for one in others:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake

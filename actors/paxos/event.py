@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fencelock.actors.effect import Fault
-from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
+from fencelock.actors.message import Address, Instant, Local, Message, Timer
 from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose, SnapshotChunk
 from fencelock.actors.timing import TIMING, Timing
 
-_propose = maker(Propose)
 
-
-@local
 class ProposalBatch(Local):
     """Put ``commands`` into the log, in this order: all that ``client`` proposed in one turn.
 
@@ -40,10 +37,9 @@ def each_of(
 ) -> Iterator[Propose]:
     """Return the proposal of each of ``commands``, which ``client`` knows by ``numbers``."""
     for number, command in zip(numbers, commands, strict=True):
-        yield _propose(client=client, number=number, command=command)
+        yield Propose(client=client, number=number, command=command)
 
 
-@local
 class Gather(Local):
     """A role to itself, queued behind all that has arrived: process that together.
 
@@ -51,7 +47,6 @@ class Gather(Local):
     """
 
 
-@local
 class SlotOutcomes(Local):
     """Replica to its listener, on every node: ``slot`` was applied, with these outcomes."""
 
@@ -60,7 +55,6 @@ class SlotOutcomes(Local):
     outcomes: tuple[Message, ...]
 
 
-@local
 class Skipped(Local):
     """Replica to its listener: a snapshot of all slots before ``slot`` replaced the state.
 
@@ -71,7 +65,6 @@ class Skipped(Local):
     slot: int
 
 
-@local
 class LeaderChanged(Local):
     """The node that leads is now ``master``, empty if none is known.
 
@@ -81,7 +74,6 @@ class LeaderChanged(Local):
     master: str
 
 
-@local
 class Consult(Local):
     """A role of this node to its replica: read the machine. Answered by `Consulted`.
 
@@ -98,7 +90,6 @@ class Consult(Local):
     object changes, after `WATCH_MS`, or when the state may be older than `WATCH_AGE_MS`."""
 
 
-@local
 class Consulted(Local):
     """The answer to the `Consult` of that number: the state after all slots before ``slot``.
 
@@ -115,21 +106,18 @@ class Consulted(Local):
     """The time since this node applied the last slot (ms): durations in ``answer`` end there."""
 
 
-@local
 class Unreadable(Local):
     """The answer to a query that a bug of ours kept the replica from answering."""
 
     fault: Fault
 
 
-@local
 class Isolated(Local):
     """Failure detector to the listener: whether no majority has answered this leader recently."""
 
     isolated: bool
 
 
-@local
 class TimesUnfit(Local):
     """Failure detector to the listener: this node's times do not fit the leader or the network.
 
@@ -139,7 +127,6 @@ class TimesUnfit(Local):
     why: str
 
 
-@local
 class Divergence(Local):
     """Replica to its listener: members' states differ. ``why`` is empty once they agree again."""
 
@@ -148,7 +135,6 @@ class Divergence(Local):
     """Whether this node stopped because of it."""
 
 
-@local
 class Resign(Local):
     """To the leader: hand over if you lead. Answered by `Resigned`, soon."""
 
@@ -156,33 +142,28 @@ class Resign(Local):
     """The node that is to lead next; empty for the one that has applied the most."""
 
 
-@local
 class Resigned(Local):
     """This node does not lead, or found no successor; ``master`` is the new leader, if known."""
 
     master: str
 
 
-@local
 class Suspect(Local):
     """Failure detector to leader: the master is silent. Try to lead, ``above`` known ballots."""
 
     above: Ballot = NO_BALLOT
 
 
-@local
 class Withdraw(Local):
     """Failure detector to leader: the master is alive, or no majority answers. Do not lead."""
 
 
-@local
 class Candidate(Local):
     """Leader to failure detector: I try to lead under ``ballot``."""
 
     ballot: Ballot
 
 
-@local
 class LeadershipClaimed(Local):
     """Leader to failure detector: I lead. Let ``commander`` send heartbeats."""
 
@@ -190,7 +171,6 @@ class LeadershipClaimed(Local):
     commander: Address
 
 
-@local
 class SteppedDown(Local):
     """Leader to failure detector and replica: I stepped down, and stay so for ``pause_ms``."""
 
@@ -199,7 +179,6 @@ class SteppedDown(Local):
     pause_ms: int
 
 
-@local
 class BallotSeen(Local):
     """Acceptor to failure detector: ``ballot`` was promised, or its leader sent a heartbeat."""
 
@@ -210,7 +189,6 @@ class BallotSeen(Local):
     """The times of a leader that sent a heartbeat."""
 
 
-@local
 class SendHeartbeat(Local):
     """Failure detector to commander: send heartbeat ``number``; the rest is as in `Heartbeat`."""
 
@@ -222,7 +200,6 @@ class SendHeartbeat(Local):
     timing: Timing = TIMING
 
 
-@local
 class LeaseHeld(Local):
     """Failure detector to replica: the lease of ``ballot`` holds until ``until`` (own clock).
 
@@ -234,12 +211,10 @@ class LeaseHeld(Local):
     confirmed: Instant
 
 
-@local
 class ConfirmLease(Local):
     """Replica to failure detector: send a heartbeat now, without waiting for the next."""
 
 
-@local
 class Fresh(Local):
     """Acceptor to replica: everything known anywhere to be decided at ``since`` precedes ``slot``.
 
@@ -250,7 +225,6 @@ class Fresh(Local):
     slot: int
 
 
-@local
 class Adopted(Local):
     """Scout to leader (PMMC adopted): a majority promised ``ballot``.
 
@@ -264,7 +238,6 @@ class Adopted(Local):
     batches: tuple[Batch, ...]
 
 
-@local
 class Leadership(Local):
     """Leader to replica: give commands slots from ``first``, at times not before ``time_ms``."""
 
@@ -274,7 +247,6 @@ class Leadership(Local):
     time_ms: int
 
 
-@local
 class Order(Local):
     """Replica to commander: let ``batch`` be decided for ``slot``."""
 
@@ -282,7 +254,6 @@ class Order(Local):
     batch: Batch
 
 
-@local
 class Decided(Local):
     """Commander to replica: ``slot`` is decided."""
 
@@ -290,7 +261,6 @@ class Decided(Local):
     batch: Batch
 
 
-@local
 class Learned(Local):
     """Acceptor or catch-up to replica: these slots are decided, and all before ``committed``."""
 
@@ -298,26 +268,22 @@ class Learned(Local):
     committed: int
 
 
-@local
 class Applied(Local):
     """Replica to acceptor, and to the leader at its request: all before ``slot`` is applied."""
 
     slot: int
 
 
-@local
 class ReportApplied(Local):
     """Leader to replica: send me `Applied` now and after each slot, until I lead or step down."""
 
 
-@local
 class MinApplied(Local):
     """Acceptor to replica: every member has applied everything before ``slot``."""
 
     slot: int
 
 
-@local
 class Lacking(Local):
     """To catch-up: get the slots from ``first`` up to ``target``.
 
@@ -331,7 +297,6 @@ class Lacking(Local):
     master: str = ""
 
 
-@local
 class FetchSlots(Local):
     """Catch-up to replica: send ``receiver`` decided slots from ``first``, or make a snapshot.
 
@@ -344,7 +309,6 @@ class FetchSlots(Local):
     slot: int
 
 
-@local
 class SnapshotTaken(Local):
     """Replica to catch-up: the state after all slots before ``slot``, for ``receivers``."""
 
@@ -354,14 +318,12 @@ class SnapshotTaken(Local):
     parts: tuple[Part, ...]
 
 
-@local
 class ResendChunk(Local):
     """Replica to catch-up: send the last snapshot to ``receiver``."""
 
     receiver: Address
 
 
-@local
 class Export(Local):
     """Proxy to catch-up: return part ``chunk`` of the snapshot of ``slot``, 0 for a new one.
 
@@ -373,7 +335,6 @@ class Export(Local):
     chunk: int
 
 
-@local
 class Exported(Local):
     """Catch-up to the proxy: a part of a snapshot; with count 0 it is being made.
 
@@ -385,26 +346,22 @@ class Exported(Local):
     why: str = ""
 
 
-@local
 class TakeSnapshot(Local):
     """Catch-up to replica: make a snapshot. Answered by `SnapshotBegun`, then `SnapshotTaken`."""
 
 
-@local
 class SnapshotBegun(Local):
     """Replica to catch-up: the snapshot of ``slot`` is being made (0: nothing is applied yet)."""
 
     slot: int
 
 
-@local
 class Trimmed(Local):
     """Replica to acceptor and catch-up: the replica's stream covers all slots before ``slot``."""
 
     slot: int
 
 
-@local
 class LogFull(Local):
     """Acceptor to replica: my stream is long, and it can be cut if you make a snapshot.
 
@@ -414,7 +371,6 @@ class LogFull(Local):
     written: int
 
 
-@local
 class Restore(Local):
     """Catch-up to replica: take this state in place of yours."""
 
@@ -423,7 +379,6 @@ class Restore(Local):
     chunks: tuple[bytes, ...]
 
 
-@local
 class Nominate(Local):
     """Leader to failure detector: which node could lead in my place? Answered by `Nominated`."""
 
@@ -431,69 +386,58 @@ class Nominate(Local):
     """The only node that may be named; empty for any."""
 
 
-@local
 class Nominated(Local):
     """Failure detector to leader: ``node`` answers and has applied most; empty if none answers."""
 
     node: str
 
 
-@local
 class Drain(Local):
     """Leader to replica: give no more slots and do not rely on the lease. Answered by `Drained`."""
 
     ballot: Ballot
 
 
-@local
 class Drained(Local):
     """Replica to leader: all slots of ``ballot`` are applied here, and no more are given."""
 
     ballot: Ballot
 
 
-@local
 class Succeed(Local):
     """Failure detector to leader: the master of ``ballot`` asks you to stand for election."""
 
     ballot: Ballot
 
 
-@timer
 class ScoutResend(Timer):
     """Ask again the acceptors that have not answered."""
 
 
-@timer
 class CommanderResend(Timer):
     """Ask again for votes that have not come."""
 
 
-@timer
 class SpreadNews(Timer):
     """Report decisions to followers, and send the proposals that some have not received."""
 
 
-@timer
 class HeartbeatDue(Timer):
     """Send a heartbeat of ``ballot``."""
 
     ballot: Ballot
 
 
-@timer
 class LeaseLapsed(Timer):
     """Record the length of leases: longer ones, which an earlier life gave, are over."""
 
 
-@timer
 class MasterCheck(Timer):
     """Check whether the master has been silent for too long."""
 
     deadline: Instant
 
 
-@timer
 class LogTimeDue(Timer):
     """Let log time pass to ``due_ms``, when the machine may have work, while ``ballot`` leads."""
 
@@ -501,67 +445,56 @@ class LogTimeDue(Timer):
     due_ms: int
 
 
-@timer
 class BatchDelay(Timer):
     """Stop delaying patient commands for others to share their slot with."""
 
 
-@timer
 class GapCheck(Timer):
     """Check whether ``slot`` is still missing."""
 
     slot: int
 
 
-@timer
 class FetchRetry(Timer):
     """Check whether fetch ``attempt`` was answered."""
 
     attempt: int
 
 
-@timer
 class WriteChunk(Timer):
     """Make the next part of the snapshot."""
 
 
-@timer
 class ExpireSnapshot(Timer):
     """Drop the last snapshot, unless a part of it was requested since ``use``."""
 
     use: int
 
 
-@timer
 class ReadAgain(Timer):
     """Ask again for what reads wait for, and drop reads that waited too long."""
 
 
-@timer
 class AgeCheck(Timer):
     """Reply to local reads that have waited long enough, from the present state."""
 
 
-@timer
 class WatchCheck(Timer):
     """Reply to reads that have waited long enough for a change, or to all if the state is old."""
 
 
-@timer
 class HandOverLate(Timer):
     """Stop the hand-over of ``ballot`` from waiting for slots under way."""
 
     ballot: Ballot
 
 
-@timer
 class ResignedLate(Timer):
     """Answer the roles that asked ``ballot``'s leader to resign: the next is not known in time."""
 
     ballot: Ballot
 
 
-@timer
 class Compare(Timer):
     """Ask again for the digests of ``slot`` that are missing."""
 
@@ -569,6 +502,5 @@ class Compare(Timer):
     attempt: int
 
 
-@timer
 class Isolate(Timer):
     """The leader of this node has stepped down: end all its roles of the log."""

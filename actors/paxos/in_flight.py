@@ -10,7 +10,7 @@ from operator import attrgetter
 from fencelock.actors.api.message import Cancel, KeepAlive
 from fencelock.actors.api.request import Command, Key
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.paxos.event import ProposalBatch
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
@@ -32,8 +32,6 @@ BYTES_MAX = 64 << 20
 
 CLIENT_BYTES_MAX = 16 << 20
 """The same limit for one client or, with keys, for all clients with one key (bytes, 16 MiB)."""
-
-_propose = maker(Propose)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +59,6 @@ class InFlightRequest:
     client: RemoteClient | None = None
 
 
-_in_flight_request = maker(InFlightRequest)
 _NUMBER: Callable[[InFlightRequest], int] = attrgetter("number")
 _COMMAND: Callable[[InFlightRequest], bytes] = attrgetter("command")
 
@@ -122,7 +119,7 @@ class InFlightRequests:
         """Add a command; its ``key`` must be free. The caller then proposes it."""
         assert key not in self.by_key
         self.number = number = self.number + 1
-        pending = _in_flight_request(
+        pending = InFlightRequest(
             key=key,
             request=request,
             number=number,
@@ -160,7 +157,7 @@ class InFlightRequests:
 
     def propose(self, pending: InFlightRequest) -> Send:
         """Return the proposal of the request to this node's replica, which forwards it."""
-        propose = _propose(client=self.proxy, number=pending.number, command=pending.command)
+        propose = Propose(client=self.proxy, number=pending.number, command=pending.command)
         return Send(self.replica, propose)
 
     def batch(self) -> Effects:

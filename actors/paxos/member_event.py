@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.membership import Membership
-from fencelock.actors.message import Address, Local, Timer, local, timer
+from fencelock.actors.message import Address, Local, Timer
 from fencelock.actors.paxos.message import Locate
 
 
-@local
 class ViewChanged(Local):
     """Replica to the other roles of the log: `LogConfig` has other views than before."""
 
 
-@local
 class ProposeChange(Local):
     """To the replica: let ``membership`` be the next one, if that is possible now."""
 
@@ -23,21 +21,18 @@ class ProposeChange(Local):
     """The first slot that a new member has not applied; it may lack `JOIN_SLOTS`."""
 
 
-@local
 class Behind(Local):
     """Acceptor to failure detector: ``node`` knows a view that is not known here."""
 
     node: str
 
 
-@local
 class Fetched(Local):
     """Catch-up to failure detector: about ``bytes_left`` are missing; 0 once nothing is."""
 
     bytes_left: int
 
 
-@local
 class ReportState(Local):
     """Failure detector to replica: answer the `Locate` ``number`` of ``asker`` by `Located`."""
 
@@ -45,7 +40,6 @@ class ReportState(Local):
     number: int
 
 
-@local
 class DescribeNodes(Local):
     """To the failure detector: describe the other nodes. Answered by `NodesDescribed`."""
 
@@ -68,7 +62,6 @@ class NodeFacts(NamedTuple):
     """The version of its software, empty if it is not known."""
 
 
-@local
 class NodesDescribed(Local):
     """The leader, empty if none is known, and the other nodes that have reported to this one."""
 
@@ -76,12 +69,10 @@ class NodesDescribed(Local):
     nodes: tuple[NodeFacts, ...]
 
 
-@timer
 class TargetDue(Timer):
     """Check whether the group has its target size, and whether its members answer."""
 
 
-@timer
 class LocateDue(Timer):
     """Ask other nodes which slots are decided; ``number`` is the timer's number."""
 

@@ -5,14 +5,13 @@ only the `Machine` behind the replica reads. So sizes are exact, and a batch for
 and a journal is copied as it is, without being encoded three times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from fencelock.actors.message import Address, Message, message
+from fencelock.actors.message import Address, Int64, Message
 from fencelock.actors.timing import TIMING, Timing
 
 COMMAND_BYTES_MAX = 68 << 10
@@ -65,7 +64,7 @@ COUNTER_NAME_BYTES_MAX = 32
 class Ballot(NamedTuple):
     """Ordered by round, then by leader, so that two leaders never share one."""
 
-    round: int
+    round: Int64
     leader: Address
 
 
@@ -73,27 +72,26 @@ NO_BALLOT = Ballot(0, Address(""))
 """A ballot below every real one."""
 
 
-class Sized(Message):
-    """A message whose ``size`` is computed once, at its first use.
+class Batch(Message, tag=0x2F, forbid_unknown_fields=True, dict=True):
+    """The value of one slot: log time, and commands in order.
 
-    Like `Message.encoded` it is not a field. A role reads it several times for each slot, so it is
-    an attribute and not a method.
+    Without commands and with time 0 it is the no-op that fills a hole. Without commands and
+    with a later time it is a tick, which lets deadlines expire. It is part of records, so it never
+    has unknown fields.
     """
 
-    __slots__ = ("size",)
-    size: int
-    """The size of its commands (bytes), with a little overhead for each."""
+    time_ms: Int64
     commands: tuple[bytes, ...]
+    origin: Ballot = NO_BALLOT
+    """The ballot under which it was proposed first. Later leaders propose it again unchanged."""
 
-    def __getattr__(self, name: str) -> int:
-        """Compute the size; called only while an attribute is unset."""
-        if name != "size":
-            raise AttributeError(name)
-        self.size = size = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
-        return size
+    @cached_property
+    def size(self) -> int:
+        """The size of its commands (bytes), with a little overhead for each."""
+        return sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
 
 
-def page_of(batches: Iterable[Sized]) -> int:
+def page_of(batches: Iterable[Batch]) -> int:
     """Return the number of leading ``batches`` that one message may have."""
     count = size = 0
     for batch in islice(batches, PAGE):
@@ -104,28 +102,13 @@ def page_of(batches: Iterable[Sized]) -> int:
     return count
 
 
-@message(0x2F)
-class Batch(Sized):
-    """The value of one slot: log time, and commands in order.
-
-    Without commands and with time 0 it is the no-op that fills a hole. Without commands and
-    with a later time it is a tick, which lets deadlines expire.
-    """
-
-    time_ms: int
-    commands: tuple[bytes, ...]
-    origin: Ballot = NO_BALLOT
-    """The ballot under which it was proposed first. Later leaders propose it again unchanged."""
-
-
 def fits(batch: Batch) -> bool:
-    """Return whether ``batch`` is within the limits of a slot; its size is known from then on."""
-    sizes = list(map(len, batch.commands))
-    total = sum(sizes)
-    batch.size = total + 64 * (1 + len(sizes))
+    """Return whether ``batch`` is within the limits of a slot."""
+    commands = len(batch.commands)
+    total = batch.size - 64 * (1 + commands)
     return (
-        len(sizes) <= BATCH_COMMANDS_MAX
-        and (total <= BATCH_BYTES_MAX or (len(sizes) == 1 and total <= COMMAND_BYTES_MAX))
+        commands <= BATCH_COMMANDS_MAX
+        and (total <= BATCH_BYTES_MAX or (commands == 1 and total <= COMMAND_BYTES_MAX))
         and batch.time_ms >= 0
     )
 
@@ -137,25 +120,23 @@ NO_OP = Batch(time_ms=0, commands=())
 class Vote(NamedTuple):
     """The last batch that an acceptor accepted in a slot (PMMC: a pvalue)."""
 
-    slot: int
+    slot: Int64
     ballot: Ballot
     batch: Batch
 
 
-@message(0x20)
-class Prepare(Message):
+class Prepare(Message, tag=0x20):
     """PMMC p1a: promise to accept no lower ballot; report your votes from slot ``first`` on.
 
     ``view`` is the number of the newest view that the sender knows.
     """
 
     ballot: Ballot
-    first: int
-    view: int = 0
+    first: Int64
+    view: Int64 = 0
 
 
-@message(0x21)
-class Promise(Message):
+class Promise(Message, tag=0x21):
     """PMMC p1b: ``ballot`` is the lowest that I accept; ``votes`` is a page of my votes.
 
     The page has the votes for slots from ``first`` up to ``more``, or to the end if that is
@@ -165,22 +146,20 @@ class Promise(Message):
     """
 
     ballot: Ballot
-    asked: int
-    first: int
+    asked: Int64
+    first: Int64
     votes: tuple[Vote, ...]
-    more: int | None
-    voter: int = 0
+    more: Int64 | None
+    voter: Int64 = 0
 
 
-@message(0x22)
-class Preempted(Message):
+class Preempted(Message, tag=0x22):
     """Rejection: I promised ``ballot``, which is higher than yours."""
 
     ballot: Ballot
 
 
-@message(0x23)
-class Accept(Message):
+class Accept(Message, tag=0x23):
     """PMMC p2a: accept ``batch`` for ``slot``; all slots before ``committed`` are decided.
 
     It is also the journal's record of the vote. From it recovery knows which votes under
@@ -188,30 +167,27 @@ class Accept(Message):
     """
 
     ballot: Ballot
-    slot: int
+    slot: Int64
     batch: Batch
-    committed: int
+    committed: Int64
 
 
-@message(0x24)
-class Accepted(Message):
+class Accepted(Message, tag=0x24):
     """PMMC p2b: I accepted your proposal for ``slot``, and it is on my disk."""
 
     ballot: Ballot
-    slot: int
-    voter: int = 0
+    slot: Int64
+    voter: Int64 = 0
 
 
-@message(0x25)
-class Commit(Message):
+class Commit(Message, tag=0x25):
     """All slots before ``committed`` are decided; sent when no `Accept` carries that."""
 
     ballot: Ballot
-    committed: int
+    committed: Int64
 
 
-@message(0x26)
-class Heartbeat(Message):
+class Heartbeat(Message, tag=0x26):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
     Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
@@ -221,18 +197,17 @@ class Heartbeat(Message):
     """
 
     ballot: Ballot
-    number: int
-    committed: int
-    min_applied: int
-    answered: tuple[int, ...] = ()
-    confirmed: int = 0
-    view: int = 0
+    number: Int64
+    committed: Int64
+    min_applied: Int64
+    answered: tuple[Int64, ...] = ()
+    confirmed: Int64 = 0
+    view: Int64 = 0
     timing: Timing = TIMING
     """The sender's times, which must also be the receiver's. Without the field: the defaults."""
 
 
-@message(0x27)
-class HeartbeatAck(Message):
+class HeartbeatAck(Message, tag=0x27):
     """I follow ``ballot``, and adopt no other leader's for a lease from now; with my next slot.
 
     ``voter`` is the id under which the sender votes (`bootstrap.vote_id`), and ``view`` the number
@@ -240,22 +215,21 @@ class HeartbeatAck(Message):
     """
 
     ballot: Ballot
-    number: int
-    applied: int
-    voter: int = 0
-    view: int = 0
-    sync_us: int = 0
+    number: Int64
+    applied: Int64
+    voter: Int64 = 0
+    view: Int64 = 0
+    sync_us: Int64 = 0
     """Mean time of the sender's last syncs (us), or 0 if not known."""
-    lease_ms: int = TIMING.lease_ms
+    lease_ms: Int64 = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
     version: str = ""
     """The version of the sender's software, for operators; empty in most answers."""
-    log_version: int = 1
+    log_version: Int64 = 1
     """The version of the log up to which the sender can apply commands (`LOG_VERSION`)."""
 
 
-@message(0x28)
-class Propose(Message):
+class Propose(Message, tag=0x28):
     """Put ``command`` into the log. Members send it; any replica forwards it to the master.
 
     The machine's outcomes and then `Proposed`, or `Declined`, are sent to ``client``. If neither
@@ -264,17 +238,16 @@ class Propose(Message):
     """
 
     client: Address
-    number: int
+    number: Int64
     command: bytes
     forwarded: bool = False
 
 
-@message(0x29)
-class Proposed(Message):
+class Proposed(Message, tag=0x29):
     """Your command was applied in ``slot``, and its outcomes were sent before this."""
 
-    number: int
-    slot: int
+    number: Int64
+    slot: Int64
 
 
 class Decline(IntEnum):
@@ -288,47 +261,43 @@ class Decline(IntEnum):
     """The machine cannot read it, or it is too large. It is never done."""
 
 
-@message(0x2A)
-class Declined(Message):
+class Declined(Message, tag=0x2A):
     """Your command was not taken, or may not have been; ``master`` is the node to ask, if known."""
 
-    number: int
+    number: Int64
     why: Decline
     master: str
 
 
-@message(0x2B)
-class Fetch(Message):
+class Fetch(Message, tag=0x2B):
     """Send me decided slots from ``first``; or part ``chunk`` of the snapshot of ``slot``.
 
     ``slot`` is 0 in a request for decided slots; if they are gone, a snapshot is sent instead.
     """
 
-    first: int
-    slot: int
-    chunk: int
+    first: Int64
+    slot: Int64
+    chunk: Int64
 
 
-@message(0x2C)
-class Slots(Message):
+class Slots(Message, tag=0x2C):
     """Decided batches from slot ``first`` on, up to `PAGE`; empty if I have none of them."""
 
-    first: int
+    first: Int64
     batches: tuple[Batch, ...]
 
 
-@message(0x2D)
-class SnapshotChunk(Message):
+class SnapshotChunk(Message, tag=0x2D):
     """Part ``chunk`` of ``count`` of the state after all slots before ``slot``.
 
     With ``count`` 0 it has no content: the sender is making that snapshot, and will send its first
     part.
     """
 
-    slot: int
-    time_ms: int
-    chunk: int
-    count: int
+    slot: Int64
+    time_ms: Int64
+    chunk: Int64
+    count: Int64
     content: bytes
 
 
@@ -347,42 +316,37 @@ class Pledge(IntEnum):
     rest of the journal may not show: a snapshot of another member is written only bit by bit."""
 
 
-@message(0x2E)
-class Pledged(Message):
+class Pledged(Message, tag=0x2E):
     """A record: ``ballot`` was promised, or led, by this node."""
 
     pledge: Pledge
     ballot: Ballot
 
 
-@message(0xA0)
-class ReadIndex(Message):
+class ReadIndex(Message, tag=0xA0):
     """Replica to the master's: return a slot after all that is decided by now.
 
     Answered by `ReadIndexReached` as soon as the master knows that it still leads, or not at
     all. It may be repeated.
     """
 
-    number: int
+    number: Int64
 
 
-@message(0xA1)
-class ReadIndexReached(Message):
+class ReadIndexReached(Message, tag=0xA1):
     """Every slot known to be decided when that `ReadIndex` was first sent is before ``slot``."""
 
-    number: int
-    slot: int
+    number: Int64
+    slot: Int64
 
 
-@message(0xA2)
-class TakeOver(Message):
+class TakeOver(Message, tag=0xA2):
     """The master's leader to another's failure detector: my ``ballot`` ends; stand for election."""
 
     ballot: Ballot
 
 
-@message(0xA3)
-class Release(Message):
+class Release(Message, tag=0xA3):
     """The master's leader to an acceptor: I no longer rely on the lease of ``ballot``; end it."""
 
     ballot: Ballot
@@ -392,47 +356,45 @@ class Figure(NamedTuple):
     """One counter of a state machine, such as how many sessions are open."""
 
     name: str
-    value: int
+    value: Int64
 
 
 UNWILLING = 15
 """The priority of a node that only an operator makes a member."""
 
 
-@message(0xD8)
-class Locate(Message):
+class Locate(Message, tag=0xD8):
     """Failure detector to failure detector: return which node leads, and which slots are decided.
 
     A node that is no member asks, and one that receives no leader's heartbeats. The rest
     describes the sender, which may become a member. Answered by `Located`.
     """
 
-    applied: int
+    applied: Int64
     """The first slot that it has not applied."""
-    view: int
+    view: Int64
     """The number of the newest view that it knows."""
-    journal: int
+    journal: Int64
     """The id of its journal."""
     ready: bool
     """Whether it would vote as a member."""
     endpoint: str
     """The endpoint at which other nodes reach it, or empty if it does not know."""
     version: str
-    number: int = 0
+    number: Int64 = 0
     """The number of this request, 1 or more."""
-    bytes_left: int = 0
+    bytes_left: Int64 = 0
     """Estimate of the bytes that it still has to fetch; 0 if there are none, or if it is not
     known."""
-    priority: int = UNWILLING
+    priority: Int64 = UNWILLING
     """1 to 14: the smaller, the earlier it becomes a member. `UNWILLING`: never by itself."""
-    life: int = 0
+    life: Int64 = 0
     """Random number of the sender's life, which settles equal priorities."""
-    log_version: int = 1
+    log_version: Int64 = 1
     """The version of the log up to which the sender can apply commands (`LOG_VERSION`)."""
 
 
-@message(0xD9)
-class Located(Message):
+class Located(Message, tag=0xD9):
     """The node that leads is ``master``, empty if none is known here.
 
     Slots before ``applied`` are decided, and the sender has them. They include every slot that any
@@ -441,43 +403,40 @@ class Located(Message):
     """
 
     master: str
-    applied: int
-    view: int
-    number: int = 0
-    age_ms: int = -1
+    applied: Int64
+    view: Int64
+    number: Int64 = 0
+    age_ms: Int64 = -1
 
 
-@message(0xAD)
-class TableDigest(Message):
+class TableDigest(Message, tag=0xAD):
     """Replica to replica: the digest of my state after all slots before ``slot``.
 
     A replica that has not sent its own digest of this slot sends it once it has applied that far.
     With ``asks`` it replies in any case, if it still has the digest.
     """
 
-    scheme: int
-    slot: int
-    state: int
+    scheme: Int64
+    slot: Int64
+    state: Int64
     """Equal for equal states."""
-    decided: int | None
+    decided: Int64 | None
     """Equal if the same was decided since the previous agreed slot, or None if the sender restored
     a snapshot since then, so that it did not apply all slots."""
     counters: tuple[Figure, ...]
     asks: bool
 
 
-@message(0xAC)
-class Skip(Message):
+class Skip(Message, tag=0xAC):
     """In a journal, written by ``fencelock repair``: refuse the commands of ``slot`` that raise."""
 
-    slot: int
+    slot: Int64
     operator: str
     """Who repaired this member; only for its log."""
 
 
-@message(0xAE)
-class Diverged(Message):
+class Diverged(Message, tag=0xAE):
     """A record: this node's state differed from a majority's. It never votes or serves again."""
 
-    slot: int
+    slot: Int64
     why: str

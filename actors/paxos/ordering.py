@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.membership import Membership
-from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.config import TIME_JUMP_MS_MAX, WINDOW
 from fencelock.actors.paxos.event import (
     BatchDelay,
@@ -47,12 +47,6 @@ QUEUE_MAX = 10_000
 
 QUEUE_BYTES_MAX = 16 << 20
 """The same limit in bytes (16 MiB)."""
-
-
-_batch = maker(Batch)
-
-
-_order = maker(Order)
 
 
 class Ordering:
@@ -150,8 +144,8 @@ class Ordering:
             self.clock.set(time_ms, now)
         self.stamped_ms = max(self.stamped_ms, time_ms)
         origin = self.leadership.ballot
-        batch = _batch(time_ms=self.stamped_ms, commands=commands, origin=origin)
-        order = _order(slot=self.free, batch=batch)
+        batch = Batch(time_ms=self.stamped_ms, commands=commands, origin=origin)
+        order = Order(slot=self.free, batch=batch)
         self.free += 1
         return Send(self.leadership.commander, order)
 

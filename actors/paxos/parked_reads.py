@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import takewhile
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.message import Address, Instant, Local, ms_between
@@ -27,8 +29,7 @@ Key = tuple[Address, int]
 """A role and the number of its read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """A read of the machine by another role of this node."""
 
     client: Address

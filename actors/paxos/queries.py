@@ -23,7 +23,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.fault import internal, reading
-from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.paxos.config import catchup_of
 from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported, Unreadable
 from fencelock.actors.paxos.in_flight import QuorumContact
@@ -47,9 +47,6 @@ from fencelock.actors.table.report import (
     TableRead,
     WaiterSeen,
 )
-
-_look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
-_changes_read = maker(ChangesRead)
 
 SHOWN_BYTES_MAX = 1 << 19
 """Maximum text of one answer (bytes), half of a frame."""
@@ -170,7 +167,7 @@ class Queries:
                 question: Question = ReadHistory(lock=lock, after=after, prefix=prefix)
                 watched = lock if request.waits else ""
             case Inspect():
-                question = _look_up(lock=request.lock)
+                question = LookUp(lock=request.lock)
             case ListLocks():
                 question = Browse(
                     prefix=request.prefix,
@@ -185,7 +182,7 @@ class Queries:
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return Send(catchup_of(self.node), export)
-        consult = _consult(
+        consult = Consult(
             number=number, question=question, age_ms=_age_of(request), watched=watched
         )
         return Send(self.replica, consult)
@@ -261,7 +258,7 @@ class Queries:
             shown = shown_of(report, SHOWN_BYTES_MAX, quiet_ms)
             self.shown = report, quiet_ms, holder, *shown
         _, _, holder, holders, waiters = self.shown
-        return _lock_status(
+        return LockStatus(
             lock=inspect.lock,
             holder=holder,
             waiters=waiters,
@@ -412,7 +409,7 @@ def _is_linear(request: LockQuery) -> bool:
 
 
 def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> ChangesRead:
-    return _changes_read(
+    return ChangesRead(
         lock=request.lock,
         version=changed.version,
         changes=changed.changes,

@@ -82,7 +82,7 @@ from collections.abc import Callable, Iterable
 from fencelock.actors.api.changes import WATCH_AGE_MS
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between, node_of
 from fencelock.actors.paxos.config import LogBounds, LogConfig, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
@@ -121,9 +121,6 @@ PENDING_MAX = 64
 
 ReadEvent = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck | WatchCheck
 """Events that `Reads` handles."""
-
-
-_consulted = maker(Consulted)
 
 
 class Reads:
@@ -351,7 +348,7 @@ class Reads:
         return self.settled and self.lease is not None and now < self.lease.until
 
     def _answer(self, read: Read, age_ms: int, now: Instant) -> Send:
-        consulted = _consulted(
+        consulted = Consulted(
             number=read.number,
             answer=self._look_up(read.question),
             slot=self.applied,

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Unpack
 
+from msgspec.structs import replace
+
 from fencelock.actors.address import is_address
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, address_of, copier, maker, node_of
+from fencelock.actors.message import Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos.config import (
     JOIN_SLOTS,
     LOG_MAX,
@@ -107,15 +109,6 @@ ReplicaEvent = (
     | ReportState
 )
 """Events that a replica handles."""
-
-
-_slot_outcomes = maker(SlotOutcomes)
-
-
-_proposed = maker(Proposed)
-
-
-_with_forwarded = copier(Propose, "forwarded")
 
 
 class Replica(MemberRole[ReplicaEvent]):
@@ -429,7 +422,7 @@ class Replica(MemberRole[ReplicaEvent]):
                     effects += self.forwarding.answers(slot, asked, outcomes)
             happened = tuple(chain.from_iterable(outcomes))
             if self.listener is not None and happened:
-                message = _slot_outcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
+                message = SlotOutcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
                 effects.append(Send(self.listener, message))
         if decided.next == first:
             return [*effects, *self._turn(now)]
@@ -553,7 +546,7 @@ class Forwarding:
             return self.hold(propose)
         if propose.forwarded:
             return (self.decline(propose, Decline.NOT_MASTER),)
-        return (Send(replica_of(self.master), _with_forwarded(propose, True)),)
+        return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
 
     def answers(
         self, slot: int, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]
@@ -570,7 +563,7 @@ class Forwarding:
                 for number, of_command in zip(run.numbers, outcomes[first:after], strict=True):
                     for outcome in of_command:
                         effects.append(Send(client, outcome))
-                    effects.append(Send(client, _proposed(number=number, slot=slot)))
+                    effects.append(Send(client, Proposed(number=number, slot=slot)))
         return effects
 
     def hold(self, propose: Propose) -> Effects:
@@ -592,7 +585,7 @@ class Forwarding:
         if not master or master == self.node:
             return ()
         to = replica_of(master)
-        return [Send(to, _with_forwarded(propose, True)) for propose in self.take_waiting()]
+        return [Send(to, replace(propose, forwarded=True)) for propose in self.take_waiting()]
 
     def take_waiting(self) -> list[Propose]:
         """Remove and return the waiting commands."""

@@ -10,7 +10,7 @@ from fencelock.actors.api.name import NAME_END, plain_name, quoted
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ForbiddenError
-from fencelock.actors.message import Instant, Local, address_of, local
+from fencelock.actors.message import Instant, Local, address_of
 from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.actors.role_message import Level, RoleNotice
 
@@ -34,7 +34,6 @@ class Rights(NamedTuple):
     """The beginnings of all names that it may use; empty for no limit."""
 
 
-@local
 class RightsChanged(Local):
     """From the host: these are the rights of all keys from now on."""
 

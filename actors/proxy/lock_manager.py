@@ -30,7 +30,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between, timer
+from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX
 from fencelock.actors.proxy.lock_request import (
@@ -89,14 +89,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@timer
 class WaitOver(Timer):
     """The timeout of ``ticket`` has passed."""
 
     ticket: int
 
 
-@timer
 class TryQuery(Timer):
     """Check once more whether another owner is ahead of ``ticket``, which does not wait."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, ReadMembers
 from fencelock.actors.api.message import Alive, KeepAlive

@@ -15,11 +15,10 @@ from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.self_report import Counted, NodeAddress
-from fencelock.actors.message import Address, Local, local
+from fencelock.actors.message import Address, Local
 from fencelock.actors.role_message import Level, RoleDescription, RoleNotice
 
 
-@local
 class AcquireLock(Local):
     """Get ``lock`` for ``ticket``, which belongs to the client ``session``."""
 
@@ -29,7 +28,6 @@ class AcquireLock(Local):
     owner: str
 
 
-@local
 class ReleaseLock(Local):
     """``ticket`` no longer wants ``lock``: cancel its wait, or release its hold."""
 
@@ -37,7 +35,6 @@ class ReleaseLock(Local):
     ticket: int
 
 
-@local
 class LockGranted(Local):
     """``ticket`` holds ``lock`` under ``fence``. Sent once for a ticket."""
 
@@ -46,7 +43,6 @@ class LockGranted(Local):
     fence: int
 
 
-@local
 class QueueFull(Local):
     """``ticket`` cannot be queued for ``lock``; ``detail`` names the limit that is reached."""
 
@@ -55,7 +51,6 @@ class QueueFull(Local):
     detail: str
 
 
-@local
 class LockRevoked(Local):
     """``ticket`` no longer holds ``lock``: the protocol took it away; no `ReleaseLock` follows."""
 
@@ -75,7 +70,6 @@ class ReleaseOutcome(IntEnum):
     """An operator ended the hold, now or before."""
 
 
-@local
 class ReleaseHold(Local):
     """End the hold of ``lock`` under ``fence``, which belongs to no ticket of this node.
 
@@ -91,7 +85,6 @@ class ReleaseHold(Local):
     operator: str = ""
 
 
-@local
 class HoldReleased(Local):
     """A `ReleaseLock` of a hold of ``session``, or a `ReleaseHold`, is confirmed.
 
@@ -105,21 +98,18 @@ class HoldReleased(Local):
     holder: Contender | None = None
 
 
-@local
 class EndHolds(Local):
     """End all holds of ``session``, through any node. Answered by `HoldsEnded`."""
 
     session: str
 
 
-@local
 class HoldsEnded(Local):
     """``session`` holds nothing any more."""
 
     session: str
 
 
-@local
 class HoldInDoubt(Local):
     """Ask the client ``session`` whether it holds ``lock`` under ``fence``."""
 
@@ -128,7 +118,6 @@ class HoldInDoubt(Local):
     session: str
 
 
-@local
 class QueryLock(Local):
     """Describe ``lock`` as the protocol knows it. Answered by `LockDescription`."""
 
@@ -138,7 +127,6 @@ class QueryLock(Local):
     """Whether "no holder" may be answered only if nobody held the lock at some instant since."""
 
 
-@local
 class LockDescription(Local):
     """The answer to the `QueryLock` numbered ``query``: holder and waiters on all nodes, in order.
 
@@ -154,7 +142,6 @@ class LockDescription(Local):
     """Reason why the holder is not known; empty if it is known."""
 
 
-@local
 class Ready(Local):
     """Whether the protocol can serve now; if not, a text names the missing condition."""
 
@@ -166,7 +153,6 @@ STARTING = Ready(ready=False, detail="starting")
 """Before the protocol has reported."""
 
 
-@local
 class MembersKnown(Local):
     """To the proxy: the ``members`` from now on, by name, after ``view`` changes."""
 
@@ -174,7 +160,6 @@ class MembersKnown(Local):
     members: tuple[NodeAddress, ...]
 
 
-@local
 class Relay(Local):
     """Answer ``request`` of ``client`` by a `Relayed`: another role than the proxy decides."""
 
@@ -182,7 +167,6 @@ class Relay(Local):
     request: Request
 
 
-@local
 class Relayed(Local):
     """The answer to a `Relay`, for its ``client``."""
 
@@ -190,12 +174,10 @@ class Relayed(Local):
     reply: Reply
 
 
-@local
 class Report(Local):
     """To the host, at ``node/node``: report the uptime, the counters and the roles."""
 
 
-@local
 class Reported(Local):
     """From the host: the answer to `Report`."""
 

@@ -56,16 +56,7 @@ from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
 from fencelock.actors.fault import internal, reading
-from fencelock.actors.message import (
-    REGISTRY,
-    Address,
-    Event,
-    Instant,
-    Timer,
-    address_of,
-    node_of,
-    timer,
-)
+from fencelock.actors.message import REGISTRY, Address, Event, Instant, Timer, address_of, node_of
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
 from fencelock.actors.proxy.clients import OverQuotaError
@@ -83,7 +74,6 @@ K = TypeVar("K", bound=Event)
 H = TypeVar("H")
 
 
-@timer
 class Tick(Timer):
     """Repeat the requests that are due, and end those that time out."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.api.query import LockQuery
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, ms_between, node_of, timer
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, ms_between, node_of
 from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
 
 QUERIES_MAX = 10_000
@@ -119,7 +119,6 @@ class PendingQueries:
         return ended
 
 
-@timer
 class NextQueries(Timer):
     """Ask for the answers to the queries whose turn it is."""
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.api.message import NodeStatus
-from fencelock.actors.message import Local, Timer, local, timer
+from fencelock.actors.message import Local, Timer
 
 
-@local
 class Close(Local):
     """Release every hold and cancel every wait. Answered by `Closed`; nothing is served after."""
 
 
-@local
 class Closed(Local):
     """The session ended; ``unanswered`` releases and cancels were not confirmed in time."""
 
     unanswered: int
 
 
-@local
 class Survey(Local):
     """Ask every endpoint to describe itself, with or without its roles. Answered by `Surveyed`."""
 
     roles: bool = False
 
 
-@local
 class Surveyed(Local):
     """The endpoints' replies, in order, and those that did not reply, with a reason if known."""
 
@@ -43,7 +39,6 @@ class Loss(NamedTuple):
     fence: int
 
 
-@local
 class Suspected(Local):
     """To the watcher: the session was not confirmed for ``silent_ms``; it may be yet."""
 
@@ -52,7 +47,6 @@ class Suspected(Local):
     """Time until the holds count as lost (ms)."""
 
 
-@local
 class HoldsLost(Local):
     """To the watcher: these holds are lost for good; ``detail`` says why."""
 
@@ -60,7 +54,6 @@ class HoldsLost(Local):
     detail: str
 
 
-@local
 class EndpointChanged(Local):
     """To the watcher: the client has left the endpoint ``former`` and uses ``endpoint``."""
 
@@ -68,19 +61,16 @@ class EndpointChanged(Local):
     former: str
 
 
-@local
 class Undecided(Local):
     """From the proxy on the session's own node: the reason why requests get no reply yet."""
 
     detail: str
 
 
-@local
 class WatchCluster(Local):
     """Notify the watcher of the cluster's state, now and whenever it changes."""
 
 
-@local
 class ClusterState(Local):
     """State of the cluster, as the node in use reports it. Immutable.
 
@@ -102,7 +92,6 @@ class ClusterState(Local):
     """The nodes elected in it, in order of rank."""
 
 
-@timer
 class SessionTick(Timer):
     """Run all due work. Only the tick of the current ``round`` counts, earlier ones are stale."""
 

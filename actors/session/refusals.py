@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.account import Purge, Purged, QuotaSet, SetQuota
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
@@ -45,7 +45,7 @@ from fencelock.actors.api.session_message import (
     Renewed,
     SessionClosed,
 )
-from fencelock.actors.message import Address, Instant, copier, ms_between, role_of
+from fencelock.actors.message import Address, Instant, ms_between, role_of
 from fencelock.actors.session.requests import Claim, NodeQuestion, Pending, Question, claim_named
 
 if TYPE_CHECKING:
@@ -214,17 +214,12 @@ def lost(claim: Claim, fence: int, detail: str) -> Rejection:
 
 def as_asked(answer: Answer, question: Question) -> Answer:
     """Return ``answer`` with the owner and the number that the user sent."""
-    copy = _as_asked(cast("Any", type(answer)))
     match answer:
         case Granted() | Released() | Renewed() | Refused() | UpdateReply():
-            return copy(answer, getattr(question, "owner", ""), question.request)
+            owner = getattr(question, "owner", "")
+            return replace(answer, owner=owner, request=question.request)
         case _:
-            return copy(answer, question.request)
-
-
-@cache
-def _as_asked(kind: Any) -> Callable[..., Answer]:
-    return copier(kind, *(f.name for f in fields(kind) if f.name in ("owner", "request")))
+            return replace(answer, request=question.request)
 
 
 def answers(pending: Pending, answer: Answer) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (

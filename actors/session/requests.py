@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.backup_message import ReadBackup
@@ -19,14 +20,13 @@ from fencelock.actors.api.message import (
     Cancelled,
     Describe,
     Inspect,
-    Release,
     ReleaseRequest,
 )
 from fencelock.actors.api.query import LockQuery, is_watch
 from fencelock.actors.api.request import Request, TableQuery
 from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.timing import PROBE_MS
 
 if TYPE_CHECKING:
@@ -197,36 +197,14 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
     asked = pending.asked
     owner = pending.claim.owner if pending.claim is not None else ""
     match asked:
-        case Inspect():
-            return _inspect_said(asked, session, pending.number)
-        case CancellableRequest() if not asked.WAITS:
-            return _replaced(asked, session=session, owner=owner, request=pending.number)
-        case CancellableRequest():
+        case CancellableRequest() if asked.WAITS:
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            return acquire_said[type(asked)](asked, session, owner, pending.number, wait_ms)
-        case Release():
-            return release_said(asked, session, owner, pending.number)
-        case ReleaseRequest():
-            return _replaced(asked, session=session, owner=owner, request=pending.number)
-        case Renew():
+            number = pending.number
+            return replace(asked, session=session, owner=owner, request=number, wait_ms=wait_ms)
+        case CancellableRequest() | ReleaseRequest() | Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
-            return _replaced(asked, session=session, request=pending.number)
-
-
-class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):
-    """Functions that copy a request for an endpoint, by the type of the request."""
-
-    def __missing__(self, asked: type[CancellableRequest]) -> Callable[..., CancellableRequest]:
-        copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")
-        return copy
-
-
-acquire_said = AcquireCopiers()
-release_said = copier(Release, "session", "owner", "request")
-_inspect_said = copier(Inspect, "session", "request")
-_replaced: Callable[..., Question] = cast("Any", replace)
-"""Copies of a request with the session, the owner and the number for an endpoint."""
+            return replace(asked, session=session, request=pending.number)
 
 
 def cancel_of(cancel_key: CancelKey, pending_cancel: PendingCancel, session: str) -> Cancel:

@@ -13,8 +13,10 @@ clock, which may be ahead of the former master's by their drift since the last b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import WAIT_MS_MAX, titled

@@ -13,7 +13,6 @@ from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.name import kind_of, quoted
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
     from fencelock.actors.table.account import Account
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.table_state import TableState
 
-
-_granted = maker(Granted)
 
 SLACK = 16
 """Number of dead entries that a heap may always contain."""
@@ -154,7 +151,7 @@ class TableHold(Claim):
         """Return the outcome of the last acquire."""
         owner_state = self.owner_state
         owner, lock = owner_state.key
-        return _granted(
+        return Granted(
             session=owner_state.session.id,
             owner=owner,
             request=self.request,

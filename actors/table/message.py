@@ -9,8 +9,6 @@ independent. One command may have outcomes for others too: a release has one for
 Tags 0x83, 0x95 and 0x9a; 0x80 to 0x82, 0x84 to 0x87, 0x90 to 0x94 and 0x96 to 0x99 are retired.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fencelock.actors.api.account import Quota
@@ -22,7 +20,7 @@ from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
-from fencelock.actors.message import Message, message
+from fencelock.actors.message import Int64, Message
 
 FENCE_FLOOR_MAX = 1 << 62
 """Half of all fences: even a wrong floor does not use them up."""
@@ -34,8 +32,7 @@ in another way, raises it by one, and gives it to these commands (`Command.SINCE
 commands above the lowest version of its members, and a node of a lower version does not join."""
 
 
-@message(0x83)
-class ExtendSessions(Message):
+class ExtendSessions(Message, tag=0x83):
     """A new master leads: no session ends before its full TTL from now. There is no reply.
 
     The master cannot know which sessions were kept alive lately. It must be the first command of
@@ -46,7 +43,7 @@ class ExtendSessions(Message):
     """
 
     master: str
-    fence_floor: int = 0
+    fence_floor: Int64 = 0
 
     def check(self) -> None:
         """Refuse fields that exceed their limits.
@@ -58,8 +55,7 @@ class ExtendSessions(Message):
         check_number("fence_floor", self.fence_floor, 0, FENCE_FLOOR_MAX)
 
 
-@message(0x95)
-class Queued(LockReply, Outcome):
+class Queued(LockReply, Outcome, tag=0x95):
     """``owner`` waits for ``lock``; the log has the request, so it need not be repeated.
 
     It is for the proxy: the client gets the reply that follows.
@@ -67,7 +63,7 @@ class Queued(LockReply, Outcome):
 
     session: str
     owner: str
-    request: int
+    request: Int64
     lock: str
 
     ANSWERS = (CancellableRequest,)
@@ -87,53 +83,53 @@ KeptReply = CountedDown | LatchPassed | EntryChanged | BarrierPassed
 class TableHead(NamedTuple):
     """The counters of a table, the same in every part of a snapshot."""
 
-    time_ms: int
-    fence: int
-    tickets: int
-    opened: int
-    signs: int
-    extended_ms: int
-    extended_version: int
-    version: int
+    time_ms: Int64
+    fence: Int64
+    tickets: Int64
+    opened: Int64
+    signs: Int64
+    extended_ms: Int64
+    extended_version: Int64
+    version: Int64
     """The last version of a change, see `fencelock.actors.table.history.Histories`."""
-    forgotten: int
-    origin: int
+    forgotten: Int64
+    origin: Int64
 
 
 class SessionRecord(NamedTuple):
     """A `Session`, without its owner states."""
 
-    number: int
+    number: Int64
     name: str
     label: str
-    ttl_ms: int
-    version: int
-    deadline_ms: int
-    floor: int
+    ttl_ms: Int64
+    version: Int64
+    deadline_ms: Int64
+    floor: Int64
 
 
 class LeaseRecord(NamedTuple):
     """The deadline of a `LeasedHold`, in log time."""
 
-    lasts_ms: int
-    grace_ms: int
-    renewal: int
-    deadline_ms: int
-    replied_hold_ms: int
-    replied_grace_ms: int
+    lasts_ms: Int64
+    grace_ms: Int64
+    renewal: Int64
+    deadline_ms: Int64
+    replied_hold_ms: Int64
+    replied_grace_ms: Int64
 
 
 class HoldRecord(NamedTuple):
     """A `TableHold`."""
 
-    fence: int
+    fence: Int64
     label: str
-    since_ms: int
-    request: int
-    times: int
-    granted_count: int
-    amount: int
-    capacity: int
+    since_ms: Int64
+    request: Int64
+    times: Int64
+    granted_count: Int64
+    amount: Int64
+    capacity: Int64
     """The capacity of each object that it holds."""
     lease: LeaseRecord | None
 
@@ -144,16 +140,16 @@ class WaitRecord(NamedTuple):
     ``hold_ms`` and ``grace_ms`` are those of the hold that it waits for; 0 for no deadline.
     """
 
-    ticket: int
+    ticket: Int64
     label: str
-    since_ms: int
-    due_ms: int | None
-    amount: int
-    granted_count: int
-    capacity: int
+    since_ms: Int64
+    due_ms: Int64 | None
+    amount: Int64
+    granted_count: Int64
+    capacity: Int64
     """The capacity of each object for which it waits; 0 for one that nobody can hold."""
-    hold_ms: int
-    grace_ms: int
+    hold_ms: Int64
+    grace_ms: Int64
 
 
 class ClaimantRecord(NamedTuple):
@@ -162,16 +158,16 @@ class ClaimantRecord(NamedTuple):
     Its outcome is in ``freed``, the count left, or in ``denial`` and ``detail``.
     """
 
-    session: int
+    session: Int64
     owner: str
     lock: str
-    request: int
+    request: Int64
     releasing: bool
-    freed: int | None
+    freed: Int64 | None
     denial: Reason | None
     detail: str
-    lost: int
-    idle_ms: int
+    lost: Int64
+    idle_ms: Int64
     hold: HoldRecord | None
     wait: WaitRecord | None
     locks: tuple[str, ...]
@@ -184,11 +180,11 @@ class LatchRecord(NamedTuple):
     """A `fencelock.actors.table.latch.Latch`, without its waits."""
 
     lock: str
-    began: int
-    left: int
-    keep_ms: int
-    ticket: int
-    due_ms: int | None
+    began: Int64
+    left: Int64
+    keep_ms: Int64
+    ticket: Int64
+    due_ms: Int64 | None
     account: str
     """The name of the key that is charged."""
 
@@ -197,8 +193,8 @@ class BarrierRecord(NamedTuple):
     """A `fencelock.actors.table.barrier.Barrier`, without its waits."""
 
     lock: str
-    parties: int
-    generation: int
+    parties: Int64
+    generation: Int64
     account: str
 
 
@@ -210,8 +206,8 @@ class HistoryRecord(NamedTuple):
     """Changes of one object, in order. The next record of the same object has its later changes."""
 
     lock: str
-    since: int
-    time_ms: int
+    since: Int64
+    time_ms: Int64
     changes: tuple[Change, ...]
 
 
@@ -221,10 +217,10 @@ class EntryRecord(NamedTuple):
     map: str
     key: str
     value: bytes
-    version: int
-    session: int
-    ticket: int
-    due_ms: int | None
+    version: Int64
+    session: Int64
+    ticket: Int64
+    due_ms: Int64 | None
     account: str
 
 
@@ -235,15 +231,14 @@ class QuotaRecord(NamedTuple):
     quota: Quota
 
 
-@message(0x9A)
-class TablePart(Message):
+class TablePart(Message, tag=0x9A):
     """Part ``index`` of the ``count`` parts of a snapshot.
 
     The ``replies`` are the outcomes of owner states whose last request was an `UpdateRequest`.
     """
 
-    index: int
-    count: int
+    index: Int64
+    count: Int64
     head: TableHead
     sessions: tuple[SessionRecord, ...]
     owner_states: tuple[ClaimantRecord, ...]
@@ -254,8 +249,6 @@ class TablePart(Message):
     entries: tuple[EntryRecord, ...] = ()
     barriers: tuple[BarrierRecord, ...] = ()
     quotas: tuple[QuotaRecord, ...] = ()
-
-    TRIMMED = True
 
 
 TableSnapshot = tuple[TablePart, ...]

@@ -11,7 +11,7 @@ from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
-from fencelock.actors.message import Local, local
+from fencelock.actors.message import Local
 from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.holding import Awaited, Resource, TableHold, TableObject
 
@@ -77,21 +77,18 @@ class LockLine(NamedTuple):
     left: int | None = None
 
 
-@local
 class LookUp(Local):
     """Query for the holder and the waiters of ``lock``. Answered by `Looked`."""
 
     lock: str
 
 
-@local
 class Looked(Local):
     """The report of a lock, held or free."""
 
     report: LockReport
 
 
-@local
 class Browse(Local):
     """Query for a page of locks, see `LockTable.listing`. Answered by `Browsed`."""
 
@@ -101,7 +98,6 @@ class Browse(Local):
     unheld: bool | None = None
 
 
-@local
 class Browsed(Local):
     """A page of locks, sorted by name. If ``more`` is set, others follow."""
 
@@ -109,7 +105,6 @@ class Browsed(Local):
     more: bool
 
 
-@local
 class ReadRecords(Local):
     """Query for records, as `LockTable.records`. Answered by `RecordsRead`."""
 
@@ -118,7 +113,6 @@ class ReadRecords(Local):
     most: int
 
 
-@local
 class RecordsRead(Local):
     """A page of records; one of the two is empty."""
 
@@ -127,7 +121,6 @@ class RecordsRead(Local):
     more: bool
 
 
-@local
 class ReadHistory(Local):
     """Query for the changes of an object, see `LockTable.changes`. Answered by `Changed`."""
 
@@ -136,7 +129,6 @@ class ReadHistory(Local):
     prefix: str = ""
 
 
-@local
 class Changed(Local):
     """The changes of an object up to ``version``, or with ``resync`` the whole object instead.
 
@@ -153,14 +145,12 @@ class Changed(Local):
         return self.resync or bool(self.changes)
 
 
-@local
 class ReadTable(Local):
     """Query for the reply to a `TableQuery` of a client. Answered by `TableRead`."""
 
     query: TableQuery
 
 
-@local
 class TableRead(Local):
     """The reply to a `TableQuery` of a client."""
 

@@ -10,7 +10,6 @@ from zlib import crc32
 from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, titled, without_secret
 from fencelock.actors.api.object_request import UpdateReply
-from fencelock.actors.message import maker
 from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.holding import SLACK, Attached, TableHold, Wait
 
@@ -29,7 +28,6 @@ More than a client has requests in flight; beyond it the oldest is forgotten.
 LOSSES_MAX = 100
 """Unreported losses of a session's owners; beyond it the oldest is dropped."""
 
-_released = maker(Released)
 
 Kept = Released | Refused | UpdateReply
 """The outcomes that an owner state keeps."""
@@ -92,7 +90,7 @@ class OwnerState:
     def released(self, count: int) -> Released:
         """Return the outcome of a last request that released one hold, with ``count`` left."""
         owner, lock = self.key
-        return _released(
+        return Released(
             session=self.session.id,
             owner=owner,
             request=self.request,
@@ -167,7 +165,7 @@ class Session:
     def enter(self, key: Key) -> OwnerState:
         """Add an owner state."""
         assert key not in self.owner_states
-        owner_state = self.owner_states[key] = _owner_state(session=self, key=key)
+        owner_state = self.owner_states[key] = OwnerState(session=self, key=key)
         return owner_state
 
     def retire(self, key: Key, now_ms: int) -> None:
@@ -193,9 +191,6 @@ class Session:
     def _forget_first(self) -> None:
         key = self.idle.popitem(last=False)[0]
         self.floor = max(self.floor, self.owner_states.pop(key).request)
-
-
-_owner_state = maker(OwnerState)
 
 
 class Sessions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import Alive, Contender, KeepAlive, Reason, refused
 from fencelock.actors.api.name import account_of, client_of, quoted, without_secret
 from fencelock.actors.api.session_message import (
@@ -16,15 +18,11 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
     ended,
 )
-from fencelock.actors.message import copier
 from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.holding import TableHold
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.operation import keep, not_held, session_expired
 from fencelock.actors.table.table_state import TableState
-
-_evicted_for = copier(Evicted, "session")
-"""Returns the outcome of an eviction for a repetition that came from a later session."""
 
 
 def evict(table: TableState, command: Evict, out: list[Result]) -> None:
@@ -41,7 +39,7 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     before = table.audit.get((command.by, command.request))
     hold = table.find_hold(command.lock, command.fence)
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
-        out.append(_evicted_for(before, command.session))
+        out.append(replace(before, session=command.session))
     elif hold is None:
         out.append(refused(command, Reason.NOT_HELD, not_held(table, command)))
     else:

@@ -629,7 +629,7 @@ def _plain(value: object) -> list[Any] | str:
     if isinstance(value, bytes):
         return value.hex()
     assert isinstance(value, Message)
-    names: tuple[str, ...] = type(value).__slots__
+    names: tuple[str, ...] = type(value).__struct_fields__
     return [value.TAG, *(getattr(value, name) for name in names)]
 
 

@@ -12,7 +12,6 @@ from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
 from fencelock.actors.effect import Fault
-from fencelock.actors.message import maker
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, begin_leased
 from fencelock.actors.table.history import Histories
@@ -38,9 +37,6 @@ wait for those of several slots."""
 
 AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
-
-_hold = maker(TableHold)
-_resource = maker(Resource)
 
 
 class TableState:
@@ -127,7 +123,7 @@ class TableState:
         if details.durations is not None:
             hold: TableHold = begin_leased(self, owner_state, details)
         else:
-            hold = _hold(
+            hold = TableHold(
                 owner_state=owner_state,
                 details=details,
                 fence=fence,
@@ -141,7 +137,7 @@ class TableState:
         for name in details.locks or (owner_state.key[1],):
             resource = resources.get(name)
             if resource is None:
-                resources[name] = _resource(capacity=capacity, free=capacity - amount, held=hold)
+                resources[name] = Resource(capacity=capacity, free=capacity - amount, held=hold)
             else:
                 resource.add(hold, fence)
             fence += 1
@@ -192,7 +188,7 @@ class TableState:
         for name in objects:
             awaited = self.resources.get(name) or self.objects.get(name)
             if awaited is None:  # It is free, but another of its locks is not.
-                awaited = self.resources[name] = _resource(capacity=capacity, free=capacity)
+                awaited = self.resources[name] = Resource(capacity=capacity, free=capacity)
             awaited.enqueue(wait)
         self.waits += len(objects)
         owner_state.wait = wait

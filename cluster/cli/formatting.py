@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
+
+from msgspec import Struct
 
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.message import Contender, LockStatus
@@ -24,8 +25,8 @@ def as_plain(value: Any) -> Any:
 
     The name of an object becomes the name that commands accept.
     """
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
         return _keyed({name: getattr(value, name) for name in names if name not in _ENVELOPE})
     if hasattr(value, "_asdict"):
         return _keyed(value._asdict())

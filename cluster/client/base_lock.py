@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import pykka
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import AcquireRequest, LockStatus
 from fencelock.actors.api.name import plain_name, titled
@@ -44,12 +45,7 @@ from fencelock.cluster.client.hold_registry import (
     ReleaseCall,
     tokens,
 )
-from fencelock.cluster.client.lock_options import (
-    LockOptions,
-    acquire_by,
-    refuse_positional,
-    wait_ms_of,
-)
+from fencelock.cluster.client.lock_options import LockOptions, refuse_positional, wait_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
@@ -72,8 +68,6 @@ class BaseLock(Generic[H]):
     """
 
     _hold_type: type[H]
-    _copy: Callable[..., AcquireRequest] = staticmethod(acquire_by)
-    """Returns a copy of a request to acquire with an owner, a number and a wait (ms)."""
     _runner: Callable[[], str]
     """Returns the owner that is the running thread or task."""
     _here: Callable[[], object] = staticmethod(threading.get_ident)
@@ -248,7 +242,8 @@ class BaseLock(Generic[H]):
                 own = registry.enter_as_new(options.name, call, self._listeners)
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
-            acquire = self._copy(request or self._acquire, own.owner, token, wait_ms)
+            asked = request or self._acquire
+            acquire = replace(asked, owner=own.owner, request=token, wait_ms=wait_ms)
             channel.submit(acquire, call)
             yield call
             if call.lost_before is not None:

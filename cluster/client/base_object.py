@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from itertools import count
 from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import check_new_lock_name, object_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.error import RefusedError
-from fencelock.actors.message import copier
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.lock_options import check_name_type
 from fencelock.cluster.client.operation import Operation
@@ -55,9 +54,8 @@ class BaseObject:
             owner = self._owners.pop()
         except IndexError:
             owner = f"{request.KIND} {next(_numbers)}"
-        kind: Any = type(request)
         try:
-            reply = yield from self._channel.ask(_owned(kind)(request, owner))
+            reply = yield from self._channel.ask(replace(request, owner=owner))
         except RefusedError:
             self._owners.append(owner)
             raise
@@ -70,9 +68,3 @@ class BaseObject:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
-
-
-@cache
-def _owned(kind: type[UpdateRequest]) -> Callable[..., UpdateRequest]:
-    """Return a function that copies a request with an owner."""
-    return copier(kind, "owner")

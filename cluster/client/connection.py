@@ -85,7 +85,7 @@ from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.log import inform
-from fencelock.transport.codec import pack
+from fencelock.transport.codec import check_types
 from fencelock.transport.hub import SocketHub
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class Connection:
         if hold_ms or grace_ms:
             demand(self.protocol, Guarantee.DEADLINES)
         # Check the types once for all later acquires: roles trust those of local messages.
-        pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
+        check_types(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
 
     def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:

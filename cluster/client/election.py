@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, plain_name
-from fencelock.actors.message import copier
 from fencelock.cluster.client.base_lock import BaseLock, H
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
@@ -36,8 +36,6 @@ class Leader(NamedTuple):
 
 class BaseCandidate(BaseLock[H]):
     """A candidate of an election: a lock whose holder leads. Each acquire is a separate owner."""
-
-    _copy = staticmethod(copier(Lead, "owner", "request", "wait_ms"))
 
     def __init__(self, connection: Connection, options: LockOptions, value: str) -> None:
         named = replace(options, name=object_name(ELECTION, options.name))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pykka
 
-from fencelock.actors.api.message import Cancel
+from fencelock.actors.api.message import Cancel, Release
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
@@ -25,7 +25,7 @@ from fencelock.cluster.client.hold_registry import (
     Ownership,
     ReleaseCall,
 )
-from fencelock.cluster.client.lock_options import release_of, term_ms_of
+from fencelock.cluster.client.lock_options import term_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.host.fork import ForkCounter
@@ -213,7 +213,10 @@ def releasing(
             leaving = registry.leave(own, token)
             mine = leaving.token == token
             if mine and not leaving.sent and not leaving.done:
-                channel.submit(release_of(own.lock, hold.fence, own.owner, token), leaving)
+                channel.submit(
+                    Release(lock=own.lock, fence=hold.fence, owner=own.owner, request=token),
+                    leaving,
+                )
                 leaving.sent = True
                 yield leaving
             else:
@@ -298,7 +301,9 @@ def confirming(
         if not leaving.sent:
             own = leaving.own
             assert own.hold is not None
-            release = release_of(own.lock, own.hold.fence, own.owner, leaving.token)
+            release = Release(
+                lock=own.lock, fence=own.hold.fence, owner=own.owner, request=leaving.token
+            )
             channel.submit(release, leaving)
             leaving.sent = True
     try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.latch import COUNT_MAX, KEEP_MS, LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import LockStatus

@@ -6,7 +6,6 @@ from typing import Any, Generic, TypeVar
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import copier
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
@@ -17,7 +16,7 @@ from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import Operation, drive
 from fencelock.cluster.client.owner import task_here
 from fencelock.cluster.guarantee import Guarantee, demand
-from fencelock.transport.codec import pack
+from fencelock.transport.codec import check_types
 
 
 class BaseHoldAll(BaseHold):
@@ -41,8 +40,6 @@ A = TypeVar("A", bound=BaseHoldAll)
 class BaseLockAll(BaseLock[A]):
     """Several locks of the cluster that are acquired together. Each acquire is a separate owner."""
 
-    _copy = staticmethod(copier(AcquireAll, "owner", "request", "wait_ms"))
-
     def __init__(
         self, connection: Connection, names: tuple[str, ...], timeout: float | None, label: str
     ) -> None:
@@ -54,7 +51,7 @@ class BaseLockAll(BaseLock[A]):
         demand(connection.protocol, Guarantee.LOCK_ALL)
         connection.options(names[0], timeout, None, label, None, None)  # It checks them.
         asked = AcquireAll(locks=names, request=1, label=label)
-        pack(asked)
+        check_types(asked)
         asked.check_new()
         super().__init__(
             connection.line, connection.hold_registry, LockOptions(asked.lock, timeout, label=label)

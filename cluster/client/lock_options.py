@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import Acquire, Release
+from msgspec import Struct
+
+from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.request import Request
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import copier
-from fencelock.transport.codec import pack
+from fencelock.transport.codec import check_types
 
 R = TypeVar("R", bound=Request)
 
 
-@dataclass(frozen=True, slots=True)
-class LockOptions:
+class LockOptions(Struct, frozen=True):
     """The options given to a client's `lock` or `rlock`."""
 
     name: str
@@ -47,15 +45,6 @@ class LockOptions:
         )
 
 
-acquire_by = copier(Acquire, "owner", "request", "wait_ms")
-"""Returns a copy of an acquire with an owner, a request number and a wait (ms)."""
-
-release_of = partial(
-    copier(Release, "lock", "fence", "owner", "request"), Release(lock="", fence=0)
-)
-"""Returns a release of a lock under a fence by an owner: of the acquire with a token."""
-
-
 def checked(request: R) -> R:
     """Return ``request``, which has arguments of a user, if their types and limits are right.
 
@@ -64,7 +53,7 @@ def checked(request: R) -> R:
         TypeError: one is of a wrong type.
 
     """
-    pack(request)  # It checks the types.
+    check_types(request)
     request.check()
     return request
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.lock_all import SEVERAL

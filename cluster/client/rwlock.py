@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
@@ -16,7 +17,6 @@ from fencelock.actors.error import (
     NotHeldError,
     UnsupportedError,
 )
-from fencelock.actors.message import copier
 from fencelock.cluster.client.base_lock import BaseRLock, H
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
@@ -40,8 +40,6 @@ class BaseSide(BaseRLock[H]):
     properties of the write side, such as `held` and `fence`, describe a hold that writes; those of
     the read side also describe it, since a writer may read.
     """
-
-    _copy = staticmethod(copier(AcquireReadWrite, "owner", "request", "wait_ms"))
 
     def __init__(self, connection: Connection, options: LockOptions, *, write: bool) -> None:
         named = replace(options, name=object_name(RWLOCK, options.name))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import check_new_lock_name, object_name, titled
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.error import FencelockError
-from fencelock.actors.message import copier
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
@@ -42,8 +42,6 @@ class BaseSemaphore(BaseLock[H]):
     Any thread or task that has the object may release permits that were acquired through it. Its
     properties (`fence`, `held`, `lost`) describe its current hold, as with a lock.
     """
-
-    _copy = staticmethod(copier(AcquirePermits, "owner", "request", "wait_ms"))
 
     def __init__(
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str

@@ -15,7 +15,7 @@ from fencelock.actors.message import Event, Message
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.transport.codec import pack
+from fencelock.transport.codec import check_types
 
 
 class SessionRole(Protocol):
@@ -87,7 +87,7 @@ class SessionChannel:
 
         """
         if isinstance(message, Message):
-            pack(message)  # Checks a user's arguments: roles trust the types of local messages.
+            check_types(message)  # A user's arguments: roles trust the types of local messages.
         reply = AskReply()
         try:
             self.check()

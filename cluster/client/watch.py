@@ -7,10 +7,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
 import pykka
+from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ChangesRead, ReadChanges
 from fencelock.actors.api.name import titled

@@ -34,7 +34,7 @@ from fencelock.cluster.host.role_ref import ActorStop, RoleRef
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS, RoleFailedError, Scheduler
 from fencelock.cluster.host.watchdog import Watchdog
-from fencelock.cluster.node.storage.record import EntryItems, Mark
+from fencelock.cluster.node.storage.record import EntryItems
 from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
@@ -377,11 +377,7 @@ class Dispatcher:
         assert journal is not None, "a role persists on a node that keeps no journal"
         entries: list[EntryItems] = []
         for role, record in self._scheduler.records:
-            # A record that was sent before has its encoding already.
-            data: bytes | Mark | None = record if type(record) is Mark else None
-            if isinstance(record, Message):
-                data = getattr(record, "encoded", None) or encode(record)
-            entries.append((role, data))
+            entries.append((role, encode(record) if isinstance(record, Message) else record))
         journal.append(entries)
         journal.sync()
 

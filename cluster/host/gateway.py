@@ -15,7 +15,7 @@ from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
 from fencelock.cluster.log import note
 from fencelock.transport.cbor import FrameTooLargeError
-from fencelock.transport.frame import EnvelopeItems, Frame, new_frame
+from fencelock.transport.frame import EnvelopeItems, Frame
 from fencelock.transport.listener import Arrival
 
 FRAME_ENVELOPES_MAX = 256
@@ -241,7 +241,7 @@ class Gateway:
                 self._send_halves(link, stamp, envelopes)
                 continue
             try:
-                links.send(link, new_frame((links.cluster, links.group, stamp, envelopes, 0)))
+                links.send(link, Frame(links.cluster, links.group, stamp, envelopes))
             except Exception as error:  # noqa: BLE001  # Too large, or it cannot be encoded.
                 self._send_halves(link, stamp, envelopes, error)
 

@@ -13,7 +13,7 @@ from fencelock.actors.message import Message
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole, Query
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.transport.codec import pack
+from fencelock.transport.codec import check_types
 
 A = TypeVar("A")
 
@@ -135,4 +135,4 @@ class RoleRef(pykka.ActorRef[Any]):
             known = ", ".join(sorted(kind.__name__ for kind in accepts))
             raise TypeError(f"{self.actor_class.__name__} does not accept {message!r}, but {known}")
         if isinstance(message, Message):
-            pack(message)  # Roles trust the types of local messages.
+            check_types(message)  # Roles trust the types of local messages.

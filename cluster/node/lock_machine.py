@@ -29,11 +29,9 @@ from fencelock.actors.table.report import (
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_snapshot import FrozenPart
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
-from fencelock.transport.codec import decode, encode, trimmed_codec
+from fencelock.transport.codec import decode, encode, exact
 
-_CODECS = {command: trimmed_codec(command) for command in COMMANDS}
-_READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
-"""Decoders, by the first item of each command."""
+_COMMANDS = frozenset(COMMANDS)
 
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
@@ -65,7 +63,7 @@ class LockMachine:
             TypeError: a field has a value that its declaration does not allow.
 
         """
-        written, known = _CODECS[type(command)].write(command), self._known
+        written, known = encode(command), self._known
         if len(written) > KNOWN_BYTES_MAX:
             return written
         if len(known) >= KNOWN_MAX:
@@ -272,9 +270,7 @@ def read_command(command: bytes) -> LogCommand | None:
 def _command_in(items: Any) -> LogCommand | None:
     """Return the command in ``items``, or None if there is none."""
     try:
-        if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
-            command: LogCommand = _READERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]
-            return command
-    except (MalformedFrameError, LookupError):
-        pass  # Not a command, or one with fields of the wrong number or type.
-    return None
+        message: Any = exact(items)
+    except MalformedFrameError:
+        return None
+    return message if type(message) in _COMMANDS else None

@@ -14,8 +14,9 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from support.effects import HOST, T0, at, sent
 
 from fencelock.actors.bakery import message as messages

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import HOST
 
@@ -79,7 +79,7 @@ def _forged_beat(effect: Effect) -> Effect:
                 "seating": FORGED,
                 "serving": messages.EPOCH_MAX,
             }
-            return Send(to, replace(message, **high))  # type: ignore[type-var]
+            return Send(to, replace(message, **high))
         case _:
             return effect
 

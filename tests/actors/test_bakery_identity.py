@@ -6,11 +6,11 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import HOST, only_sent, sent
 from support.electorates import chosen

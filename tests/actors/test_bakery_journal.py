@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.bakery.electorate import NUMBER_MAX, Electorate
 from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX

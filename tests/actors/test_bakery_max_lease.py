@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 from support.electorates import seats
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
 from support.role_harness import RoleHarness
 from support.session_harness import one as only

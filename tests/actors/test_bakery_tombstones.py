@@ -6,10 +6,10 @@ when their tables, or their steps, say so. What a client dropped is never taken 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.leader_trio import LeaderTrio
 

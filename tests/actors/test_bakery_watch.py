@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import at
 from support.electorates import seats

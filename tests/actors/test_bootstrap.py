@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.effects import HOST, T0, sent
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged

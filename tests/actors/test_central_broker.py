@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.central_scene import BROKER_A, FIRST, PROXY, SERVER, WATCH, want
 from support.effects import HOST, T0, at, not_counted
 

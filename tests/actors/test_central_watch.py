@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.central_scene import BROKER_A, PROXY, SERVER, WATCH
 from support.effects import HOST, T0, at, not_counted
 

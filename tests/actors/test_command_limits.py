@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.api import name
 from fencelock.actors.api.election import Lead
@@ -23,7 +23,6 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import copier
 from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.table import LockTable
 
@@ -48,8 +47,18 @@ def acquires() -> list[LogCommand]:
     texts = product(LOCKS, OWNERS, LABELS)
     named = [(lock, owner, label, 1, None, 0) for lock, owner, label in texts]
     numbered = [("a", "me", "x", *numbers) for numbers in product(NUMBERS, WAITS, NUMBERS)]
-    changed = copier(Acquire, "lock", "owner", "label", "request", "wait_ms", "limit")
-    return [changed(Acquire(session="s.1", lock=""), *values) for values in [*named, *numbered]]
+    return [
+        Acquire(
+            session="s.1",
+            lock=lock,
+            owner=owner,
+            label=label,
+            request=request,
+            wait_ms=wait_ms,
+            limit=limit,
+        )
+        for lock, owner, label, request, wait_ms, limit in [*named, *numbered]
+    ]
 
 
 def others() -> list[LogCommand]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.effect import Spawn
@@ -65,8 +66,10 @@ BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, NeverExtends)
 def plan_of(seed: int, nodes: int = 3) -> LogPlan:
     """Return a plan in which members compare often, keep their disks, and get all from the log."""
     plan = draw_log_plan(seed)
-    disks = replace(plan.faults, lose_disk_every_ms=0, old_copy_every_ms=0, slow_disk_every_ms=0)
-    return replace(
+    disks = dataclasses.replace(
+        plan.faults, lose_disk_every_ms=0, old_copy_every_ms=0, slow_disk_every_ms=0
+    )
+    return dataclasses.replace(
         plan,
         faults=disks,
         nodes=nodes,
@@ -78,7 +81,7 @@ def plan_of(seed: int, nodes: int = 3) -> LogPlan:
 
 
 def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> RunReport:
-    plan = replace(plan_of(seed, nodes), digest_slots=digest_slots)
+    plan = dataclasses.replace(plan_of(seed, nodes), digest_slots=digest_slots)
     subject = LogSubject(wrong=frozenset({"n2"}), planted=bug)
     return run_log_seed(seed, plan=plan, subject=subject, judged=JUDGED)
 
@@ -136,7 +139,7 @@ reply."""
 
 @pytest.mark.parametrize("wrong", ["n2", ""])
 def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
-    promise = replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)
+    promise = dataclasses.replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)
     marks: Counter[str] = Counter()
     for seed in range(5):
         report = run_seed(product(wrong), seed, promise=promise)

@@ -3,10 +3,10 @@ report."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.effects import HOST, at, sent
 from support.replicas import config_of
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.effects import T0, sent
 from support.log_proxy_scene import (
     ACQUIRE,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.effects import HOST, at, sends
 from support.log_workload import HowMany, LogCounter, SoMany
 from support.replicas import config_of

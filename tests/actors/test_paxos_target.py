@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.effects import HOST, at
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
@@ -113,7 +112,7 @@ def test_nobody_joins_that_does_not_want_to_or_cannot(unwilling: Locate) -> None
 def test_the_election_order_of_snaplock_decides(
     first: dict[str, object], second: dict[str, object], chosen: str
 ) -> None:
-    learners = {"d": replace(WILLING, **first), "e": replace(WILLING, **second)}  # type: ignore[arg-type]
+    learners = {"d": replace(WILLING, **first), "e": replace(WILLING, **second)}
     assert request_of(wish("abc", "b", **learners)).replacement == chosen
 
 

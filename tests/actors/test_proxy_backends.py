@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.effects import HOST, T0, at, sent
 
 from fencelock.actors.address import PART_BYTES_MAX

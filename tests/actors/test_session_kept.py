@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api

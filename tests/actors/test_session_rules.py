@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api

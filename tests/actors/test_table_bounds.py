@@ -6,11 +6,11 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name, plain_name

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.semaphore import AcquirePermits
@@ -147,7 +146,7 @@ def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
 def test_a_field_beyond_its_limit_is_refused(
     table: LockTable, wrong: dict[str, str | int], words: str
 ) -> None:
-    (refused,) = table.apply(0, replace(CLOSE, **wrong))  # type: ignore[arg-type]
+    (refused,) = table.apply(0, replace(CLOSE, **wrong))
     assert isinstance(refused, api.Refused)
     assert refused.reason is api.Reason.INVALID
     assert words in refused.detail

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.planted_bugs import Plant, demand_found, hold_of, with_fields
 from support.table_comparison import DeadlineComposer
 from support.table_scene import applied, restored, said, table_of_three

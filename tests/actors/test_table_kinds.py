@@ -6,10 +6,11 @@ What differs between the kinds is tested in a file for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier

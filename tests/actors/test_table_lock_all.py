@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.map_model import entries_in
 from support.planted_bugs import demand_found, hold_of
 from support.table_comparison import MapComposer, compare, log_seeds, steps_of

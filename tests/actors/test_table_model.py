@@ -6,12 +6,13 @@ command are compared exactly, and the invariants are checked on the table alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.planted_bugs import Plant, demand_found, hold_of, with_fields
 from support.table_comparison import (
     AllComposer,
@@ -158,7 +159,7 @@ def timed_out_wait_stays(sound: Any) -> Any:
     def broken(table: TableState, wait: Any, reason: Reason, *rest: Any) -> None:
         sound(table, wait, reason, *rest)
         if reason is Reason.TIMED_OUT:
-            table.resources[wait.owner_state.lock].enqueue(replace(wait, due_ms=None))
+            table.resources[wait.owner_state.lock].enqueue(dataclasses.replace(wait, due_ms=None))
 
     return broken
 
@@ -361,7 +362,7 @@ RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 def waits_in_one_queue(sound: Any) -> Any:
     def broken(table: TableState, wait: Wait, capacity: int) -> None:
         details = wait.details
-        wait.details = replace(details, locks=details.locks[:1])
+        wait.details = dataclasses.replace(details, locks=details.locks[:1])
         sound(table, wait, capacity)
         wait.details = details
 
@@ -438,7 +439,7 @@ def dropped_histories_are_forgotten(sound: Any) -> Any:
 
 def a_value_waits_in_vain(sound: Any) -> Any:
     def broken(table: TableState, wait: Wait, capacity: int) -> None:
-        wait.details = replace(wait.details, value=None)
+        wait.details = dataclasses.replace(wait.details, value=None)
         sound(table, wait, capacity)
 
     return broken

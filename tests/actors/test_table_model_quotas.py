@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.planted_bugs import Plant, demand_found, without
 from support.table_comparison import AllComposer, Dice, Plain, compare, log_seeds, steps_of
 from support.table_model import Model

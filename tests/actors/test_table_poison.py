@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -181,6 +181,6 @@ def test_an_error_of_the_process_or_of_an_invariant_is_not_a_refusal(
         (RecursionError(), RecursionError),
         (AssertionError(), PoisonError),
     ):
-        monkeypatch.setitem(OPERATIONS, KeepAlive, raising(error))
+        monkeypatch.setitem(cast("Any", OPERATIONS), KeepAlive, raising(error))
         with pytest.raises(raised):
             filled().apply(1, KeepAlive(session=S))

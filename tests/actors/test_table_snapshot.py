@@ -7,9 +7,9 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Open

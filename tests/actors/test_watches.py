@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.effects import T0, at, sends, sent
 from support.log_proxy_scene import ANN, REPLICA, log_proxy, told
 from support.replicas import config_of

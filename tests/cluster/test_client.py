@@ -199,7 +199,7 @@ def test_what_is_of_another_type_than_it_should_be_is_refused_before_anything_is
     cluster: Cluster,
 ) -> None:
     client, wrong = cluster.connect(), cast("Any", True)
-    with pytest.raises(TypeError, match=r"Acquire\.limit: True is no int"):
+    with pytest.raises(TypeError, match=r"Acquire\.limit: True: expected `int`"):
         client.rlock("x", limit=wrong)
-    with pytest.raises(TypeError, match=r"Inspect\.lock: True is no str"):
+    with pytest.raises(TypeError, match=r"Inspect\.lock: True: expected `str`"):
         client.status(wrong)

@@ -15,16 +15,7 @@ from support.dispatchers import dispatchers, hub_without_peers
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
-from fencelock.actors.message import (
-    Address,
-    Instant,
-    Local,
-    Timer,
-    address_of,
-    local,
-    node_of,
-    timer,
-)
+from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
@@ -36,22 +27,18 @@ ROLE = address_of("n1", "role")
 Start = Callable[..., Dispatcher]
 
 
-@timer
 class Later(Timer):
     asker: Address
 
 
-@local
 class Grow(Local):
     child: Address
 
 
-@local
 class Break(Local):
     text: str = "broken on purpose"
 
 
-@local
 class BlockThread(Local):
     entered: threading.Event
     leave: threading.Event

@@ -15,7 +15,7 @@ from support.dispatchers import dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import CheckpointPart, Effects, Persist, Send, Spawn
-from fencelock.actors.message import Address, Instant, Local, address_of, local
+from fencelock.actors.message import Address, Instant, Local, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -30,7 +30,6 @@ ROLE = address_of("n1", "role")
 Start = Callable[..., Dispatcher]
 
 
-@local
 class BlockDisk(Local):
     entered: threading.Event
     leave: threading.Event

@@ -13,7 +13,7 @@ from support.dispatchers import StartRoles, dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from fencelock.actors.message import Address, Instant, Local, Message, address_of, local
+from fencelock.actors.message import Address, Instant, Local, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -25,7 +25,6 @@ LONG_S = 60.0
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")
 
 
-@local
 class BlockCheckpoint(Local):
     entered: threading.Event
     leave: threading.Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.real_nodes import LONG_S, ask, loopback_addresses, running
@@ -35,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         if command.amount == POISON:
             raise OverflowError(BUG)
 
-    monkeypatch.setitem(OPERATIONS, CountDown, broken)
+    monkeypatch.setitem(cast("Any", OPERATIONS), CountDown, broken)
     return parse(starting_config(loopback_addresses()), tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_what_raises_before_a_change_is_refused_on_all_members_and_stops_none(
     def broken(table: Any, command: Any, out: Any) -> None:
         raise OverflowError(BUG)
 
-    monkeypatch.setitem(OPERATIONS, CountDown, broken)
+    monkeypatch.setitem(cast("Any", OPERATIONS), CountDown, broken)
     with running(parse(starting_config(loopback_addresses()), tmp_path)) as nodes:
         for node in nodes.values():
             with pytest.raises(InternalError, match="made the table refuse CountDown"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.backup_header import HEADER
 
 from fencelock.actors.api.map import EntryChanged, PutEntry
@@ -153,7 +154,7 @@ def test_a_configuration_that_cannot_be_used_is_refused(
 ) -> None:
     check_target(HEADER, config)
     with pytest.raises(ConfigError, match=why):
-        check_target(HEADER, replace(config, **fields))
+        check_target(HEADER, dataclasses.replace(config, **fields))
 
 
 def test_what_is_no_table_is_refused() -> None:
@@ -164,7 +165,7 @@ def test_what_is_no_table_is_refused() -> None:
 
 def test_a_header_of_another_table_is_refused() -> None:
     with pytest.raises(BackupDamagedError, match="fences up to 3, and its header says 4"):
-        check_parts(replace(HEADER, fence=4), PARTS)
+        check_parts(dataclasses.replace(HEADER, fence=4), PARTS)
 
 
 def test_folders_with_content_are_named_and_moved_aside(config: Config, tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_an_empty_folder_is_used(config: Config) -> None:
 
 
 def test_the_folder_of_a_running_node_is_not_replaced(tmp_path: Path) -> None:
-    old = replace(config_in(tmp_path, cluster="orders"))
+    old = dataclasses.replace(config_in(tmp_path, cluster="orders"))
     new = config_in(tmp_path)
     with Node.start(old, "n2", found=True), pytest.raises(FolderBusyError):
         restore(HEADER, check_parts(HEADER, PARTS), new)

@@ -6,11 +6,12 @@ played in `test_bakery_mutants` and `test_bakery_past`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from support.judged import assert_seen
 
 from fencelock.actors.bakery import leader_requests, leader_selection
@@ -61,7 +62,7 @@ LATE = RunPlan(
 )
 """Messages of members and of leaders arrive long after they were sent."""
 
-PROMPT = replace(LATE, faults=Faults(delay_us=2_000, sync_us=100))
+PROMPT = dataclasses.replace(LATE, faults=Faults(delay_us=2_000, sync_us=100))
 """The same without any faults but blows."""
 
 CROWD = RunPlan(
@@ -323,7 +324,7 @@ def test_two_holders_are_seen_where_clients_see_them(
     first, blows = FIRST_BY_CLIENTS.get(bug, 0), MUTANTS[bug].blows
     for seed in range(first, first + SEEDS_MOST):
         # With such a bug, clients may wait forever once the faults are over.
-        plan = SEEN_BY_CLIENTS[bug] or replace(draw_bakery_plan(seed), safety_only=True)
+        plan = SEEN_BY_CLIENTS[bug] or dataclasses.replace(draw_bakery_plan(seed), safety_only=True)
         violation = run_bakery_seed(seed, plan=plan, blows=blows, judged=frozenset()).violation
         if violation and ("mutual exclusion" in violation or "fences" in violation):
             return

@@ -7,8 +7,9 @@ and a released lock stays released.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
 from fencelock.actors.bakery.epochs import EpochState

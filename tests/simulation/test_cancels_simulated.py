@@ -9,11 +9,11 @@ The lock objects, the registry of owners, the session, the proxy and the table a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.stepped_client import KINDS, Caller, assert_all_free, random_steps, two_clients
 
 from fencelock.actors.api.message import Cancel

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.central_mutants import (
     GrantsAreNotCompared,
     GrantsOfTheRetiredAreKept,
@@ -59,7 +60,7 @@ def with_role(mutant: type[Role[Any]]) -> Recipe:
     def recipe(seat: NodeContext) -> RoleSet:
         cast = central(seat)
         roles = (replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in cast.roles)
-        return replace(cast, roles=tuple(roles))
+        return dataclasses.replace(cast, roles=tuple(roles))
 
     return recipe
 
@@ -145,7 +146,7 @@ def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
     clients = address_of(seat.node, "clients")
     forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
     roles = (replace(s, arguments=forgetful) if s.role is Proxy else s for s in cast.roles)
-    return replace(cast, roles=tuple(roles))
+    return dataclasses.replace(cast, roles=tuple(roles))
 
 
 class DisownsAndGoesOnWaiting(ClientSession):
@@ -213,7 +214,7 @@ LATE = RunPlan(
 """Nodes restart all the time, and their last messages arrive late."""
 
 
-CLOSINGS = replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
+CLOSINGS = dataclasses.replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
 """Clients close meanwhile, so that requests of ended sessions arrive."""
 
 

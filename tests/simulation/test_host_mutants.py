@@ -69,11 +69,11 @@ MUTANTS = {
     "a record does not reach the journal": HostMutant(
         Scheduler, "_write", "for record in records:", "for record in records[1:]:", log, "journal"
     ),
-    "frames like earlier ones lose their stamp": HostMutant(
+    "frames lose their stamp": HostMutant(
         FrameValidator,
-        "admit",
-        "new_frame((cluster, group, stamp, tuple(envelopes), 0))",
-        "new_frame((cluster, group, 0, tuple(envelopes), 0))",
+        "_admitted",
+        "Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), frame.newer)",
+        "Frame(frame.cluster, frame.group, 0, tuple(envelopes), frame.newer)",
         stamps,
         "",
     ),

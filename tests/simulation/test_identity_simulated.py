@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.judged import is_violated
 from support.log_workload import CounterJudge, logbook
 from support.planted_votes import votes_as_registered
@@ -68,14 +69,14 @@ class FoundsByMajority(Bootstrap):
 def plan_of(seed: int) -> LogPlan:
     """Return a run of three or five members in which whole disks fail early and often."""
     plan = draw_log_plan(seed)
-    disks = replace(
+    disks = dataclasses.replace(
         plan.faults,
         lose_disk_every_ms=400 if seed % 2 else 0,
         old_copy_every_ms=0 if seed % 2 else 150,
         crash_every_ms=600,
         down_ms=50,
     )
-    return replace(plan, nodes=5 if seed % 3 == 0 else 3, faults=disks)
+    return dataclasses.replace(plan, nodes=5 if seed % 3 == 0 else 3, faults=disks)
 
 
 def broken(seed: int, change: Change, judged: frozenset[str] | None = None) -> str:
@@ -101,7 +102,7 @@ def test_no_seed_breaks_a_promise_when_disks_are_lost_or_aged() -> None:
 
 @pytest.mark.parametrize("seed", [4, 11])
 def test_a_majority_of_the_members_keeps_its_disks_beside_nodes_that_are_none(seed: int) -> None:
-    report = run_log_seed(seed, plan=replace(plan_of(seed), spares=2))
+    report = run_log_seed(seed, plan=dataclasses.replace(plan_of(seed), spares=2))
     assert report.violation is None
     assert {"loses its disk", "is given an old copy of its disk"} & set(report.faults)
 

@@ -3,12 +3,13 @@ records."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.central import server as server_module
@@ -16,7 +17,7 @@ from fencelock.actors.central.message import Held, Numbered
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, central
@@ -31,7 +32,6 @@ from fencelock.verification.simulation.world import World
 READER = Address("n2/reader")
 
 
-@timer
 class LedgerTick(Timer):
     pass
 
@@ -146,7 +146,7 @@ def run(seed: int, server: type[LockServer] = LockServer) -> RunReport:
     def recipe(seat: NodeContext) -> RoleSet:
         cast = central(seat)
         roles = (replace(s, role=server) if s.role is LockServer else s for s in cast.roles)
-        return replace(cast, roles=tuple(roles))
+        return dataclasses.replace(cast, roles=tuple(roles))
 
     return run_seed(recipe, seed, settings=JOURNAL, promise=promise_of("central", JOURNAL))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.onlooker import run_read_seed
 
 from fencelock.actors.clock import Clock
@@ -60,7 +61,7 @@ class Memory:
 
     def recipe(self, seat: NodeContext) -> RoleSet:
         date = self.worlds[0].time // NS_PER_US if self.lost else 0
-        return self.seat(replace(seat, first_stamp=date))
+        return self.seat(dataclasses.replace(seat, first_stamp=date))
 
     def seat(self, seat: NodeContext) -> RoleSet:
         """Return the roles of a member, with the mutant among them."""
@@ -69,7 +70,7 @@ class Memory:
         if mutant is None:
             return cast
         roles = (replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in cast.roles)
-        return replace(cast, roles=tuple(roles))
+        return dataclasses.replace(cast, roles=tuple(roles))
 
 
 def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> RunReport:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.planted_bugs import repetitions_count
 from support.workloads import UNHELD, demand_caught, demand_clean
 

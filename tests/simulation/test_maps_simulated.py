@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.planted_bugs import repetitions_count
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 

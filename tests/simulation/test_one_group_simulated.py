@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import Founding, Join, JoinAck, Start

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from support.judged import assert_seen, log_runs
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
@@ -179,7 +180,7 @@ def votes_are_decisions(spawn: Spawn) -> Spawn:
     while (slot := len(decided) + 1) in known.votes:
         decided.append(known.votes[slot].batch)
     votes = {slot: vote for slot, vote in known.votes.items() if slot > len(decided)}
-    recovered = replace(known, decided=tuple(decided), votes=votes)
+    recovered = dataclasses.replace(known, decided=tuple(decided), votes=votes)
     if "recovered" not in spawn.arguments:
         return spawn
     return replace(spawn, arguments={**spawn.arguments, "recovered": recovered})
@@ -220,8 +221,8 @@ class Mutant(NamedTuple):
 
 def dies_in_syncs(plan: LogPlan) -> LogPlan:
     """Let nodes lose what they did not sync, most often a promise or a ballot, and return soon."""
-    faults = replace(plan.faults, sync_us=2_000, tail_lost=True, down_ms=5)
-    return replace(plan, crash_at_ballot_per_mille=300, faults=faults)
+    faults = dataclasses.replace(plan.faults, sync_us=2_000, tail_lost=True, down_ms=5)
+    return dataclasses.replace(plan, crash_at_ballot_per_mille=300, faults=faults)
 
 
 def scout(broken: Broken) -> type[Role[Any]]:

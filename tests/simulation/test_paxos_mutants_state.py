@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from support.judged import assert_seen, log_runs
 
 from fencelock.actors.effect import Checkpoint, CheckpointEnd, CheckpointPart, Effects, Send, Spawn

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.judged import is_violated
 from support.log_workload import CounterJudge, run_under_faults
 
@@ -31,7 +32,7 @@ def run(seed: int, marks: Counter[str], observers: int = 0) -> None:
     fate = draw_faults(
         random, frozenset(FaultKind) - {FaultKind.JUMP}
     )  # A lease is over by a jump.
-    world = World(seed, replace(fate, drift_ppm=1_000))
+    world = World(seed, dataclasses.replace(fate, drift_ppm=1_000))
     play(world, random.choice((1, 3, 3, 5)), random.choice((5, 20, 60)), observers)
     marks.update(world.marks)
 

@@ -17,7 +17,6 @@ from fencelock.actors.message import (
     Timer,
     address_of,
     node_of,
-    timer,
 )
 from fencelock.actors.paxos import acceptor, config, leader
 from fencelock.actors.paxos.config import GROWTH_MAX, VOTES_MAX, acceptor_of, leader_of
@@ -41,7 +40,6 @@ Forged = Callable[[Ballot, int], list[Message]]
 """Returns what the rogue sends under a ballot, given the first slot that is not applied."""
 
 
-@timer
 class Strike(Timer):
     """It is time to send forged messages."""
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from support.judged import is_violated
 from support.log_workload import CounterJudge, LogCounter, run_under_faults
 

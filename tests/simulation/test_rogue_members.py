@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.rogue_roles import ROGUE, forges_members
 

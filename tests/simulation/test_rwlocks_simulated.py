@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, demand_caught, demand_clean
 

@@ -9,7 +9,7 @@ from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, local
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.verification.simulation.faults import Faults
@@ -33,7 +33,6 @@ STORM = Faults(
 )
 
 
-@local
 class Note(Local):
     number: int
 

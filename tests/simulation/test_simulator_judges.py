@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
+from msgspec.structs import replace
 from support.statuses import READY
 
 from fencelock.actors.api import message as api
@@ -188,7 +189,7 @@ def test_a_proxy_that_remembers_a_lock_when_everybody_is_done_is_caught() -> Non
 
 
 def test_a_run_with_too_few_grants_proves_nothing_and_fails() -> None:
-    assert "void: " in (run(Server, replace(PLAN, grants_min=100_000)).violation or "")
+    assert "void: " in (run(Server, dataclasses.replace(PLAN, grants_min=100_000)).violation or "")
 
 
 class Fails(Server):
@@ -224,6 +225,6 @@ def test_each_fault_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -
 
 
 def test_calm_is_calm() -> None:
-    report = run(Server, replace(PLAN, faults=CALM))
+    report = run(Server, dataclasses.replace(PLAN, faults=CALM))
 
     assert report.faults == {}

@@ -8,7 +8,7 @@ import pytest
 from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
 
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, local
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local
 from fencelock.actors.role import Role
 from fencelock.verification.simulation.drift import PPM, DriftingClock
 from fencelock.verification.simulation.faults import Faults
@@ -18,7 +18,6 @@ from fencelock.verification.simulation.violation import ViolationError
 STORM = Faults(drift_every_ms=100, drift_ppm=500_000, jump_every_ms=500)
 
 
-@local
 class NumberNote(Local):
     number: int
 

@@ -22,16 +22,7 @@ from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
 from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Effects, Send, Spawn
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Event,
-    Instant,
-    Local,
-    Message,
-    address_of,
-    local,
-)
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, bakery
@@ -44,7 +35,6 @@ TERMS = ProtocolSettings(
 )
 
 
-@local
 class Say(Local):
     """A command to the user: send ``message`` to ``to``."""
 

@@ -22,7 +22,7 @@ from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.cluster.keys import read_key
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.codec import pack
+from fencelock.transport.codec import plain
 from fencelock.verification.bench.members import NodeProcesses, described
 
 STALL_S = 0.2
@@ -131,7 +131,7 @@ class Peer:
         self._context.destroy(linger=0)
 
     def frame(self, to: str, sender: str, message: Message) -> bytes:
-        items = [to, sender, message.TAG, *pack(message)[1:]]
+        items = [to, sender, plain(message)]
         return cbor2.dumps([1, self._members.cluster, self.group, 1, [items]])
 
     def ask(self, node: str, message: Message) -> list[Any] | None:
@@ -145,7 +145,7 @@ class Peer:
                 frame = cbor2.loads(socket.recv())
                 self.seen_group = frame[2]
                 for envelope in frame[4]:
-                    if wanted in envelope[3:]:
+                    if wanted in envelope[2][1:]:
                         return list(envelope)
         return None
 
@@ -153,8 +153,8 @@ class Peer:
         """Open a session, where the cluster keeps them."""
         for node in self.sockets:
             reply = self.ask(node, Open(session=self.name, ttl_ms=60_000, request=10**9))
-            if reply is not None and reply[2] == Opened.TAG:
-                self.session = str(reply[4])
+            if reply is not None and reply[2][0] == Opened.TAG:
+                self.session = str(reply[2][2])
                 return
 
     def answers(self, node: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from enum import IntEnum
 from functools import cache
 from random import Random
@@ -68,7 +68,7 @@ def hints_of(cls: Any) -> dict[str, Any]:
 @cache
 def _hints_of(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls)
-    names: tuple[str, ...] = getattr(cls, "_fields", ()) or tuple(one.name for one in fields(cls))
+    names: tuple[str, ...] = getattr(cls, "_fields", ()) or cls.__struct_fields__
     return {name: hints[name] for name in names}
 
 

@@ -24,9 +24,7 @@ from fencelock.actors.message import (
     Message,
     Timer,
     address_of,
-    local,
     node_of,
-    timer,
 )
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
@@ -48,19 +46,16 @@ AGE_MS = 400
 """The greatest age of a local read (ms)."""
 
 
-@local
 class HowMany(Local):
     """A query for the number of applied commands."""
 
 
-@local
 class SoMany(Local):
     """The answer to `HowMany`."""
 
     count: int
 
 
-@timer
 class Dip(Timer):
     """It is time to write or to read."""
 

@@ -10,7 +10,7 @@ from random import Random
 
 from fencelock.actors.api.message import Inspect, LockStatus, Refused
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of, timer
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, recipe_of
@@ -31,7 +31,6 @@ READ_EVERY_MS = 40
 READER = "r"
 
 
-@timer
 class ReadNext(Timer):
     """Ask the next proxy about a lock."""
 

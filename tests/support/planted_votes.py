@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.paxos.acceptor import Acceptor

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.message import Beat, Chosen
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
-from fencelock.actors.message import Address, Instant, Message, Timer, address_of, timer
+from fencelock.actors.message import Address, Instant, Message, Timer, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.message import (
@@ -60,7 +62,6 @@ def forges_members(spawn: Spawn) -> Spawn:
     return replace(spawn, role=ForgedMembers) if spawn.address == f"{ROGUE}/cluster" else spawn
 
 
-@timer
 class Strike(Timer):
     """It is time to send forged messages."""
 
@@ -137,6 +138,6 @@ def with_rogue(recipe: Recipe, protocol: str) -> Recipe:
         if protocol != "paxos" or context.node != ROGUE:
             return roles
         leader = Spawn(address_of(ROGUE, "commander-rogue"), FarLeader)
-        return replace(roles, roles=(*roles.roles, leader))
+        return dataclasses.replace(roles, roles=(*roles.roles, leader))
 
     return seated

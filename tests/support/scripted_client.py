@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address, Event, Instant, Timer, timer
+from fencelock.actors.message import Address, Event, Instant, Timer
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockDescription,
@@ -18,12 +18,10 @@ from fencelock.actors.proxy.message import (
 from fencelock.actors.role import Host, Role
 
 
-@timer
 class Ask(Timer):
     """Request the lock, for the next owner."""
 
 
-@timer
 class Leave(Timer):
     """Stop waiting with ``ticket``, or give back its hold."""
 

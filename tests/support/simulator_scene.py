@@ -6,7 +6,7 @@ from typing import Any
 
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
-from fencelock.actors.message import NS_PER_MS, Address, Timer, timer
+from fencelock.actors.message import NS_PER_MS, Address, Timer
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, Recipe
@@ -17,7 +17,6 @@ N1, N2 = Address("n1/role"), Address("n2/role")
 SECOND = 1_000 * NS_PER_MS
 
 
-@timer
 class Tock(Timer):
     """A timer of such a role."""
 

@@ -7,8 +7,8 @@ Everything costs O(n).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.election import Lead
@@ -53,8 +53,8 @@ UNTOLD = ("detail", "label", "node", "master", "view", "members", "generation")
 
 def word_of(outcome: Result) -> Word:
     """Return an outcome as a tuple, without the fields that the model does not have."""
-    told = [
-        getattr(outcome, one.name) for one in fields(cast("Any", outcome)) if one.name not in UNTOLD
+    told: list[Any] = [
+        getattr(outcome, name) for name in outcome.__struct_fields__ if name not in UNTOLD
     ]
     if isinstance(outcome, Evicted):
         told[2] = outcome.holder.owner, outcome.holder.times

@@ -51,7 +51,7 @@ class NewVersion(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find ``fencelock.actors.message`` as usual, and replace its ``message`` once it ran."""
+        """Find ``fencelock.actors.message`` as usual, and change its `EventType` once it ran."""
         if name != "fencelock.actors.message":
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -61,40 +61,32 @@ class NewVersion(MetaPathFinder):
 
         def execute_grown(module: ModuleType) -> None:
             execute(module)
-            module.message = growing(module.message)  # type: ignore[attr-defined]
+            growing(module.EventType)
 
         loader.exec_module = execute_grown
         return spec
 
 
-def growing(message: Callable[[int], Callable[[type], type]]) -> Callable[..., Any]:
-    """Return a `message` that adds an optional field to the classes in `GROWN`."""
+def growing(event_type: Any) -> None:
+    """Let the type of messages add an optional field to the classes in `GROWN`."""
+    make = event_type.__new__
 
-    def declare(tag: int) -> Callable[[type], type]:
-        def declare_grown(cls: Any) -> type:
-            if cls.__name__ == GROWN.get(tag):
-                cls.__annotations__["added"] = "tuple[str, ...]"
-                cls.added = ("from", "a newer version")
-            return message(tag)(cls)
+    def make_grown(
+        mcls: Any, name: str, bases: Any, body: dict[str, Any], *, tag: Any = None, **options: Any
+    ) -> Any:
+        if tag is not None and name == GROWN.get(tag):
+            body["__annotations__"]["added"] = tuple[str, ...]
+            body["added"] = ("from", "a newer version")
+        return make(mcls, name, bases, body, tag=tag, **options)
 
-        return declare_grown
-
-    return declare
+    event_type.__new__ = make_grown
 
 
 def refuse_longer_messages() -> None:
     """Plant the bug: a reader that knows only one length of each message."""
     from fencelock.transport import frame
-    from fencelock.transport.cbor import MalformedFrameError
-    from fencelock.transport.codec import unpack_fitted
 
-    def unpack_refusing(items: list[Any]) -> tuple[Any, bool]:
-        message, has_more = unpack_fitted(items)
-        if has_more:
-            raise MalformedFrameError("more fields than declared")
-        return message, has_more
-
-    setattr(frame, "unpack_fitted", unpack_refusing)  # noqa: B010  (as the next, not exported)
+    setattr(frame, "EXTRA_FIELDS_MAX", 0)  # noqa: B010  (as the next, not exported)
 
 
 def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) -> dict[str, Any]:

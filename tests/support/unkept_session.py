@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.effect import Send

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import IO
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.statuses import READY
 

@@ -64,7 +64,6 @@ EXCEPTIONS = {
     ("actors/api/name.py", "re"): "a pattern of ASCII characters, for texts that people see",
     ("actors/session/requests.py", "/"): "the jitter of a client's own timers",
     ("actors/session/requests.py", "float"): "the jitter of a client's own timers",
-    ("actors/message.py", "exec"): "constructors made of field names when a module is imported",
     ("actors/role.py", "vars"): "the state of a role for a log line, and its declared events",
 }
 """Uses that decide nothing that is replicated, each with the reason."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loguru import logger
+from msgspec.structs import replace
 from rich.console import Console
 from support.holds import fence_of
 from support.real_nodes import loopback_addresses

@@ -19,7 +19,7 @@ from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.paxos import replica
 from fencelock.actors.table import operation
-from fencelock.transport.admission import FrameValidator
+from fencelock.transport.frame import frame_of
 from fencelock.verification.bench.members import READY_S, NodeProcesses
 
 PROTOCOLS = "paxos", "bakery", "lamport", "central"
@@ -138,13 +138,12 @@ def plant_name_without_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_frame_check_that_raises(patch: pytest.MonkeyPatch) -> None:
-    sound = FrameValidator._addressed  # pyright: ignore[reportPrivateUsage]
-
-    def broken(self: Any, link: str, frame: Any) -> Any:
+    def broken(items: list[Any], cluster: str | None) -> Any:
+        frame = frame_of(items, cluster)
         assert frame.stamp < 200, "planted bug"
-        return sound(self, link, frame)
+        return frame
 
-    patch.setattr(FrameValidator, "_addressed", broken)
+    patch.setattr("fencelock.transport.admission.frame_of", broken)
 
 
 def fuzz_paxos(fuzzer: OfflineFuzzer, inputs: int) -> None:

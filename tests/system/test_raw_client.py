@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from support.hub_station import AnsweringHub
 from support.paths import ROOT
 from support.real_nodes import loopback_addresses
 
-import fencelock.actors.api as api_package
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
-from fencelock.actors.message import REGISTRY, Address, Message
+from fencelock.actors.message import Address, Message
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node as RealNode
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
@@ -264,32 +259,3 @@ def test_the_bytes_in_the_description_are_what_the_code_makes(
     }
     frame = Frame("demo", 0, stamp, (Envelope(Address(to), Address(sender), message),))
     assert encode_frame(frame).hex() in blocks
-
-
-def described(page: str) -> dict[tuple[int, str], list[str]]:
-    """Return the names of the fields of each message in the tables of ``page``, by tag and name."""
-    rows = re.findall(r"^\| 0x([0-9A-F]{2}) \| (\w+) \| (.*?) \|", page, re.MULTILINE)
-    return {
-        (int(tag, 16), name): [field.split()[0] for field in fields.split(", ")]
-        for tag, name, fields in rows
-    }
-
-
-def test_the_description_has_every_message_of_clients_with_its_fields() -> None:
-    """Messages of clients are those of ``actors/api``."""
-    for module in pkgutil.iter_modules(api_package.__path__):
-        importlib.import_module(f"{api_package.__name__}.{module.name}")
-    declared = {
-        (tag, cls.__name__): [field.name for field in dataclasses.fields(cast("Any", cls))]
-        for tag, cls in REGISTRY.items()
-        if cls.__module__.startswith(api_package.__name__)
-    }
-    found = described((ROOT / "transport" / "README.md").read_text(encoding="utf-8"))
-    assert {key: found.get(key) for key in declared} == declared
-
-
-def test_a_message_that_the_description_lacks_is_found() -> None:
-    assert described("| 0x7B | Probe | session text, request int | report |") == {
-        (0x7B, "Probe"): ["session", "request"]
-    }
-    assert described("| 7B | Probe | session text | report |") == {}

@@ -15,7 +15,7 @@ from support.dispatchers import hub_without_peers
 import fencelock
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.effect import Effects, Retire, Send, Spawn
-from fencelock.actors.message import Address, Instant, Local, address_of, local
+from fencelock.actors.message import Address, Instant, Local, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -29,12 +29,10 @@ PARENT = address_of("n1", "parent")
 CHILD = address_of("n1", "child")
 
 
-@local
 class GrowRole(Local):
     pass
 
 
-@local
 class Call(Local):
     what: Callable[[], object]
 

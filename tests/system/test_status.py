@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import replace
 from io import StringIO
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from support.statuses import READY
 

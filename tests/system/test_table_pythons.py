@@ -110,7 +110,11 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
 def replay(python: str, log: list[tuple[int, LogCommand]]) -> dict[str, Any]:
     """Return the result of applying ``log`` with the interpreter ``python``."""
     rows = [
-        [time_ms, command.TAG, {name: getattr(command, name) for name in type(command).__slots__}]
+        [
+            time_ms,
+            command.TAG,
+            {name: getattr(command, name) for name in type(command).__struct_fields__},
+        ]
         for time_ms, command in log
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "random", "LC_ALL": "C"}

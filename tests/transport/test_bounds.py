@@ -8,7 +8,7 @@ import pytest
 from fencelock.actors.api.message import Acquire, Describe, Granted
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.message import Ballot, Batch, Promise, Vote
-from fencelock.transport import admission as admission_module
+from fencelock.transport import frame as frame_module
 from fencelock.transport.admission import (
     CLIENT_BYTES_MAX,
     CLIENT_ENVELOPES_MAX,
@@ -41,7 +41,7 @@ def node() -> FrameValidator:
 def test_a_clients_frame_of_nested_arrays_is_not_decoded(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission_module, "load", None)
+    monkeypatch.setattr(frame_module, "load", None)
     dropped = node().admit("me", arrays(size))
     assert isinstance(dropped, Dropped)
     assert dropped.counter == "wire.malformed"
@@ -51,7 +51,7 @@ def test_a_clients_frame_of_nested_arrays_is_not_decoded(
 def test_a_members_frame_of_a_mebibyte_of_nested_arrays_is_not_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(admission_module, "load", None)
+    monkeypatch.setattr(frame_module, "load", None)
     dropped = node().admit("n2", arrays(FRAME_BYTES_MAX))
     assert isinstance(dropped, Dropped)
     assert dropped.counter == "wire.malformed"

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from support.statuses import READY
 
 from fencelock.actors.api.message import NodeStatus

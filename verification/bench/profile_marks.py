@@ -9,15 +9,17 @@ roles. As a program, this module runs the command line so, and writes the marks 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.message import Address, Event, Instant, role_of
@@ -92,7 +94,9 @@ class ProfileMarks:
 
     def role_set(self, role_set: RoleSet) -> RoleSet:
         """Return ``role_set`` with the turns of its roles marked, and of all that they spawn."""
-        return replace(role_set, roles=tuple(self._watched(spawn) for spawn in role_set.roles))
+        return dataclasses.replace(
+            role_set, roles=tuple(self._watched(spawn) for spawn in role_set.roles)
+        )
 
     def write(self, path: Path) -> None:
         """Write all marks into ``path``, for `read_marks`."""

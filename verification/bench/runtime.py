@@ -14,7 +14,7 @@ from typing import Any
 import pykka
 
 from fencelock.actors.effect import Effects, Send, Spawn
-from fencelock.actors.message import Address, Instant, Local, address_of, local
+from fencelock.actors.message import Address, Instant, Local, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
@@ -31,14 +31,12 @@ ROLES_S_MAX = 5
 IDLE_PERCENT_MAX = 1
 
 
-@local
 class Ball(Local):
     """A message that bounces until ``left`` is 0."""
 
     left: int
 
 
-@local
 class Done(Local):
     """The last ball was caught."""
 

@@ -115,7 +115,7 @@ def nested_small(addresses: list[str], seconds: float) -> None:
 
 def describes(count: int) -> bytes:
     """Return a frame of ``count`` requests for a description."""
-    return frame(*(("*/proxy", "attacker-0/x", 0x14, "attacker-0", n + 1) for n in range(count)))
+    return frame(*(("*/proxy", "attacker-0/x", [0x14, "attacker-0", n + 1]) for n in range(count)))
 
 
 def describe_4096(addresses: list[str], seconds: float) -> None:
@@ -270,7 +270,7 @@ def unread(addresses: list[str], seconds: float) -> None:
     for lane in range(UNREAD_CONNECTIONS):
         with contextlib.suppress(OSError):
             name = f"unread-{lane:03}"
-            request = frame(("*/proxy", f"{name}/x", DESCRIBE, name, lane + 1, False))
+            request = frame(("*/proxy", f"{name}/x", [DESCRIBE, name, lane + 1, False]))
             one = socket.socket()
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             host, port = addresses[lane % len(addresses)].removeprefix("tcp://").rsplit(":", 1)
@@ -332,7 +332,7 @@ class Asker:
 
     def send(self, messages: Sequence[Sequence[object]]) -> bool:
         """Send ``messages`` in one frame; return False if the connection takes no more."""
-        raw = frame(*(("*/proxy", f"{self.name}/x", *one) for one in messages))
+        raw = frame(*(("*/proxy", f"{self.name}/x", one) for one in messages))
         try:
             self.socket.send(raw, zmq.NOBLOCK)
         except zmq.Again:
@@ -344,7 +344,7 @@ class Asker:
         """Count the replies that have come, after waiting for the first."""
         while self.socket.poll(wait_ms):
             wait_ms = 0
-            for _, _, tag, *fields in cbor2.loads(self.socket.recv())[4]:
+            for _, _, (tag, *fields) in cbor2.loads(self.socket.recv())[4]:
                 if tag == REFUSED:
                     self.refused[fields[1]] = self.refused.get(fields[1], 0) + 1
                 elif tag == OPENED:
@@ -391,7 +391,7 @@ def asked(one: Asker) -> dict[str, object]:
 def handshake(one: socket.socket, name: str, boot: str = "1") -> None:
     """Greet as a DEALER, and send one request once the node has greeted."""
     steps, received = greeting(f"{name}#{boot}"), 0
-    request = frame(("*/proxy", f"{name}/x", KEEP_ALIVE, name, 1))
+    request = frame(("*/proxy", f"{name}/x", [KEEP_ALIVE, name, 1]))
     one.sendall(steps[:GREETING_BYTES])
     while received < GREETING_BYTES:
         received += len(one.recv(4096)) or GREETING_BYTES
@@ -444,7 +444,7 @@ def frames(addresses: list[str], seconds: float) -> dict[str, object]:
             keep = (KEEP_ALIVE, client.session, number + 3)
             probe = (PROBE, client.session, number + 4)
             for one in (acquire, release, inspect, keep, probe):
-                raws.append(frame(("*/proxy", f"{client.name}/x", *one)))
+                raws.append(frame(("*/proxy", f"{client.name}/x", one)))
         for raw in raws * 4:
             try:
                 client.socket.send(raw, zmq.NOBLOCK)
@@ -486,7 +486,7 @@ def slow_reader(addresses: list[str], seconds: float) -> dict[str, object]:
             number += 1
             listing = (LIST_LOCKS, "", "", 1000, f"slow-{at}", number, None)
             with contextlib.suppress(zmq.Again):
-                one.send(frame(("*/proxy", f"slow-{at}/x", *listing)), zmq.NOBLOCK)
+                one.send(frame(("*/proxy", f"slow-{at}/x", listing)), zmq.NOBLOCK)
                 sent += 1
         time.sleep(0.001)
     return {"listings asked": sent, "readers": SLOW_READERS}

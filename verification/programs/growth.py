@@ -22,7 +22,7 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
-from fencelock.actors.message import Address, Instant, Local, Timer, address_of, local, timer
+from fencelock.actors.message import Address, Instant, Local, Timer, address_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.member import LogOptions, log_roles
@@ -46,21 +46,18 @@ LONG_S = 3_600.0
 TTL_MS = 3_600_000
 
 
-@local
 class Load(Local):
     """A request to have ``commands`` decided. Answered by `Loaded`."""
 
     commands: int
 
 
-@local
 class Loaded(Local):
     """The commands were decided; ``applied`` slots were applied in all."""
 
     applied: int
 
 
-@timer
 class Again(Timer):
     """Propose again the commands without an outcome."""
 

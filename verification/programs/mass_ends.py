@@ -132,13 +132,13 @@ class Loader:
         while sent < count or self.open > 0:  # A request that is sent again has two replies.
             if sent < count and self.open + AT_ONCE <= WINDOW:
                 numbers = range(sent, min(count, sent + AT_ONCE))
-                envelopes = [["*/proxy", f"{self.name}/x", *make(number)] for number in numbers]
+                envelopes = [["*/proxy", f"{self.name}/x", make(number)] for number in numbers]
                 self.socket.send(cbor2.dumps([1, self.cluster, 0, 0, envelopes]))
                 sent += len(numbers)
                 self.open += len(numbers)
                 continue
             assert self.socket.poll(20_000), f"{self.open} requests are not answered"
-            for _, _, tag, *fields in cbor2.loads(self.socket.recv())[4]:
+            for _, _, (tag, *fields) in cbor2.loads(self.socket.recv())[4]:
                 self.open -= 1
                 if tag == REFUSED_TAG:
                     self.refused += 1

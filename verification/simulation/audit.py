@@ -5,13 +5,12 @@ from __future__ import annotations
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.actors.api.session_message import ListLocks, LockList
 from fencelock.actors.effect import Effects, Send, Wake
-from fencelock.actors.message import Address, Instant, Timer, node_of, timer
+from fencelock.actors.message import Address, Instant, Timer, node_of
 from fencelock.actors.role import Host, Role
 
 AUDIT_MS = 500
 
 
-@timer
 class Audit(Timer):
     """It is time to ask the proxies again."""
 

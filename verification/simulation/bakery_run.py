@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.effect import Send, Spawn
@@ -168,7 +170,7 @@ def draw_members_plan(seed: int) -> MembersPlan:
     random = Random(f"{seed}/bakery members")
     founders, spares = random.choice((1, 2, 3, 3, 4)), random.choice((1, 2, 3))
     loses = Random(f"{seed}/founders").random() < LOSE_FOUNDERS_SHARE
-    plan = replace(draw_bakery_plan(seed), nodes=founders + spares, safety_only=loses)
+    plan = dataclasses.replace(draw_bakery_plan(seed), nodes=founders + spares, safety_only=loses)
     return MembersPlan(plan, founders, random.choice((200, 500, 1_500)))
 
 
@@ -187,7 +189,7 @@ def run_members_seed(
 
     def recipe(seat: NodeContext) -> RoleSet:
         """Set up a node that knows the founders, and itself."""
-        return bakery(replace(seat, nodes=tuple(sorted({*founders, seat.node}))))
+        return bakery(dataclasses.replace(seat, nodes=tuple(sorted({*founders, seat.node}))))
 
     def judges(world: World) -> list[Judge]:
         nemesis, judge = LeaderNemesis(world, blows, every_ms), BakeryJudge(world, judged)

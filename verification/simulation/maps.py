@@ -23,7 +23,7 @@ from fencelock.actors.api.name import kind_of, object_name, without_secret
 from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, Timer, timer
+from fencelock.actors.message import Address, Instant, Message, Timer
 from fencelock.actors.paxos.event import Applied, SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge
@@ -47,7 +47,6 @@ GUARD_SHARE, STALE_SHARE = 0.7, 0.2
 """Shares of changes that name a hold: while the user has the hold, and after it lost it."""
 
 
-@timer
 class MapRested(Timer):
     """Send the next request about the map."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.message import NS_PER_MS, Address, address_of

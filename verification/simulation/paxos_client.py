@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Timer, address_of, node_of, timer
+from fencelock.actors.message import Address, Instant, Timer, address_of, node_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import (
     Consult,
@@ -48,12 +48,10 @@ RESIGN_SHARE = 0.02
 """Share of reads after which the node must hand over the lead, as before a stop."""
 
 
-@timer
 class ProposeNext(Timer):
     """It is time to propose something."""
 
 
-@timer
 class Unanswered(Timer):
     """Propose it again, elsewhere, if this is still attempt ``attempt``."""
 
@@ -166,7 +164,6 @@ class Proposer(Role[Heard]):
         return self.nodes[(self.nodes.index(self.node) + 1) % len(self.nodes)]
 
 
-@timer
 class Curious(Timer):
     """Read something."""
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from fencelock.actors.effect import Fault
-from fencelock.actors.message import Local, Message, local, message
+from fencelock.actors.message import Int64, Local, Message
 from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
 from fencelock.actors.paxos.message import Figure
 
@@ -19,37 +19,33 @@ CHUNK_BYTES = 200
 """So small that a snapshot has several parts, which may come from several snapshots."""
 
 
-@message(0xFE01)
-class Appended(Message):
+class Appended(Message, tag=0xFE01):
     """Request ``number`` of ``client`` is entry ``position`` of the list.
 
     ``chain`` is a hash of the list up to that entry, so equal for equal histories only.
     """
 
     client: str
-    number: int
-    position: int
+    number: Int64
+    position: Int64
     chain: bytes
 
 
-@message(0xFE02)
-class SessionDropped(Message):
+class SessionDropped(Message, tag=0xFE02):
     """The session of ``client`` ended at that log time: nothing came from it for its TTL.
 
     The list had ``position`` entries then.
     """
 
     client: str
-    time_ms: int
-    position: int
+    time_ms: Int64
+    position: Int64
 
 
-@local
 class ReadOrder(Local):
     """A query for the length of the list."""
 
 
-@local
 class OrderRead(Local):
     """The number of entries in the list, and their hash."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -36,6 +38,8 @@ def planted(recipe: Recipe, change: Change) -> Recipe:
 
     def broken(seat: NodeContext) -> RoleSet:
         cast = recipe(seat)
-        return replace(cast, roles=tuple(changed(spawn, change) for spawn in cast.roles))
+        return dataclasses.replace(
+            cast, roles=tuple(changed(spawn, change) for spawn in cast.roles)
+        )
 
     return broken

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.message import Granted, Release

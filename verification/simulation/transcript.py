@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from enum import Enum
 from itertools import groupby, starmap
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
 from fencelock.actors.effect import (
@@ -42,7 +43,6 @@ from fencelock.actors.message import (
     Message,
     Timer,
     address_of,
-    local,
     node_of,
 )
 from fencelock.actors.paxos.event import (
@@ -85,7 +85,6 @@ stands for a thread of a user's program that calls `Lock.acquire` and `Lock.rele
 """
 
 
-@local
 class Call(Local):
     """Send ``request`` to the client's session, as a thread of a user's program does."""
 

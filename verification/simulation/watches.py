@@ -10,7 +10,7 @@ from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import titled
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Timer, node_of, timer
+from fencelock.actors.message import Address, Instant, Timer, node_of
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import LockUser
@@ -22,7 +22,6 @@ WATCH = 1 << 40
 """The number of all requests of watchers, which distinguishes their replies from others."""
 
 
-@timer
 class WatchAgain(Timer):
     """Watch the object ``lock`` again."""
 

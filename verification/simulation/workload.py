@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import Enum
 from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
-from fencelock.actors.message import (
-    Address,
-    Instant,
-    Local,
-    Timer,
-    address_of,
-    local,
-    node_of,
-    timer,
-)
+from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.session.message import HoldsLost, Suspected
 from fencelock.cluster.host.role_set import RoleSet
@@ -47,7 +39,6 @@ class Mood(Enum):
     DONE = "is done"
 
 
-@local
 class Finish(Local):
     """The faults are over: get a lock once more, without limit, release it, and be done.
 
@@ -55,7 +46,6 @@ class Finish(Local):
     """
 
 
-@local
 class Bereft(Local):
     """The hold under that fence was lost."""
 
@@ -63,14 +53,12 @@ class Bereft(Local):
     fence: int
 
 
-@timer
 class Rested(Timer):
     """Request a lock, if this is still the ``turn``."""
 
     turn: int
 
 
-@timer
 class Used(Timer):
     """Release the hold, if this is still the ``turn``."""
 

@@ -1,4 +1,4 @@
-"""The short ways: written without the encoder, read many at a time, made without the class."""
+"""Commands of the log are read many at a time, with the result of reading them one by one."""
 
 from __future__ import annotations
 
@@ -8,50 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.actors.api.message import Acquire, Granted, KeepAlive
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.message import Message, maker
-from fencelock.actors.paxos.message import Batch
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
-from fencelock.transport.codec import encode, pack
+from fencelock.transport.codec import encode
 
-BORDERS = sorted(
-    sign * ((1 << bits) + by) for bits in (0, 3, 5, 8, 16, 32, 62) for by in (-1, 0, 1)
-    for sign in (1, -1)
-)  # fmt: skip
-LENGTHS = (0, 1, 23, 24, 255, 256, 257, 70_000)
 MARK = b"fencelock-command"
-
-
-@pytest.mark.parametrize("number", [*BORDERS, 23, 24, (1 << 63) - 1, 1 - (1 << 63)])
-def test_a_number_is_written_as_the_encoder_writes_it(number: int) -> None:
-    kept = KeepAlive(session="me.1", request=number)
-    assert encode(kept) == dump(pack(kept))
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("letter", ["a", "é", "\N{LOCK}"])
-def test_a_text_is_written_as_the_encoder_writes_it(length: int, letter: str) -> None:
-    opening = Open(session=letter * length, ttl_ms=1, label="x")
-    assert encode(opening) == dump(pack(opening))
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_bytes_are_written_as_the_encoder_writes_them(length: int) -> None:
-    batch = Batch(time_ms=5, commands=(bytes(length), b"x"))
-    assert encode(batch) == dump(pack(batch))
-
-
-@pytest.mark.parametrize("wait_ms", [None, 0, 70_000])
-def test_what_may_be_missing_is_written_as_the_encoder_writes_it(wait_ms: int | None) -> None:
-    asked = Acquire(session="s", owner="", request=1, lock="l", wait_ms=wait_ms, limit=0)
-    assert encode(asked) == dump(pack(asked))
-
-
-def test_a_text_that_is_no_unicode_is_refused_as_the_encoder_refuses_it() -> None:
-    with pytest.raises(UnicodeEncodeError):
-        encode(Open(session="\ud800", ttl_ms=1))
 
 
 def one_by_one(items: Sequence[bytes]) -> list[object] | None:
@@ -121,16 +84,3 @@ def test_a_machine_applies_commands_together_as_one_by_one() -> None:
         ]
         assert told == knowing.apply(5, batch)
         assert together.digest() == single.digest() == knowing.digest()
-
-
-def test_what_a_maker_makes_is_what_the_class_makes() -> None:
-    make = maker(Acquire)
-    quick = make(session="s", owner="o", request=1, lock="l", limit=2)
-    made = Acquire(session="s", owner="o", request=1, lock="l", limit=2)
-    assert isinstance(quick, Message)
-    assert (quick, encode(quick)) == (made, encode(made))
-
-
-def test_a_maker_wants_what_the_class_wants() -> None:
-    with pytest.raises(TypeError, match="lock"):
-        maker(Acquire)(session="s", owner="o", request=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
