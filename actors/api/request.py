@@ -106,7 +106,7 @@ class Command(Request):
     """
 
     SINCE: ClassVar[int] = 1
-    """The log version that added this command; see `fencelock.actors.table.message.LOG_VERSION`."""
+    """The log version that added this command; see `fencelock.actors.table.wire.LOG_VERSION`."""
 
 
 class Reply(Message):

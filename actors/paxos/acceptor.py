@@ -66,7 +66,7 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 
 LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""

@@ -74,7 +74,7 @@ from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
-from fencelock.actors.table.message import Queued
+from fencelock.actors.table.wire import Queued
 from fencelock.actors.timing import TIMING, Timing
 
 REPEAT_MAX = 500

@@ -71,7 +71,7 @@ from fencelock.actors.message import Address, Instant, on_each
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX, HeartbeatAck
 from fencelock.actors.role import E, Host, Role
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING, Timing
 
 WINDOW = 16

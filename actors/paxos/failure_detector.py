@@ -60,7 +60,7 @@ from fencelock.actors.paxos.round_trips import RoundTrips
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, RoleNotice
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import Timing
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from fencelock.actors.paxos.event import Fresh, Lacking
 from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
 from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting

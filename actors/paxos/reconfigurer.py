@@ -57,7 +57,7 @@ from fencelock.actors.paxos.target import (
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 
 VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""

@@ -8,9 +8,7 @@ from zlib import crc32
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
-from fencelock.actors.table.holding import TableObject, Wait
-from fencelock.actors.table.message import BarrierRecord, Result
-from fencelock.actors.table.operation import (
+from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
     deny,
@@ -18,8 +16,10 @@ from fencelock.actors.table.operation import (
     has_object_room,
     has_room,
 )
+from fencelock.actors.table.resource import TableObject, Wait
 from fencelock.actors.table.session import OwnerState
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import BarrierRecord, Result
 
 
 @dataclass(slots=True, eq=False)
@@ -27,8 +27,8 @@ class Barrier(TableObject):
     """One generation of a barrier, from its first arrival until all parties pass or it is broken.
 
     Invariants:
-        L12 All parties of a generation pass in one step, or none of them does. A generation in the
-            table has at least one wait, and fewer waits than parties.
+        pass-together   All parties of a generation pass in one step, or none of them does. A
+            generation in the table has at least one wait, and fewer waits than parties.
 
     Attributes:
         parties: the number of parties. Each arrival names it, and all arrivals must agree.

@@ -22,12 +22,12 @@ from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.table.holding import ClaimDetails, Durations, TableHold
-from fencelock.actors.table.message import LeaseRecord, Result
+from fencelock.actors.table.resource import ClaimDetails, Durations, TableHold
+from fencelock.actors.table.wire import LeaseRecord, Result
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
-    from fencelock.actors.table.table_state import TableState
+    from fencelock.actors.table.state import TableState
 
 DURATION_MS_MIN = 100
 """Shortest duration and shortest grace (ms): a grant takes much of this time to arrive."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
-from fencelock.actors.table.message import HistoryRecord
+from fencelock.actors.table.wire import HistoryRecord
 
 CHANGES_MAX = 1_000
 """Maximum number of changes kept for one object. A client that is further behind reads the whole
@@ -47,10 +47,10 @@ class Histories:
     """The last changes of all objects that can be watched.
 
     Invariants:
-        W1  Versions strictly increase, over all objects. The first version is above all fences so
-            far. A group that lost everything continues above its old fences, so its new versions
-            are also above all versions that its clients have seen.
-        W2  The history of an object has each of its changes after `History.since`. An object
+        versions-rise   Versions strictly increase, over all objects. The first version is above
+            all fences so far. A group that lost everything continues above its old fences, so its
+            new versions are also above all versions that its clients have seen.
+        no-gap  The history of an object has each of its changes after `History.since`. An object
             without a history has not changed after version ``forgotten``.
 
     Attributes:
@@ -78,7 +78,7 @@ class Histories:
     ) -> int:
         """Add a change and return its version; ``above`` is as in `next_version`."""
         self.origin = self.origin if self.version else above
-        self.version = self.next_version(above)  # W1
+        self.version = self.next_version(above)  # versions-rise
         change = Change(self.version, key, value, fence)
         history = self.by_object.get(lock)
         if history is None:
@@ -171,7 +171,7 @@ class Histories:
             if not old and len(by_object) <= HISTORIES_MAX and self.size <= BYTES_MAX:
                 return
             while history.changes:
-                self.forgotten = self._drop_first(lock, history)  # W2
+                self.forgotten = self._drop_first(lock, history)  # no-gap
             del by_object[lock]
 
 

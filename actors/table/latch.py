@@ -9,9 +9,7 @@ from zlib import crc32
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
-from fencelock.actors.table.holding import TableObject, Wait
-from fencelock.actors.table.message import LatchRecord, Result
-from fencelock.actors.table.operation import (
+from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
     deny,
@@ -19,8 +17,10 @@ from fencelock.actors.table.operation import (
     has_object_room,
     has_room,
 )
+from fencelock.actors.table.resource import TableObject, Wait
 from fencelock.actors.table.session import OwnerState
-from fencelock.actors.table.table_state import ENDS_MAX, TableState
+from fencelock.actors.table.state import ENDS_MAX, TableState
+from fencelock.actors.table.wire import LatchRecord, Result
 
 
 @dataclass(slots=True, eq=False)
@@ -28,9 +28,9 @@ class Latch(TableObject):
     """A count-down latch.
 
     Invariants:
-        L11 The count only falls. A latch at 0 lets its waiters pass, the first ones first, at most
-            `ENDS_MAX` at one log time, and nobody else waits for it. A latch that was never counted
-            down is in the table only while it has waits.
+        count-falls     The count only falls. A latch at 0 lets its waiters pass, the first ones
+            first, at most `ENDS_MAX` at one log time, and nobody else waits for it. A latch that
+            was never counted down is in the table only while it has waits.
 
     Attributes:
         count: the count with which it began.
@@ -85,7 +85,7 @@ class Latch(TableObject):
         table.timeouts.add(latch)
 
     def check_restored(self, table: TableState) -> None:
-        """Raise ValueError if its waits contradict its count (L11)."""
+        """Raise ValueError if its waits contradict its count (count-falls)."""
         passing = self.due_ms is not None and self.due_ms <= table.time_ms
         if (not self.left and self.queue and not passing) or (
             self.left == self.count and not self.queue

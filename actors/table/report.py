@@ -13,7 +13,7 @@ from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local
 from fencelock.actors.table.deadline import LeasedHold
-from fencelock.actors.table.holding import Awaited, Resource, TableHold, TableObject
+from fencelock.actors.table.resource import Awaited, Resource, TableHold, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
 """Waiters of one lock in a report, and holders of permits; `LockReport.waiting` counts all."""

@@ -11,7 +11,7 @@ from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import account_of, titled, without_secret
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.table.account import Account, Accounts
-from fencelock.actors.table.holding import SLACK, Attached, TableHold, Wait
+from fencelock.actors.table.resource import SLACK, Attached, TableHold, Wait
 
 DEPARTED = -1
 """In place of the deadline of a session that has ended, while entries that end with it are left."""

@@ -1,11 +1,66 @@
-"""The replicated table of fenced locks: a pure function of the log.
+"""The replicated table of locks and other objects: a pure function of the log.
 
-Every member applies the same commands with the same log times, and so has the same table
-and the same outcomes. It reads no clock and no random numbers, and iterates in order. The cost
-of a command does not depend on the number of names, sessions or waiters (heaps aside:
-O(log n)); closing a session costs in proportion to its holds and waits.
+Every member applies the same commands with the same log times, and so has the same table and the
+same outcomes. The table reads no clock and no random numbers, and iterates in order. The cost of a
+command does not depend on the number of names, sessions or waiters (heaps aside: O(log n)); closing
+a session costs in proportion to its holds and waits. The rules are those of Hazelcast's
+FencedLock; ``rules.md`` in this folder lists the differences.
 
-Source: the rules of Hazelcast's FencedLock; ``rules.md`` in this folder lists the differences.
+**What is in it.** A *session* is one client's liveness: it expires when its TTL of log time has
+passed since its last message. A session has *owners*: a thread, a task or a name, each of which is
+sequential about one object. A *resource* is an object that owners can hold: a lock (capacity 1), a
+semaphore (its permits), a read/write lock (a writer takes the whole capacity, a reader one part),
+an election (capacity 1, and a public value). Latches and barriers are objects that nobody can hold;
+maps have entries. All of them have queues, timeouts, quotas and records in snapshots from the same
+code (`state.py`, `resource.py`, `session.py`); a kind adds its own rules.
+
+**What moves.** The request of an owner about a resource is a *claim*. It asks for an amount of the
+resource, or of several locks at once. This is the state of an owner and an object:
+
+    state     the table has        command or time                              next state
+    -------   ------------------   ------------------------------------------   ----------
+    unknown   nothing              acquire; its amount is free, nobody waits    holds
+                                   acquire that may wait                        waits
+                                   acquire that may not wait; release; cancel   idle
+    idle      the last request     as for unknown, with a higher number
+              and its outcome      a TTL passes; 4,096 others are idle          unknown
+    waits     a `Wait` in the      head of each queue, and the amount is free   holds
+              queue of each of     its timeout; cancel; a later request         idle
+              its objects
+    holds     a `TableHold` in     acquire again, within its limit              holds
+              each of its          release of a part; downgrade; renew          holds
+              objects              last release; cancel of its only acquire     idle
+                                   evict; the deadline of the hold passes       lost
+    lost      the fence that       acquire; release that shows this fence       as idle
+              was taken            100 later losses of the session              idle
+    any                            the session ends                             (all forgotten)
+
+**Why it is safe.** `INVARIANTS` in `state.py` names what holds after each command. In short:
+
+- *One outcome.* An owner is sequential, so its last request and that request's outcome are enough
+  to answer every repetition: the same number gets the same outcome, a lower one has no effect. What
+  is forgotten after a TTL is covered by the session's ``floor``: a request up to it, of an owner
+  that is unknown, is refused although it may be new.
+- *Fences.* One counter for all objects rises with each grant. Whoever sees a higher fence of a lock
+  knows that the lower one no longer holds, whatever was restored, evicted or taken in between. A
+  claim for several locks takes as many fences, one for each.
+- *Order.* A claim is granted at once only if nobody waits and its amount is free, and a wait only
+  as the head of its queue. A large claim at the head keeps smaller ones behind it waiting, so that
+  none starves. A claim for several locks stands in the queue of each, holds nothing while it
+  waits, and is granted in one step as the head of all: two such claims cannot block each other,
+  because tickets order them alike everywhere.
+- *Ends.* A hold, a wait or a session ends by a command, or because log time has reached its
+  deadline. What falls due is done before the command whose batch has that time. Who is granted
+  next is decided in the same step, so a free object with a queue is never seen.
+- *No leader, no time.* While no leader proposes, log time stands still for deadlines: a new leader
+  first extends all sessions, and that time does not count for the deadlines of holds.
+- *A rule checks first and changes after*, so a command that raises before its first change is
+  refused alike by all members (`poison.py`).
+- *A free object leaves no state*, and no object needs to be created first: the capacity comes with
+  each claim, and while a resource exists, a claim with another capacity is refused.
+
+Source: Hazelcast's FencedLock, BlockingResource and session rules; Burrows, *The Chubby lock
+service* (sequencers); Gray and Cheriton, *Leases* (time that only one side may overestimate).
 """
 
 from __future__ import annotations
@@ -28,11 +83,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fault import INTERNAL_TEXT
-from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.holding import TableObject
-from fencelock.actors.table.message import ExtendSessions, LogCommand, Result, TableSnapshot
-from fencelock.actors.table.operation import deny
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table import snapshot
 from fencelock.actors.table.poison import SKIPPER, VALUE_ERRORS, PoisonError, named
 from fencelock.actors.table.report import (
     Changed,
@@ -42,9 +93,13 @@ from fencelock.actors.table.report import (
     list_locks,
     report_lock,
 )
+from fencelock.actors.table.requests import deny
+from fencelock.actors.table.resource import TableObject
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session
-from fencelock.actors.table.table_snapshot import FrozenPart
-from fencelock.actors.table.table_state import ENDS_MAX, TableState
+from fencelock.actors.table.snapshot import FrozenPart
+from fencelock.actors.table.state import ENDS_MAX, TableState
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result, TableSnapshot
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
@@ -84,7 +139,7 @@ class LockTable(TableState):
             return out
         self.begun, self.changing = None, False
         try:
-            OPERATIONS[type(command)](self, command, out)
+            RULES[type(command)](self, command, out)
         except InvalidRequestError as error:
             out.append(refused(command, Reason.INVALID, str(error)))
         except VALUE_ERRORS as error:
@@ -235,7 +290,7 @@ class LockTable(TableState):
         For a map, only entries whose keys begin with ``prefix`` are returned.
         """
         histories = self.histories
-        # A version up to `old` is from before the group lost everything; see W1.
+        # A version up to `old` is from before the group lost everything; see versions-rise.
         old = histories.origin if histories.version else self.fence
         read = None if after is None or 0 < after <= old else histories.read(lock, after, prefix)
         if read is not None:
@@ -295,11 +350,11 @@ class LockTable(TableState):
 
     def snapshot(self) -> TableSnapshot:
         """Return the whole table as immutable messages below 256 KiB, for `restore`."""
-        return table_snapshot.take(self)
+        return snapshot.take(self)
 
     def freeze(self) -> Iterator[FrozenPart | None]:
-        """Return the parts that `snapshot` would return now; see `table_snapshot.freeze`."""
-        return table_snapshot.freeze(self)
+        """Return the parts that `snapshot` would return now, one by one; see `FrozenPart`."""
+        return snapshot.freeze(self)
 
     @classmethod
     def restore(cls, parts: TableSnapshot) -> LockTable:
@@ -311,12 +366,12 @@ class LockTable(TableState):
 
         """
         table = cls()
-        table_snapshot.fill(table, parts)
+        snapshot.fill(table, parts)
         return table
 
     def digest(self) -> bytes:
         """Return 32 bytes that are equal for equal tables, and only then; it reads everything."""
-        return table_snapshot.digest_of(self)
+        return snapshot.digest_of(self)
 
     def numbers(self) -> tuple[int, ...]:
         """Return numbers that are equal for equal tables, and hardly ever for others.

@@ -185,7 +185,7 @@ def _first_part(operator: Client, node: str, least: int) -> BackupPart:
 
 def _header_of(part: BackupPart, protocol: str, cluster: str, date: str) -> BackupHeader:
     from fencelock import __version__  # noqa: PLC0415 (not for --help)
-    from fencelock.actors.table.message import TablePart  # noqa: PLC0415
+    from fencelock.actors.table.wire import TablePart  # noqa: PLC0415
     from fencelock.cluster.node.storage.backup import BackupHeader  # noqa: PLC0415
     from fencelock.transport.codec import decode  # noqa: PLC0415
 

@@ -12,9 +12,6 @@ from fencelock.actors.effect import Fault
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
 from fencelock.actors.paxos.message import Figure
-from fencelock.actors.table.message import LogCommand, TablePart
-from fencelock.actors.table.operation import keeps_waiting
-from fencelock.actors.table.operations import COMMANDS, QUERIES
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.report import (
     Browse,
@@ -26,8 +23,11 @@ from fencelock.actors.table.report import (
     ReadTable,
     TableRead,
 )
+from fencelock.actors.table.requests import keeps_waiting
+from fencelock.actors.table.rules import COMMANDS, QUERIES
+from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_snapshot import FrozenPart
+from fencelock.actors.table.wire import LogCommand, TablePart
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, exact
 

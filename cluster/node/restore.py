@@ -25,8 +25,8 @@ from fencelock.actors.message import Address, Message, role_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.membership import split
 from fencelock.actors.paxos.snapshots import records_of
-from fencelock.actors.table.message import FENCE_FLOOR_MAX, TablePart
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import FENCE_FLOOR_MAX, TablePart
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.node import identity_of
 from fencelock.cluster.node.storage.backup import BackupDamagedError, BackupHeader

@@ -49,7 +49,7 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
+from fencelock.actors.table.wire import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.node.lock_machine import LockMachine

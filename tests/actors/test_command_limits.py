@@ -23,8 +23,8 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand
 
 LOCKS = (
     "",

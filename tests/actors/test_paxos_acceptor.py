@@ -14,7 +14,7 @@ from fencelock.actors.paxos.acceptor import VERSION_HEARTBEATS, Acceptor
 from fencelock.actors.paxos.config import LEASE_MS, WINDOW, leader_of, replica_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, find_impossible, recover
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 

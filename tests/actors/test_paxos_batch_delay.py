@@ -21,7 +21,7 @@ from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
 from fencelock.actors.paxos.message import Ballot, Propose
 from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
-from fencelock.actors.table.message import LogCommand
+from fencelock.actors.table.wire import LogCommand
 from fencelock.cluster.node.lock_machine import LockMachine
 
 ELSEWHERE = address_of("b", "proxy")

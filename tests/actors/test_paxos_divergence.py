@@ -13,8 +13,8 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos import divergence
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.topology import ProtocolSettings, Recipe, paxos
 from fencelock.verification.simulation.paxos_judge import INVARIANTS

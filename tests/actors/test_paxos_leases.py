@@ -32,7 +32,7 @@ from fencelock.actors.paxos.message import (
     Release,
 )
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node

@@ -49,7 +49,7 @@ from fencelock.actors.paxos.membership import (
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate
 from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 
 A, B, C, D = (Member(name, f"tcp://{name}:1", place) for place, name in enumerate("abcd", start=1))
 THREE = Membership(0, (A, B, C))

@@ -39,7 +39,7 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.role_message import RoleNotice
-from fencelock.actors.table.message import LogCommand, Queued, Result
+from fencelock.actors.table.wire import LogCommand, Queued, Result
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
 HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)

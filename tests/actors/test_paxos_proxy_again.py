@@ -30,7 +30,7 @@ from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
 from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, SILENT_MS, WAIT_CHECKS_MAX
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.table.message import Queued
+from fencelock.actors.table.wire import Queued
 from fencelock.actors.timing import TIMING
 
 

@@ -25,7 +25,7 @@ from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 
 SILENT_MS = 5_000
 TARGET = MemberTarget(3, SILENT_MS)

@@ -19,7 +19,7 @@ from fencelock.actors.message import Address, Event, Message, address_of, role_o
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
 from fencelock.actors.session.requests import SessionRequests
-from fencelock.actors.table.message import Queued, Result
+from fencelock.actors.table.wire import Queued, Result
 from fencelock.actors.table.table import LockTable
 
 

@@ -27,7 +27,7 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck
 from fencelock.actors.paxos.slow_disk import REST_MS, SLOW_FOR_MS
 from fencelock.actors.role_message import DiskSynced, Level, RoleNotice
-from fencelock.actors.table.message import LOG_VERSION
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
 LEADER, COMMANDER = leader_of("a"), address_of("a", "commander-1")

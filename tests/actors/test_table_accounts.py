@@ -20,11 +20,11 @@ from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.session_message import CloseReason, End, Open
-from fencelock.actors.table import account_operation
+from fencelock.actors.table import account_rules
 from fencelock.actors.table.account import SHARE, WHOLE
-from fencelock.actors.table.account_operation import list_maps, read_usage
-from fencelock.actors.table.message import Result
+from fencelock.actors.table.account_rules import list_maps, read_usage
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
 
 SHOP, TILL, PLAIN = "shop@1.1", "till@1.2", "client-1.3"
 
@@ -137,7 +137,7 @@ def test_a_snapshot_keeps_who_is_charged_and_the_quotas() -> None:
 def test_a_purge_looks_at_a_bounded_number_and_says_where_the_next_step_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(account_operation, "PURGE_MAX", 2)
+    monkeypatch.setattr(account_rules, "PURGE_MAX", 2)
     log = Log()
     for name in ("m1", "m2"):
         for key in "abc":
@@ -153,7 +153,7 @@ def test_a_purge_looks_at_a_bounded_number_and_says_where_the_next_step_begins(
 
 
 def test_waits_count_as_work_of_a_purge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account_operation, "PURGE_MAX", 4)
+    monkeypatch.setattr(account_rules, "PURGE_MAX", 4)
     log = Log()
     for name in ("a", "b"):
         for owner in "xyz":
@@ -171,7 +171,7 @@ def test_waits_count_as_work_of_a_purge(monkeypatch: pytest.MonkeyPatch) -> None
 def test_only_what_others_may_miss_is_audited_one_line_a_purge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(account_operation, "PURGE_MAX", 1)
+    monkeypatch.setattr(account_rules, "PURGE_MAX", 1)
     log = Log()
     for key in "ab":
         log.put(SHOP, key)

@@ -16,11 +16,11 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, ListLocks, Open
-from fencelock.actors.table.holding import SLACK
-from fencelock.actors.table.message import LogCommand
+from fencelock.actors.table.resource import SLACK
 from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
+from fencelock.actors.table.state import AUDIT_MAX
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_state import AUDIT_MAX
+from fencelock.actors.table.wire import LogCommand
 
 TTL_MS = 1_000_000
 NAMES = 60_000
@@ -175,7 +175,7 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
 def test_holds_and_waits_have_a_limit(
     table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(f"fencelock.actors.table.operation.{limit}", 2)
+    monkeypatch.setattr(f"fencelock.actors.table.requests.{limit}", 2)
     table.apply(0, acquire(1, "L", "a"))
     table.apply(0, acquire(2, "L", "b"))
     for lock in ("L", "M"):

@@ -18,8 +18,8 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
     ended,
 )
-from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
 
 SECRET = "~" + "0123456789abcdef" * 2
 VICTIM, HANDLE = f"bob{SECRET}.1", "bob.1"

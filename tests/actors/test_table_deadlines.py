@@ -14,13 +14,13 @@ from support.table_scene import applied, restored, said, table_of_three
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
-from fencelock.actors.table import table_snapshot
+from fencelock.actors.table import snapshot
 from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
-from fencelock.actors.table.holding import TableHold
-from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.resource import TableHold
+from fencelock.actors.table.rules import RULES
+from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 
 A, B, C = "s.1", "t.2", "u.3"
 LEASE_MS = 400 + 100 + ROUNDING_MS
@@ -408,8 +408,8 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
         "acquire_again",
         lambda _: acquiring_again_tells_the_whole,
     ),
-    "a snapshot loses deadlines": (table_snapshot, "_hold_record", with_fields(lease=None)),
-    "a wait loses its terms": (table_snapshot, "_wait_record", with_fields(hold_ms=0)),
+    "a snapshot loses deadlines": (snapshot, "_hold_record", with_fields(lease=None)),
+    "a wait loses its terms": (snapshot, "_wait_record", with_fields(hold_ms=0)),
 }
 
 
@@ -422,4 +422,4 @@ def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -
 def test_every_bug_planted_in_renewals_is_found(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[LeasedHold, Renew], Renew]
 ) -> None:
-    demand_found(monkeypatch, DeadlineComposer, OPERATIONS, Renew, renews_with(change))
+    demand_found(monkeypatch, DeadlineComposer, RULES, Renew, renews_with(change))

@@ -11,10 +11,10 @@ from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Granted, KeepAlive
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.session_message import CloseReason, End, Ended, Open
-from fencelock.actors.table import table_state
-from fencelock.actors.table.message import ExtendSessions, Result
+from fencelock.actors.table import state
+from fencelock.actors.table.state import ENDS_MAX
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_state import ENDS_MAX
+from fencelock.actors.table.wire import ExtendSessions, Result
 
 MANY = 3 * ENDS_MAX + 7
 TTL_MS = 10_000
@@ -214,5 +214,5 @@ def test_a_queue_behind_what_ends_is_served() -> None:
 
 def test_without_the_bound_all_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.actors.table.table.ENDS_MAX", 1 << 60)
-    monkeypatch.setattr(table_state, "ENDS_MAX", 1 << 60)
+    monkeypatch.setattr(state, "ENDS_MAX", 1 << 60)
     assert steps_until_idle(table_of(MANY), TTL_MS) == [MANY]

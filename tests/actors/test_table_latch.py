@@ -15,9 +15,9 @@ from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import CloseReason, End
 from fencelock.actors.message import REGISTRY
-from fencelock.actors.table import operation
-from fencelock.actors.table.message import KeptReply, LogCommand
+from fencelock.actors.table import requests
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import KeptReply, LogCommand
 
 LOCK = object_name(LATCH, "L")
 A, B, C = "s.1", "t.2", "u.3"
@@ -125,7 +125,7 @@ def test_a_latch_at_0_is_kept_for_its_time_and_then_gone(table: LockTable) -> No
 
 
 def test_the_table_has_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "OBJECTS_MAX", 1)
+    monkeypatch.setattr(requests, "OBJECTS_MAX", 1)
     table.apply(0, down())
     assert applied(table, down(B, latch="M")) == ["t.2 OVERLOADED"]
     arrival = AwaitBarrier(barrier="B", parties=2, session=B, owner="o", request=2)

@@ -18,8 +18,8 @@ from fencelock.actors.api.session_message import (
     Evict,
     SessionClosed,
 )
-from fencelock.actors.table import operation
-from fencelock.actors.table.holding import Resource, Wait
+from fencelock.actors.table import requests
+from fencelock.actors.table.resource import Resource, Wait
 from fencelock.actors.table.table import LockTable
 
 A, B, C = "s.1", "t.2", "u.3"
@@ -56,7 +56,7 @@ def test_all_are_granted_in_one_step_with_a_fence_each(table: LockTable) -> None
     assert applied(table, both(C, "xb", wait_ms=0)) == ["u.3 TIMED_OUT"]
     assert applied(table, one(B, "x", 2)) == ["t.2 holds 1 under 4"]  # No fence comes twice.
     assert applied(table, release_all(A, 1)) == ["s.1 has 0 left"]
-    assert list(table.resources) == ["x"]  # L7
+    assert list(table.resources) == ["x"]  # free-leaves-nothing
 
 
 def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTable) -> None:
@@ -175,7 +175,7 @@ def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
 
 
 def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "SESSION_CLAIMS_MAX", 6)
+    monkeypatch.setattr(requests, "SESSION_CLAIMS_MAX", 6)
     applied(table, both(A, "abc"))
     applied(table, both(A, "abc", owner="p"))
     assert table.claims == 6

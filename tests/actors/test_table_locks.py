@@ -11,9 +11,9 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Cancel, Granted, Refused, Release, Released
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.report import HolderSeen
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Queued, Result
 
 
 def word(outcome: Result) -> str:

@@ -31,11 +31,11 @@ from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, End
 from fencelock.actors.table import map as table_map
-from fencelock.actors.table import map_operation, table_snapshot
+from fencelock.actors.table import snapshot
 from fencelock.actors.table.map import Entry, Maps, SortedKeys
-from fencelock.actors.table.message import EntryRecord, TableHead
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import EntryRecord, TableHead
 from fencelock.transport.codec import decode, encode
 
 A, B = "s.1", "t.2"
@@ -78,12 +78,12 @@ def ben(table: LockTable) -> Writer:
 
 
 def read(table: LockTable, key: str = "k", name: str = "M") -> tuple[bytes, int] | None:
-    reply = map_operation.read_entry(table, GetEntry(map=name, entry_key=key))
+    reply = table_map.read_entry(table, GetEntry(map=name, entry_key=key))
     return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
 
 
 def listed(table: LockTable, **fields: Any) -> EntryList:
-    return map_operation.read_entries(table, ListEntries(map="M", **fields))
+    return table_map.read_entries(table, ListEntries(map="M", **fields))
 
 
 def changed(outcome: Any) -> tuple[int, bool]:
@@ -315,7 +315,7 @@ def test_a_list_has_a_page_by_prefix_in_order(table: LockTable, ann: Writer) -> 
     assert found(prefix="a/", after="A") == (keys[1:4], False)
     assert found(after="b") == (["ä", "\U0001f512"], False)
     assert sorted(keys, key=str.encode) == keys
-    assert map_operation.read_entries(table, ListEntries(map="none")).entries == ()
+    assert table_map.read_entries(table, ListEntries(map="none")).entries == ()
 
 
 def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None:
@@ -427,7 +427,7 @@ def test_sizes_of_records_are_bounds(table: LockTable) -> None:
             alone = replace(part, sessions=(), owner_states=(), replies=(), entries=(entry,))
             without = replace(alone, entries=())
             size = len(encode(alone)) - len(encode(without))
-            assert size <= table_snapshot.bytes_of(entry)
+            assert size <= snapshot.bytes_of(entry)
 
 
 @pytest.mark.parametrize(
@@ -476,14 +476,14 @@ def test_different_entries_have_different_numbers(table: LockTable) -> None:
 
 @pytest.mark.parametrize("seed", log_seeds(30))
 def test_maps_do_what_the_model_does(seed: int) -> None:
-    """Check M1 to M3 too: versions, counts, and the entries of timeouts and sessions."""
+    """Check the invariants of `Maps` too."""
     compare(steps_of(seed), MapComposer)
 
 
 SOUND_DROP = Maps._drop  # pyright: ignore[reportPrivateUsage]
 SOUND_CHANGE = Maps.change
-SOUND_CONDITIONS = map_operation._meets_conditions  # pyright: ignore[reportPrivateUsage]
-SOUND_PUT = OPERATIONS[PutEntry]
+SOUND_CONDITIONS = table_map._meets_conditions  # pyright: ignore[reportPrivateUsage]
+SOUND_PUT = RULES[PutEntry]
 SOUND_FIND = Maps.find
 SOUND_ENTRY_RECORD = Entry.record
 
@@ -545,23 +545,23 @@ def a_snapshot_without_versions(table: LockTable) -> TableHead:
     return SOUND_HEAD(table)._replace(version=0, forgotten=0, origin=0)
 
 
-SOUND_HEAD = table_snapshot._head  # pyright: ignore[reportPrivateUsage]
+SOUND_HEAD = snapshot._head  # pyright: ignore[reportPrivateUsage]
 
 PLANTS: dict[str, tuple[Any, Any, Any]] = {
     "an entry that ends is still counted": (Maps, "_drop", a_replaced_entry_is_still_counted),
     "the end of an entry is no change": (Maps, "change", an_end_is_no_change),
-    "any fence guards": (map_operation, "_meets_conditions", any_fence_will_do),
-    "any hold guards": (map_operation, "_meets_conditions", the_lock_need_only_be_held),
-    "an older version is replaced": (map_operation, "_meets_conditions", an_older_version_will_do),
-    "an entry stays ephemeral": (OPERATIONS, PutEntry, the_first_put_decides_the_session),
-    "a put keeps the end": (OPERATIONS, PutEntry, a_put_keeps_the_end),
+    "any fence guards": (table_map, "_meets_conditions", any_fence_will_do),
+    "any hold guards": (table_map, "_meets_conditions", the_lock_need_only_be_held),
+    "an older version is replaced": (table_map, "_meets_conditions", an_older_version_will_do),
+    "an entry stays ephemeral": (RULES, PutEntry, the_first_put_decides_the_session),
+    "a put keeps the end": (RULES, PutEntry, a_put_keeps_the_end),
     "ephemeral entries stay": (
         Entry,
         "end_with_session",
         ephemeral_entries_outlive_expired_sessions,
     ),
     "a snapshot without ends": (Entry, "record", a_snapshot_without_ends),
-    "a snapshot without the last version": (table_snapshot, "_head", a_snapshot_without_versions),
+    "a snapshot without the last version": (snapshot, "_head", a_snapshot_without_versions),
 }
 
 

@@ -33,13 +33,13 @@ from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
-from fencelock.actors.table import history, operation, session_operation, table_snapshot
+from fencelock.actors.table import history, requests, rules, snapshot
 from fencelock.actors.table.history import Histories, History
-from fencelock.actors.table.holding import ClaimDetails, Resource, TableHold, Wait
-from fencelock.actors.table.message import Result
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold, Wait
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session, Sessions
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import Result
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))
@@ -59,7 +59,7 @@ def test_long_logs_too(seed: int) -> None:
 )
 @pytest.mark.parametrize("seed", log_seeds(15))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
-    """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""
+    """Also capacity-kept, no-overtaking and all-at-once."""
     compare(steps_of(seed), composer)
 
 
@@ -83,7 +83,7 @@ def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_logs_about_elections_and_maps_with_their_watchers(
     monkeypatch: pytest.MonkeyPatch, seed: int, little: bool, composer: type[LogComposer]
 ) -> None:
-    """Check W1 and W2 too: versions rise, and no reply hides a change that is no longer kept."""
+    """Check versions-rise and no-gap too: no reply hides a change that is no longer kept."""
     if little:
         keep_little(monkeypatch)
     compare(steps_of(seed), composer)
@@ -225,22 +225,22 @@ def no_operator(sound: Any) -> Any:
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a closing hits a later session": (Sessions, "find", lambda _: any_session_of_the_client),
-    "a repeated closing is refused": (session_operation, "record", closings_are_not_kept),
+    "a repeated closing is refused": (rules, "record", closings_are_not_kept),
     "who closed a session is not told": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
     "last come first served": (TableState, "_pass_on", last_come_first_served),
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),
     "expiry frees nothing": (TableState, "close", closing_forgets("hold", CloseReason.EXPIRED)),
     "a wait that timed out stays": (TableState, "end_wait", timed_out_wait_stays),
-    "a retry is applied again": (operation, "begin", retry_is_applied_again),
-    "any fence releases": (OPERATIONS, Release, release_as("fence")),
+    "a retry is applied again": (requests, "begin", retry_is_applied_again),
+    "any fence releases": (RULES, Release, release_as("fence")),
     "any owner releases": (
-        OPERATIONS,
+        RULES,
         Release,
         release_as("session", "owner", "fence"),
     ),
-    "a snapshot without memos": (table_snapshot, "_claimant_record", no_memos),
-    "a snapshot without deadlines": (table_snapshot, "_wait_record", no_deadlines),
+    "a snapshot without memos": (snapshot, "_claimant_record", no_memos),
+    "a snapshot without deadlines": (snapshot, "_wait_record", no_deadlines),
     "the forgotten may do it again": (Session, "_forget_first", no_floor),
     "nobody is forgotten": (Session, "forget", lambda _: nothing),
     "commands are no sign of life": (Sessions, "keep", lambda _: nothing),
@@ -309,14 +309,14 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a try overtakes the queue": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
     "one permit is never given": (Resource, "admits", lambda _: one_permit_is_never_given),
     "a hold frees one permit": (Resource, "remove", lambda _: a_session_frees_one_permit_a_hold),
-    "a repeated acquire counts again": (operation, "_repeat", a_repeated_acquire_counts_again),
-    "any capacity is accepted": (OPERATIONS, AcquirePermits, any_capacity_is_accepted),
+    "a repeated acquire counts again": (requests, "_repeat", a_repeated_acquire_counts_again),
+    "any capacity is accepted": (RULES, AcquirePermits, any_capacity_is_accepted),
     "who waited behind a closed session waits on": (
         TableState,
         "serve",
         waits_of_a_closed_session_block,
     ),
-    "a snapshot without amounts": (table_snapshot, "_wait_record", with_fields(amount=1)),
+    "a snapshot without amounts": (snapshot, "_wait_record", with_fields(amount=1)),
 }
 
 
@@ -348,14 +348,14 @@ def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
 
 RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a reader passes a waiting writer": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
-    "a reader becomes a writer": (operation, "_enter_again", an_upgrade_is_counted),
+    "a reader becomes a writer": (requests, "_enter_again", an_upgrade_is_counted),
     "a downgrade lets nobody in": (TableState, "give_back", lambda _: a_downgrade_lets_nobody_in),
     "a writer that reads writes no more": (
-        operation,
+        requests,
         "_enter_again",
         a_writer_that_reads_frees_the_rest,
     ),
-    "a snapshot without counts": (table_snapshot, "_hold_record", with_fields(times=1)),
+    "a snapshot without counts": (snapshot, "_hold_record", with_fields(times=1)),
 }
 
 
@@ -401,7 +401,7 @@ SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the waiters of a lock are lost": (TableState, "enqueue", waiters_of_a_lock_are_lost),
     "fences are given twice": (TableState, "grant", fences_are_given_twice),
     "only the first lock is given back": (Resource, "remove", one_name_is_given_back),
-    "a snapshot without locks": (table_snapshot, "_claimant_record", with_fields(locks=())),
+    "a snapshot without locks": (snapshot, "_claimant_record", with_fields(locks=())),
 }
 
 
@@ -457,9 +457,9 @@ ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
     "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
     "a snapshot without changes": (Histories, "noted", lambda _: nothing_is_noted),
-    "a snapshot without values": (table_snapshot, "_claimant_record", with_fields(value=None)),
+    "a snapshot without values": (snapshot, "_claimant_record", with_fields(value=None)),
     "a snapshot without versions": (
-        table_snapshot,
+        snapshot,
         "_head",
         with_fields(version=0, forgotten=0, origin=0),
     ),

@@ -17,18 +17,18 @@ from support.table_comparison import (
 )
 
 from fencelock.actors.api.latch import LatchPassed
-from fencelock.actors.table import barrier, latch, operation, table_snapshot
+from fencelock.actors.table import barrier, latch, requests, snapshot
 from fencelock.actors.table.barrier import Barrier
-from fencelock.actors.table.holding import Wait
 from fencelock.actors.table.latch import Latch
-from fencelock.actors.table.message import BarrierRecord, LatchRecord, Result
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.resource import Wait
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import BarrierRecord, LatchRecord, Result
 
 
 @pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
 @pytest.mark.parametrize("seed", log_seeds(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
-    """Check L11 and L12 too: no waits for a latch at 0, or for a complete barrier."""
+    """Check count-falls and pass-together too."""
     compare(steps_of(seed), composer)
 
 
@@ -62,7 +62,7 @@ def a_latch_passes_at_1(sound: Any) -> Any:
         one = table.objects[owner_state.lock]
         if isinstance(one, Latch) and one.left == 1:
             passed = LatchPassed(**owner_state.fields())
-            operation.conclude(table, owner_state, passed, out)
+            requests.conclude(table, owner_state, passed, out)
             return False
         return bool(sound(table, owner_state, out))
 
@@ -70,13 +70,13 @@ def a_latch_passes_at_1(sound: Any) -> Any:
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated count counts again": (operation, "begin_update", repetitions_count),
+    "a repeated count counts again": (requests, "begin_update", repetitions_count),
     "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
     "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
     "a latch that nobody counted down stays": (Latch, "note_end", lambda _: nothing),
-    "a snapshot without latches": (table_snapshot, "_rest", without(LatchRecord)),
+    "a snapshot without latches": (snapshot, "_rest", without(LatchRecord)),
 }
 
 
@@ -115,16 +115,16 @@ def any_number_of_parties_is_accepted(sound: Any) -> Any:
 
 
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated arrival counts again": (operation, "begin_update", repetitions_count),
+    "a repeated arrival counts again": (requests, "begin_update", repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
     "a try breaks nothing": (Barrier, "remove", a_try_breaks_nothing),
     "a party leaves without the others": (Barrier, "remove", a_party_is_refused_only),
     "any number of parties is accepted": (
-        operation,
+        requests,
         "begin_update",
         any_number_of_parties_is_accepted,
     ),
-    "a snapshot without barriers": (table_snapshot, "_rest", without(BarrierRecord)),
+    "a snapshot without barriers": (snapshot, "_rest", without(BarrierRecord)),
 }
 
 PLANTED = [

@@ -16,13 +16,13 @@ from fencelock.actors.api.barrier import BARRIER
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.session_message import CloseSession, Evict
-from fencelock.actors.table import table_snapshot
+from fencelock.actors.table import snapshot
 from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.map import Maps
-from fencelock.actors.table.message import ExtendSessions, LogCommand, QuotaRecord
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Sessions
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, QuotaRecord
 
 
 class QuotaComposer(AllComposer):
@@ -138,11 +138,11 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "one more than the quota is allowed": (Account, "why_over", one_more_is_allowed),
     "the quota of a key is ignored": (Accounts, "limits", the_own_quota_hides_no_other),
     "a purge ignores the key": (
-        OPERATIONS,
+        RULES,
         Purge,
         a_purge_ignores_the_key,
     ),
-    "a snapshot without quotas": (table_snapshot, "_rest", without(QuotaRecord)),
+    "a snapshot without quotas": (snapshot, "_rest", without(QuotaRecord)),
 }
 
 

@@ -19,9 +19,9 @@ from support.one_session import (
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Evict, Evicted, HoldLost
-from fencelock.actors.table.message import ExtendSessions, Result
 from fencelock.actors.table.session import IDLE_MAX
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import ExtendSessions, Result
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
-from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.poison import PoisonError
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
 
 BUG = "planted bug"
@@ -150,7 +150,7 @@ def test_an_exception_at_any_line_refuses_the_command_or_stops_the_member(
 
 def test_rules_cover_every_command() -> None:
     covered = {type(command) for command in COMMANDS}
-    names = {kind.__name__ for kind in set(OPERATIONS) - covered}
+    names = {kind.__name__ for kind in set(RULES) - covered}
     assert names <= {"Downgrade", "SetQuota", "Purge"}
 
 
@@ -181,6 +181,6 @@ def test_an_error_of_the_process_or_of_an_invariant_is_not_a_refusal(
         (RecursionError(), RecursionError),
         (AssertionError(), PoisonError),
     ):
-        monkeypatch.setitem(cast("Any", OPERATIONS), KeepAlive, raising(error))
+        monkeypatch.setitem(cast("Any", RULES), KeepAlive, raising(error))
         with pytest.raises(raised):
             filled().apply(1, KeepAlive(session=S))

@@ -81,7 +81,7 @@ def test_an_upgrade_is_refused_with_a_text_that_says_what_to_do(table: LockTable
     assert "rwlock 'S': this owner holds it for reading, under fence 1: release it" in no.detail
     assert applied(table, write(A, 2)) == ["s.1 ALREADY_HELD"]
     assert applied(table, release(A, 1, 3)) == ["s.1 has 0 left"]
-    assert table.resources == {}  # L7
+    assert table.resources == {}  # free-leaves-nothing
 
 
 def test_a_downgrade_is_one_step_and_lets_readers_in(table: LockTable) -> None:

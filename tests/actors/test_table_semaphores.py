@@ -12,8 +12,8 @@ from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Ref
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseReason, End, Evict
-from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import ExtendSessions
 
 LOCK = object_name(SEMAPHORE, "S")
 A, B, C = "s.1", "t.2", "u.3"
@@ -143,7 +143,7 @@ def test_the_number_of_permits_travels_with_the_claim(table: LockTable) -> None:
         "semaphore 'S' has 3 permits; this client asked for one with 5",
     )
     applied(table, full(A, 1))
-    assert table.resources == {}  # L7
+    assert table.resources == {}  # free-leaves-nothing
     assert applied(table, acquire(B, 5, 2, permits=5)) == ["t.2 holds 5 under 2"]
 
 

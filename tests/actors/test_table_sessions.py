@@ -8,8 +8,8 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open, Opened, ended
 from fencelock.actors.table.account import SESSIONS_MAX
-from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import FENCE_FLOOR_MAX, ExtendSessions, LogCommand, Result
 
 TTL_MS = 1_000
 
@@ -257,7 +257,7 @@ def test_log_time_never_goes_back(table: LockTable) -> None:
 
 
 def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.table.session_operation.SESSIONS_MAX", 2)
+    monkeypatch.setattr("fencelock.actors.table.rules.SESSIONS_MAX", 2)
     opened(table, "a")
     opened(table, "b")
     over = Open(session="c", ttl_ms=TTL_MS)

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
-from fencelock.actors.table import message as messages
-from fencelock.actors.table.message import (
+from fencelock.actors.table import wire as messages
+from fencelock.actors.table.snapshot import bytes_of
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import (
     ClaimantRecord,
     HoldRecord,
     LeaseRecord,
@@ -22,8 +24,6 @@ from fencelock.actors.table.message import (
     TablePart,
     WaitRecord,
 )
-from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_snapshot import bytes_of
 from fencelock.transport.codec import decode, encode
 
 PART_BYTES_MAX = 256 * 1024

@@ -6,9 +6,9 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
 from fencelock.actors.api.session_message import Evict, Open
-from fencelock.actors.table import operation, session_operation
-from fencelock.actors.table.message import LogCommand
+from fencelock.actors.table import requests, rules
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand
 
 ME, PAT = "ann.1", "pat.2"
 
@@ -98,8 +98,8 @@ def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
 
 
 def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "SESSION_CLAIMS_MAX", 1)
-    monkeypatch.setattr(session_operation, "SESSIONS_MAX", 2)
+    monkeypatch.setattr(requests, "SESSION_CLAIMS_MAX", 1)
+    monkeypatch.setattr(rules, "SESSIONS_MAX", 2)
     table = table_with_two_sessions()
     table.apply(1, MINE)
     (answer,) = table.apply(1, acquire(2, lock="b"))

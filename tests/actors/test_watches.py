@@ -32,9 +32,9 @@ from fencelock.actors.session.endpoints import SILENCE_MS
 from fencelock.actors.session.requests import ANSWER_MS, RETRY_MS_MAX
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
-from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.table.report import Changed, ReadHistory
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import ExtendSessions
 from fencelock.cluster.node.lock_machine import LockMachine
 
 S, T, M = "election\x1fs", "election\x1ft", "map\x1fm"

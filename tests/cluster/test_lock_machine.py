@@ -12,13 +12,13 @@ from fencelock.actors.api.message import Acquire, AcquireRequest, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.table.message import LOG_VERSION
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.rules import RULES
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.cluster.node.lock_machine import LockMachine
 
 
 def test_every_command_of_the_table_is_of_a_log_version_that_exists() -> None:
-    assert all(1 <= command.SINCE <= LOG_VERSION for command in OPERATIONS)
+    assert all(1 <= command.SINCE <= LOG_VERSION for command in RULES)
 
 
 def test_a_leader_knows_the_log_version_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

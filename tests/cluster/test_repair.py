@@ -15,7 +15,7 @@ from fencelock.actors.api.latch import CountDown
 from fencelock.actors.api.session_message import ListRecords, RecordList, Records
 from fencelock.actors.error import InternalError
 from fencelock.actors.message import address_of
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.rules import RULES
 from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -28,14 +28,14 @@ POISON = 13
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    sound: Any = OPERATIONS[CountDown]
+    sound: Any = RULES[CountDown]
 
     def broken(table: Any, command: CountDown, out: Any) -> None:
         sound(table, command, out)
         if command.amount == POISON:
             raise OverflowError(BUG)
 
-    monkeypatch.setitem(cast("Any", OPERATIONS), CountDown, broken)
+    monkeypatch.setitem(cast("Any", RULES), CountDown, broken)
     return parse(starting_config(loopback_addresses()), tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_what_raises_before_a_change_is_refused_on_all_members_and_stops_none(
     def broken(table: Any, command: Any, out: Any) -> None:
         raise OverflowError(BUG)
 
-    monkeypatch.setitem(cast("Any", OPERATIONS), CountDown, broken)
+    monkeypatch.setitem(cast("Any", RULES), CountDown, broken)
     with running(parse(starting_config(loopback_addresses()), tmp_path)) as nodes:
         for node in nodes.values():
             with pytest.raises(InternalError, match="made the table refuse CountDown"):

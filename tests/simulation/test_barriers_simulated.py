@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.planted_bugs import repetitions_count
 from support.workloads import UNHELD, demand_caught, demand_clean
 
-from fencelock.actors.table import barrier, operation
+from fencelock.actors.table import barrier, requests
 from fencelock.actors.table.barrier import Barrier
 from fencelock.verification.simulation.barriers import BARRIERS
 
@@ -51,7 +51,7 @@ PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
     [
         ({(Barrier, "remove"): a_party_leaves_without_the_others}, "broken"),
         ({(Barrier, "waiting"): property(one_more_has_arrived)}, "together"),
-        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
+        ({(requests, "begin_update"): repetitions_count(requests.begin_update)}, "once"),
         ({(barrier, "_passed"): all_have_the_same_index}, "index"),
         ({(barrier, "_passed"): generations_are_counted_down}, "generations"),
     ],

@@ -10,9 +10,9 @@ from support.workloads import LOSSES, demand_caught, demand_clean
 from fencelock.actors.api.message import Reason, refused
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.session import holds
-from fencelock.actors.table import operation
+from fencelock.actors.table import requests
 from fencelock.actors.table.deadline import LeasedHold
-from fencelock.actors.table.holding import TableHold
+from fencelock.actors.table.resource import TableHold
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.simulation.deadlines import DEADLINES
 
@@ -70,7 +70,7 @@ REFUSED = refused
     [
         ({(LockTable, "shift"): the_time_without_a_master_counts}, "early: HoldLost"),
         ({(holds, "begin_lease"): the_client_counts_from_the_reply}, "relied on: HoldLost"),
-        ({(operation, "refused"): a_lost_hold_is_renewed}, "lost: Renewed"),
+        ({(requests, "refused"): a_lost_hold_is_renewed}, "lost: Renewed"),
         (
             {
                 (LeasedHold, "acquire_again"): acquiring_again_tells_the_whole,

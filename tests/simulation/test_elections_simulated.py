@@ -10,7 +10,7 @@ from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories, History
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
 from fencelock.verification.simulation.elections import ELECTIONS
 
 MET = ("contender.sees_a_change", *LOSSES)

@@ -10,10 +10,10 @@ from support.planted_bugs import repetitions_count
 from support.workloads import UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.api.latch import CountDown, LatchPassed
-from fencelock.actors.table import latch, operation
-from fencelock.actors.table.holding import Wait
+from fencelock.actors.table import latch, requests
 from fencelock.actors.table.latch import Latch
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.resource import Wait
+from fencelock.actors.table.state import TableState
 from fencelock.verification.simulation.latches import LATCHES
 
 MET = (
@@ -35,7 +35,7 @@ def only_a_lone_waiter_passes(table: TableState, wait: Wait, answer: Any, out: A
 def a_latch_passes_at_1(table: TableState, owner_state: Any, out: Any) -> bool:
     one = table.objects[owner_state.lock]
     if isinstance(one, Latch) and one.left == 1:
-        operation.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
+        requests.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
         return False
     return ROOM(table, owner_state, out)
 
@@ -57,14 +57,14 @@ def the_whole_count_goes(table: TableState, owner_state: Any, command: Any, out:
     return found
 
 
-ANSWER, ROOM = TableState.answer_wait, operation.has_room
+ANSWER, ROOM = TableState.answer_wait, requests.has_room
 LATCH_OF = latch._latch_of  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
+        ({(requests, "begin_update"): repetitions_count(requests.begin_update)}, "once"),
         ({(TableState, "answer_wait"): only_a_lone_waiter_passes}, "release"),
         ({(latch, "has_room"): a_latch_passes_at_1}, "early"),
         ({(latch, "_latch_of"): a_latch_is_gone_too_early}, "count"),

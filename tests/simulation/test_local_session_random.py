@@ -16,8 +16,8 @@ from support.local_callers import LocalNode
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.session.session import TTL_MS
-from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
 
 SEEDS = range(60)
 STEPS = 400

@@ -11,7 +11,7 @@ from support.workloads import demand_caught, demand_clean
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.map import Entry
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
 from fencelock.verification.simulation.maps import MAPS
 
 READ, ADD = Histories.read, Histories.add

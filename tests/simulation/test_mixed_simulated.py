@@ -12,7 +12,7 @@ from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.table.session import OwnerState
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
 from fencelock.cluster.guarantee import OBJECTS
 from fencelock.verification.simulation.mixed import MixedJudge
 from fencelock.verification.simulation.objects import ALL, WORKLOADS, workload_of

@@ -10,11 +10,11 @@ from support.planted_bugs import hold_of
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
-from fencelock.actors.table import operation
-from fencelock.actors.table.holding import TableHold
-from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table import requests
+from fencelock.actors.table.resource import TableHold
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Sessions
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.state import TableState
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.verification.simulation.paxos_plan import draw_members_plan
 from fencelock.verification.simulation.paxos_run import run_log_seed
@@ -23,7 +23,7 @@ SEEDS = 30
 
 RIGHT_RESTORE: Callable[[LockMachine, Sequence[bytes]], None] = LockMachine.restore
 RIGHT_GRANT: Callable[..., Any] = TableState.grant
-RIGHT_BEGIN: Callable[..., Any] = vars(operation)["begin"]
+RIGHT_BEGIN: Callable[..., Any] = vars(requests)["begin"]
 RIGHT_DEADLINE: Callable[[Sessions, Any], int] = Sessions.deadline
 RIGHT_PASS_ON: Callable[..., None] = vars(TableState)["_pass_on"]
 
@@ -38,7 +38,7 @@ def without_sessions(machine: LockMachine, chunks: Sequence[bytes]) -> None:
 def to_everybody(table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock to whoever asks."""
     table.resources.pop(command.lock, None)
-    operation.acquire(table, command, out)
+    requests.acquire(table, command, out)
 
 
 def from_one(table: TableState, *grant: Any) -> Any:
@@ -69,7 +69,7 @@ def to_the_last(table: TableState, hold: TableHold, out: list[Any]) -> None:
 def to_ended(table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock in a session that has ended."""
     if command.session in table.sessions.by_id:
-        operation.acquire(table, command, out)
+        requests.acquire(table, command, out)
         return
     table.fence += 1
     granted = Granted(
@@ -86,7 +86,7 @@ def of_anybody(table: TableState, command: Release, out: list[Any]) -> None:
     """Release a lock, whoever holds it."""
     session, hold = table.sessions.by_id.get(command.session), hold_of(table, command.lock)
     if session is None or hold is None:
-        operation.release(table, command, out)
+        requests.release(table, command, out)
         return
     key = (command.owner, command.lock)
     owner_state = session.owner_states.get(key) or session.enter(key)
@@ -124,17 +124,23 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "a snapshot lacks the sessions": Mutant(
-        "L1", "fences: ", LockMachine, "restore", without_sessions, first=24
+        "one-holder", "fences: ", LockMachine, "restore", without_sessions, first=24
     ),
-    "a held lock is granted": Mutant("L1", "L1, ", OPERATIONS, Acquire, to_everybody),
-    "fences begin again": Mutant("L2", "L2, ", TableState, "grant", from_one),
+    "a held lock is granted": Mutant("one-holder", "one-holder, ", RULES, Acquire, to_everybody),
+    "fences begin again": Mutant("fences-rise", "fences-rise, ", TableState, "grant", from_one),
     "an owner enters under another fence": Mutant(
-        "L3", "L3, ", operation, "_enter_again", with_a_new_fence
+        "same-fence-again", "same-fence-again, ", requests, "_enter_again", with_a_new_fence
     ),
-    "the last waiter is first": Mutant("L4", "L4, ", TableState, "_pass_on", to_the_last),
-    "an ended session is granted": Mutant("L5", "L5, ", OPERATIONS, Acquire, to_ended),
-    "anybody releases": Mutant("L6", "L6, ", OPERATIONS, Release, of_anybody),
-    "a repetition is done": Mutant("L7", "L7, ", operation, "begin", again),
+    "the last waiter is first": Mutant(
+        "queue-in-log-order", "queue-in-log-order, ", TableState, "_pass_on", to_the_last
+    ),
+    "an ended session is granted": Mutant(
+        "ended-gets-nothing", "ended-gets-nothing, ", RULES, Acquire, to_ended
+    ),
+    "anybody releases": Mutant(
+        "release-by-fence", "release-by-fence, ", RULES, Release, of_anybody
+    ),
+    "a repetition is done": Mutant("one-outcome", "one-outcome, ", requests, "begin", again),
     "a session ends too early": Mutant(
         "session-outlives-trust", "session-outlives-trust, ", Sessions, "deadline", too_early
     ),
@@ -146,8 +152,8 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     judged, told, patched, name, value, first = MUTANTS[bug]
-    if patched is OPERATIONS:
-        monkeypatch.setitem(OPERATIONS, name, value)
+    if patched is RULES:
+        monkeypatch.setitem(RULES, name, value)
     else:
         monkeypatch.setattr(patched, name, value)
     others: list[str] = []

@@ -10,9 +10,9 @@ from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.table import operation
-from fencelock.actors.table.holding import Resource, TableHold
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table import requests
+from fencelock.actors.table.resource import Resource, TableHold
+from fencelock.actors.table.state import TableState
 from fencelock.verification.simulation.rwlocks import RWLOCKS
 
 MET = (
@@ -49,7 +49,7 @@ def a_reader_becomes_a_writer(
     ENTER_AGAIN(table, owner_state, hold, command, out)
 
 
-ENTER_AGAIN = operation._enter_again  # pyright: ignore[reportPrivateUsage]
+ENTER_AGAIN = requests._enter_again  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ ENTER_AGAIN = operation._enter_again  # pyright: ignore[reportPrivateUsage]
             "capacity",
         ),
         ({(TableState, "give_back"): a_downgrade_loses_permits}, "progress"),
-        ({(operation, "_enter_again"): a_reader_becomes_a_writer}, "upgrade"),
+        ({(requests, "_enter_again"): a_reader_becomes_a_writer}, "upgrade"),
     ],
     ids=["overtakes", "writes beside readers", "downgrade", "upgrade"],
 )

@@ -7,7 +7,7 @@ from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Granted
-from fencelock.actors.table.holding import Resource, TableHold, Wait
+from fencelock.actors.table.resource import Resource, TableHold, Wait
 from fencelock.verification.simulation.semaphores import SEMAPHORES, LogOrder
 
 MET = ("contender.gives_back_a_part", *LOSSES)

@@ -9,8 +9,8 @@ import pytest
 from support.planted_bugs import taken_unchecked
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
-from fencelock.actors.table.holding import ClaimDetails, Resource, TableHold
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold
+from fencelock.actors.table.state import TableState
 from fencelock.verification.simulation.several import LOCK_ALL, SeveralJudge
 
 

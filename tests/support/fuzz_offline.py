@@ -18,8 +18,8 @@ from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.message import Accept, Commit, Diverged, Pledged, Slots
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkUp, RoleNotice
-from fencelock.actors.table.message import TablePart
-from fencelock.actors.table.operations import COMMANDS
+from fencelock.actors.table.rules import COMMANDS
+from fencelock.actors.table.wire import TablePart
 from fencelock.cluster.host.gateway import Gateway, Pace, turn
 from fencelock.cluster.host.scheduler import RoleFailedError, Scheduler
 from fencelock.cluster.node.lock_machine import LockMachine

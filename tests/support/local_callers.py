@@ -16,9 +16,9 @@ from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleNotice
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.holding import Resource
-from fencelock.actors.table.message import LogCommand, Result
+from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 from support.effects import HOST
 from support.session_harness import First

@@ -12,7 +12,7 @@ from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.in_flight import InFlightRequests
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.actors.table.message import LogCommand, Result
+from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 from support.effects import HOST, T0, sent
 

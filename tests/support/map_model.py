@@ -100,13 +100,13 @@ def end(model: Model, entries: list[ModelEntry]) -> None:
 
 
 def entries_in(table: LockTable) -> list[Seen]:
-    """Return the entries of a table, in order, and check M1 to M3."""
+    """Return the entries of a table, in order, and check the invariants of `Maps`."""
     maps = table.maps
     entries = maps.in_order()
-    assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # M2
-    assert all(e.version <= table.histories.version for e in entries)  # M1
+    assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # counts-add-up
+    assert all(e.version <= table.histories.version for e in entries)  # change-is-version
     attached = {t: e for s in table.sessions.by_id.values() for t, e in s.attached.items()}
-    for e in entries:  # M3
+    for e in entries:  # ends-are-watched
         assert (table.timeouts.items.get(e.ticket) is e) is (e.due_ms is not None)
         assert (attached.pop(e.ticket, None) is e) is (e.session is not None)
     assert not attached

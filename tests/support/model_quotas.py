@@ -8,7 +8,7 @@ from fencelock.actors.api.account import Amounts, Purge, Quota, ReadUsage, SetQu
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.table.account import SHARE, WHOLE
-from fencelock.actors.table.account_operation import read_usage
+from fencelock.actors.table.account_rules import read_usage
 from fencelock.actors.table.table import LockTable
 from support import map_model
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.table.message import LogCommand, Queued, Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand, Queued, Result
 
 DAY_MS = 24 * 3_600_000
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.table.holding import Resource, TableHold
 from fencelock.actors.table.poison import PoisonError
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.resource import Resource, TableHold
+from fencelock.actors.table.state import TableState
 from support.table_comparison import LogComposer, compare, steps_of
 
 Plant = Callable[[Any], Any]

@@ -21,8 +21,8 @@ sys.modules["fencelock"] = package
 from fencelock.actors.api.message import Granted, Reason  # noqa: E402
 from fencelock.actors.api.session_message import CloseReason, End  # noqa: E402
 from fencelock.actors.message import REGISTRY  # noqa: E402
+from fencelock.actors.table.snapshot import spell  # noqa: E402
 from fencelock.actors.table.table import LockTable  # noqa: E402
-from fencelock.actors.table.table_snapshot import spell  # noqa: E402
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from fencelock.actors.api.message import Abandon
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Refusal
 from fencelock.actors.session.holds import Hold as SessionHold
 from fencelock.actors.session.requests import CancelKey, Claim, PendingCancel
-from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.connection import Connection

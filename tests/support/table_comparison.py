@@ -29,10 +29,10 @@ from fencelock.actors.api.session_message import (
     Renew,
 )
 from fencelock.actors.table.barrier import Barrier
-from fencelock.actors.table.holding import Resource
 from fencelock.actors.table.latch import Latch
-from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support.map_model import entries_in
 from support.table_model import WEEK_MS, Model, ModelClaim, Word, word_of
 
@@ -415,14 +415,14 @@ class TableJudge:
     def on_held(self, table: LockTable, before: dict[str, Queue], held: api.Granted) -> None:
         """TableJudge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
-        assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
-        assert self.grants.setdefault(held.fence, who) == who  # L1
-        assert held.session not in self.closed  # L4
+        assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # fences-rise
+        assert self.grants.setdefault(held.fence, who) == who  # one-holder
+        assert held.session not in self.closed  # ended-gets-nothing
         queue = before.get(held.lock, {})
         ticket = queue.get((held.session, held.owner, held.request), 0)
         at = table.resources.get(held.lock)
         now = queue_of(at).values() if at is not None else ()
-        assert not [t for t in queue.values() if t < ticket and t in now]  # L3
+        assert not [t for t in queue.values() if t < ticket and t in now]  # queue-in-log-order
 
     def judge(
         self, table: LockTable, before: dict[str, Queue], out: list[Result], *, renews: bool
@@ -446,29 +446,33 @@ class TableJudge:
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
                 key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
-                assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
+                assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # one-outcome
         assert max(self.grants, default=0) <= table.fence
         claims = queued = 0
         for name, resource in table.resources.items():
             holds, waits = list(resource.holds), list(resource.waits)
             members = [one.owner_state for one in (*holds, *waits)]
-            assert members  # L7
-            assert holds or any(one.details.locks for one in waits)  # L7
+            assert members  # free-leaves-nothing
+            assert holds or any(one.details.locks for one in waits)  # free-leaves-nothing
             for hold in holds:
                 holder, fence = hold.owner_state, hold.fence_of(name)
                 assert resource.find(name, fence) is hold
-                assert fence == hold.fence + hold.objects.index(name)  # L2
+                assert fence == hold.fence + hold.objects.index(name)  # fences-rise
                 assert self.grants[hold.fence] == (holder.session.id, *holder.key)
                 assert hold.count >= 1
             fences = [hold.fence_of(name) for hold in holds]
-            assert fences == sorted(set(fences))  # L2
-            assert all(one.session.id in table.sessions.by_id for one in members)  # L4
+            assert fences == sorted(set(fences))  # fences-rise
+            assert all(
+                one.session.id in table.sessions.by_id for one in members
+            )  # ended-gets-nothing
             assert (
                 0 <= resource.free == resource.capacity - sum(hold.amount for hold in holds)
-            )  # L8
+            )  # capacity-kept
             head = resource.next_wait()
             at_all = [table.resources[one].next_wait() for one in head.objects] if head else []
-            assert head is None or any(one is not head for one in at_all)  # L9, L10
+            assert head is None or any(
+                one is not head for one in at_all
+            )  # no-overtaking, all-at-once
             claims += len(members)
             queued += len(waits)
         unheld = judge_objects(table)
@@ -483,12 +487,14 @@ def judge_objects(table: LockTable) -> int:
     waits = 0
     for one in table.objects.values():
         members = [wait.owner_state for wait in one.waits]
-        assert all(state.session.id in table.sessions.by_id for state in members)  # L4
+        assert all(
+            state.session.id in table.sessions.by_id for state in members
+        )  # ended-gets-nothing
         if isinstance(one, Latch):
-            assert one.left or not members  # L11
-            assert one.left < one.count or members  # L11
+            assert one.left or not members  # count-falls
+            assert one.left < one.count or members  # count-falls
         if isinstance(one, Barrier):
-            assert 0 < len(members) < one.parties  # L12
+            assert 0 < len(members) < one.parties  # pass-together
         waits += len(members)
     marks = sum(entry.mark for entry in table.maps.in_order())
     assert table.marked == marks + sum(one.mark() for one in table.objects.values())

@@ -35,7 +35,7 @@ from fencelock.actors.api.session_message import (
     Open,
     Renew,
 )
-from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support import map_model
 from support.model_history import ModelChange, ModelHistory
 from support.model_objects import ModelObjects

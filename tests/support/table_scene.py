@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fencelock.actors.api.message import Granted, Refused, Released
 from fencelock.actors.api.session_message import Evicted, HoldLost, Open
-from fencelock.actors.table.message import LogCommand, Queued, Result, TablePart
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand, Queued, Result, TablePart
 from fencelock.transport.codec import decode, encode
 
 

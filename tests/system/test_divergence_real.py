@@ -22,8 +22,8 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster import log
 from fencelock.cluster.cli.status import nodes_table
 from fencelock.cluster.node import topology

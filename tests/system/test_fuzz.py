@@ -18,7 +18,7 @@ from fencelock.actors.api.session_message import ListRecords
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.paxos import replica
-from fencelock.actors.table import operation
+from fencelock.actors.table import requests as table_requests
 from fencelock.transport.frame import frame_of
 from fencelock.verification.bench.members import READY_S, NodeProcesses
 
@@ -106,13 +106,13 @@ def plant_any_client_of_a_proposal(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_rule_that_raises(patch: pytest.MonkeyPatch) -> None:
-    sound = operation.has_room
+    sound = table_requests.has_room
 
-    def broken(table: Any, owner_state: Any, out: Any) -> bool:
+    def broken(table: Any, owner_state: Any, *how: Any) -> bool:
         assert not owner_state.owner.isdigit(), "planted bug"
-        return sound(table, owner_state, out)
+        return sound(table, owner_state, *how)
 
-    patch.setattr(operation, "has_room", broken)
+    patch.setattr(table_requests, "has_room", broken)
 
 
 def plant_beat_without_check(patch: pytest.MonkeyPatch) -> None:

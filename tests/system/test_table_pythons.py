@@ -19,7 +19,7 @@ from support.paths import SUPPORT
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
-from fencelock.actors.table.message import ExtendSessions, LogCommand
+from fencelock.actors.table.wire import ExtendSessions, LogCommand
 
 REPLAY = SUPPORT / "replay_log.py"
 

@@ -17,7 +17,7 @@ from fencelock.actors.api.message import Acquire, Granted, LockStatus, NodeStatu
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Int64, Message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
-from fencelock.actors.table.operations import COMMANDS
+from fencelock.actors.table.rules import COMMANDS
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.node import Node

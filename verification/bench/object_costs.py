@@ -15,8 +15,8 @@ from fencelock.actors.api.message import Acquire, AcquireRequest, Granted, Relea
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
 from fencelock.verification.bench.report import BarFigure, lower_is_better
 
 PAIRS = 4_000

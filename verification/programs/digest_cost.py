@@ -29,8 +29,8 @@ from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
-from fencelock.actors.table import table_state
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table import state
+from fencelock.actors.table.state import TableState
 from fencelock.cluster.node import lock_machine
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.transport.codec import encode
@@ -52,7 +52,7 @@ def without_sums(method: Callable[..., Any]) -> Callable[..., Any]:
     lines = textwrap.dedent(inspect.getsource(method)).splitlines()
     kept = [line for line in lines if not any(word in line for word in SUMS)]
     names: dict[str, Any] = {}
-    exec("from __future__ import annotations\n" + "\n".join(kept), dict(vars(table_state)), names)
+    exec("from __future__ import annotations\n" + "\n".join(kept), dict(vars(state)), names)
     made: Callable[..., Any] = names[method.__name__]
     return made
 

@@ -20,8 +20,8 @@ from scale_loads import Loads, Run, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
 
 COMMANDS = 20_000
 """Commands of a round."""

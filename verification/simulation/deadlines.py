@@ -11,7 +11,7 @@ from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.event import Decided, Learned, SlotOutcomes
 from fencelock.actors.paxos.message import NO_BALLOT, Batch
 from fencelock.actors.role import Host
-from fencelock.actors.table.message import ExtendSessions
+from fencelock.actors.table.wire import ExtendSessions
 from fencelock.cluster.node.lock_machine import read_command
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.run import Workload

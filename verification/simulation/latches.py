@@ -13,7 +13,7 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.actors.table.message import Queued
+from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import SlotSequence
 from fencelock.verification.simulation.pass_judge import PassJudge
 from fencelock.verification.simulation.run import Workload

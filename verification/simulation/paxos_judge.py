@@ -27,7 +27,7 @@ from fencelock.cluster.node.lock_machine import read_command
 from fencelock.verification.simulation.node import SimulatedNode
 from fencelock.verification.simulation.paxos_image import Choices
 from fencelock.verification.simulation.paxos_judge_divergence import DivergenceJudge
-from fencelock.verification.simulation.paxos_judge_locks import LogLocksJudge
+from fencelock.verification.simulation.paxos_judge_locks import JUDGED_LOCKS, LogLocksJudge
 from fencelock.verification.simulation.paxos_judge_members import TargetJudge
 from fencelock.verification.simulation.paxos_judge_state import StateJudge
 from fencelock.verification.simulation.paxos_judge_votes import AcceptorJudge, Followed
@@ -40,13 +40,7 @@ from fencelock.verification.simulation.violation_report import ViolationReport
 
 INVARIANTS = {
     **LOG_INVARIANTS,
-    "L1": "a lock has one owner",
-    "L2": "fences rise",
-    "L3": "an owner enters again under the same fence, within its limit",
-    "L4": "waiters are granted in the order of the log",
-    "L5": "an ended session is granted nothing",
-    "L6": "a release needs the owner and the fence",
-    "L7": "a request takes effect once",
+    **JUDGED_LOCKS,
 }
 """The judged invariants: those of the log, and those of its table of locks."""
 

@@ -20,7 +20,8 @@ from fencelock.actors.api.session_message import CloseReason, Ended
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.table.message import LogCommand, Queued
+from fencelock.actors.table.state import INVARIANTS
+from fencelock.actors.table.wire import LogCommand, Queued
 from fencelock.verification.simulation.client_view import ClientView
 from fencelock.verification.simulation.paxos_judge_state import ROUNDING_NS
 from fencelock.verification.simulation.trace import Delivery
@@ -46,8 +47,23 @@ class LockState:
         self.owner = self.owner if self.count else None
 
 
+JUDGED_LOCKS = {
+    name: INVARIANTS[name]
+    for name in (
+        "one-holder",
+        "fences-rise",
+        "same-fence-again",
+        "queue-in-log-order",
+        "ended-gets-nothing",
+        "release-by-fence",
+        "one-outcome",
+    )
+}
+"""The invariants of the table that show in the outcomes of commands."""
+
+
 class LogLocksJudge:
-    """Judges L1 to L7: it follows the table by outcomes only, and looks at nothing inside it.
+    """Judges `JUDGED_LOCKS`: it follows the table by outcomes only, and looks at nothing inside it.
 
     Args:
         violation_report: receives the violations.
@@ -92,7 +108,7 @@ class LogLocksJudge:
     def _is_repeated(self, before: Message | None, outcome: Message) -> bool:
         """Return whether ``outcome`` is that of a repetition, which must be as ``before``."""
         if before not in (None, outcome):
-            self.violation_report("L7", f"{outcome}, it was {before}")
+            self.violation_report("one-outcome", f"{outcome}, it was {before}")
         return before is not None
 
     def _on_granted(self, granted: Granted, command: LogCommand | None) -> None:
@@ -102,13 +118,13 @@ class LogLocksJudge:
         self.granted[key] = granted
         owner = (granted.session, granted.owner)
         if granted.session in self.ended:
-            self.violation_report("L5", f"its session has ended: {granted}")
+            self.violation_report("ended-gets-nothing", f"its session has ended: {granted}")
         if key in self.over:
-            self.violation_report("L7", f"it was refused or cancelled before: {granted}")
+            self.violation_report("one-outcome", f"it was refused or cancelled before: {granted}")
         if lock.owner == owner:
             self._judge_reentry(granted, lock, command)
         elif lock.owner is not None:
-            self.violation_report("L1", f"{lock} has an owner, yet {granted}")
+            self.violation_report("one-holder", f"{lock} has an owner, yet {granted}")
         else:
             self._judge_entry(granted, lock)
         lock.owner, lock.fence = owner, granted.fence
@@ -118,16 +134,18 @@ class LogLocksJudge:
         limit = command.limit if isinstance(command, Acquire) else 1
         counted = granted.count == lock.count + 1 and (not limit or granted.count <= limit)
         if granted.fence != lock.fence or not counted:
-            self.violation_report("L3", f"of {limit} {lock} has been granted, now {granted}")
+            self.violation_report(
+                "same-fence-again", f"of {limit} {lock} has been granted, now {granted}"
+            )
 
     def _judge_entry(self, granted: Granted, lock: LockState) -> None:
         if granted.fence <= self.fence:
-            self.violation_report("L2", f"{self.fence} was granted before {granted}")
+            self.violation_report("fences-rise", f"{self.fence} was granted before {granted}")
         self.fence = granted.fence
         if granted.count != 1:
-            self.violation_report("L3", f"the lock was free, yet {granted}")
+            self.violation_report("same-fence-again", f"the lock was free, yet {granted}")
         if lock.queue and lock.queue[0] != granted.key:
-            self.violation_report("L4", f"{lock.queue[0]} waits, yet {granted}")
+            self.violation_report("queue-in-log-order", f"{lock.queue[0]} waits, yet {granted}")
         del lock.queue[:1]
 
     def _on_released(self, released: Released, command: LogCommand | None) -> None:
@@ -137,10 +155,12 @@ class LogLocksJudge:
         lock = self._lock(released.lock)
         fence = command.fence if isinstance(command, Release) else 0
         if (lock.owner, lock.fence) != ((released.session, released.owner), fence):
-            self.violation_report("L6", f"{lock}, and {command} has {released}")
+            self.violation_report("release-by-fence", f"{lock}, and {command} has {released}")
         lock.drop()
         if lock.count != released.count:
-            self.violation_report("L3", f"{lock.count} holds are left, yet {released}")
+            self.violation_report(
+                "same-fence-again", f"{lock.count} holds are left, yet {released}"
+            )
 
     def _on_refused(self, refused: Refused) -> None:
         key, lock = refused.key, self._lock(refused.lock)

@@ -14,7 +14,7 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.actors.table.message import ExtendSessions
+from fencelock.actors.table.wire import ExtendSessions
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import US_PER_MS, NodeContext, Recipe
@@ -206,7 +206,7 @@ class _LogRun:
         if true:
             world.judges.append(SessionJudge(self.judge.violation_report, view))
         judge = LockJudge(members, users.addresses, clients=view, clocks_true=true)
-        if judged is None or "L1" in judged:
+        if judged is None or "one-holder" in judged:
             world.judges.append(judge)
             chance = world.streams.fork("adversary")
             Adversary(world, judge, chance, plan.strikes_every_ms, plan.ttl_ms).begin()

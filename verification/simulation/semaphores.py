@@ -13,7 +13,7 @@ from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.table.message import Queued
+from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.judge import JudgedHold
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload

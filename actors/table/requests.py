@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
@@ -13,6 +13,7 @@ from fencelock.actors.api.message import (
     Cancel,
     CancellableRequest,
     Cancelled,
+    Contender,
     Reason,
     Refused,
     ReleaseRequest,
@@ -26,18 +27,27 @@ from fencelock.actors.api.object_request import (
     UpdateRequest,
 )
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import HAVE_DEADLINES, Evict, Renew, why_expired
+from fencelock.actors.api.session_message import (
+    HAVE_DEADLINES,
+    Evict,
+    Evicted,
+    OperatorCommand,
+    Renew,
+    why_expired,
+)
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
-from fencelock.actors.table.holding import PLAIN, ClaimDetails, TableHold, Wait
-from fencelock.actors.table.message import Queued, Result
+from fencelock.actors.table.resource import PLAIN, ClaimDetails, TableHold, Wait
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.wire import Queued, Result
 
-Operation = Callable[[TableState, Any, list[Result]], None]
+if TYPE_CHECKING:
+    from fencelock.actors.table.state import TableState
+
+Rule = Callable[["TableState", Any, list[Result]], None]
 """Applies a command to the table, and appends its outcomes."""
 
-UpdateRule = Callable[[TableState, OwnerState, Any, list[Result]], None]
+UpdateRule = Callable[["TableState", OwnerState, Any, list[Result]], None]
 """Applies an update that is the owner's last request, and appends its outcome and others."""
 
 GIVEN_UP = "the wait was given up"
@@ -313,18 +323,18 @@ def _repeat(owner_state: OwnerState, command: CancellableRequest | ReleaseReques
     return refused(command, Reason.SUPERSEDED, _nothing_done(command))
 
 
-def updating(rule: UpdateRule) -> Operation:
-    """Return the operation that applies ``rule`` to new updates, and repeats the outcome of others.
+def updating(rule: UpdateRule) -> Rule:
+    """Return the rule that applies ``rule`` to new updates, and repeats the outcome of others.
 
     The rule must call `conclude`, `deny` or `begin_wait`.
     """
 
-    def operation(table: TableState, command: UpdateRequest, out: list[Result]) -> None:
+    def apply(table: TableState, command: UpdateRequest, out: list[Result]) -> None:
         owner_state = begin_update(table, command, out)
         if owner_state is not None:
             rule(table, owner_state, command, out)
 
-    return operation
+    return apply
 
 
 def begin_update(table: TableState, command: UpdateRequest, out: list[Result]) -> OwnerState | None:
@@ -479,3 +489,21 @@ def _queued(owner_state: OwnerState) -> Queued:
     owner, lock = owner_state.key
     session = owner_state.session.id
     return Queued(session=session, owner=owner, request=owner_state.request, lock=lock)
+
+
+def record(
+    table: TableState, command: OperatorCommand, lock: str, fence: int, holder: Contender
+) -> Evicted:
+    """Add what ``command`` does to the audit, and return the entry."""
+    by = command.by
+    entry = Evicted(
+        lock=lock,
+        fence=fence,
+        holder=holder,
+        session=command.session,
+        request=command.request,
+        operator=by,
+        time_ms=table.time_ms,
+    )
+    table.note_forced(entry)
+    return entry

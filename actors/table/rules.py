@@ -1,11 +1,35 @@
-"""The effects of requests about sessions, and of forced releases and closings, on the table."""
+"""The rules of the table by command and by query, and those about sessions and forced ends.
+
+A new command, query or kind is added here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Alive, Contender, KeepAlive, Reason, refused
+from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
+from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.latch import AwaitLatch, CountDown
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Contender,
+    KeepAlive,
+    Reason,
+    Release,
+    refused,
+)
 from fencelock.actors.api.name import account_of, client_of, quoted, without_secret
+from fencelock.actors.api.request import Command, TableQuery, TableReply
+from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -14,22 +38,40 @@ from fencelock.actors.api.session_message import (
     Evicted,
     Open,
     Opened,
-    OperatorCommand,
+    Renew,
     SessionClosed,
     ended,
 )
 from fencelock.actors.table.account import SESSIONS_MAX
-from fencelock.actors.table.holding import TableHold
-from fencelock.actors.table.message import Result
-from fencelock.actors.table.operation import keep, not_held, session_expired
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.account_rules import list_maps, purge, read_usage, set_quota
+from fencelock.actors.table.barrier import Barrier, await_barrier
+from fencelock.actors.table.latch import Latch, await_latch, count_down
+from fencelock.actors.table.map import delete_entry, put_entry, read_entries, read_entry
+from fencelock.actors.table.requests import (
+    Rule,
+    acquire,
+    acquire_all,
+    acquire_permits,
+    cancel,
+    keep,
+    lead,
+    not_held,
+    record,
+    release,
+    renew,
+    session_expired,
+    updating,
+)
+from fencelock.actors.table.resource import TableHold, TableObject
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 
 
 def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     """End the hold of a lock under the fence that the operator saw.
 
-    A repetition of the acquire of that hold is then no longer answered with `Granted`. That departs
-    from the letter of L5 for safety: otherwise the owner would believe that it still holds.
+    A repetition of the acquire of that hold is then no longer answered with `Granted`. This is
+    the exception of ``one-outcome``.
 
     Raises:
         InvalidRequestError: see `Evict.check`; nothing was done.
@@ -150,24 +192,6 @@ def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result])
     table.take(hold, f"taken by {quoted(command.by)}", out)
 
 
-def record(
-    table: TableState, command: OperatorCommand, lock: str, fence: int, holder: Contender
-) -> Evicted:
-    """Add what ``command`` does to the audit, and return the entry."""
-    by = command.by
-    entry = Evicted(
-        lock=lock,
-        fence=fence,
-        holder=holder,
-        session=command.session,
-        request=command.request,
-        operator=by,
-        time_ms=table.time_ms,
-    )
-    table.note_forced(entry)
-    return entry
-
-
 def _closed(command: CloseSession, victim: Contender) -> SessionClosed:
     return SessionClosed(
         handle=command.handle,
@@ -176,3 +200,44 @@ def _closed(command: CloseSession, victim: Contender) -> SessionClosed:
         session=command.session,
         request=command.request,
     )
+
+
+RULES: dict[type[Command], Rule] = {
+    Acquire: acquire,
+    Release: release,
+    AcquirePermits: acquire_permits,
+    ReleasePermits: release,
+    AcquireReadWrite: acquire_permits,
+    Downgrade: release,
+    AcquireAll: acquire_all,
+    Cancel: cancel,
+    KeepAlive: keep_session,
+    Open: open_session,
+    End: end_session,
+    Evict: evict,
+    CloseSession: close_session,
+    CountDown: updating(count_down),
+    AwaitLatch: updating(await_latch),
+    Lead: lead,
+    Renew: renew,
+    PutEntry: updating(put_entry),
+    DeleteEntry: updating(delete_entry),
+    AwaitBarrier: updating(await_barrier),
+    SetQuota: set_quota,
+    Purge: purge,
+}
+"""The rule of each command: it applies the command to the table, and appends the outcomes."""
+
+QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
+    GetEntry: read_entry,
+    ListEntries: read_entries,
+    ListMaps: list_maps,
+    ReadUsage: read_usage,
+}
+"""The reply to each query that a member answers from its table."""
+
+OBJECTS: dict[str, type[TableObject]] = {"latches": Latch, "barriers": Barrier}
+"""The objects that nobody can hold, by the field of `TablePart` that has their records."""
+
+COMMANDS: tuple[type[LogCommand], ...] = (*RULES, ExtendSessions)
+"""All commands of the log."""

@@ -16,9 +16,9 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 
 if TYPE_CHECKING:
     from fencelock.actors.table.account import Account
-    from fencelock.actors.table.message import ObjectRecord, Result
     from fencelock.actors.table.session import OwnerState
-    from fencelock.actors.table.table_state import TableState
+    from fencelock.actors.table.state import TableState
+    from fencelock.actors.table.wire import ObjectRecord, Result
 
 
 SLACK = 16

@@ -15,7 +15,9 @@ from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, begin_leased
 from fencelock.actors.table.history import Histories
-from fencelock.actors.table.holding import (
+from fencelock.actors.table.map import Maps, SortedKeys
+from fencelock.actors.table.poison import skipped_in
+from fencelock.actors.table.resource import (
     Awaited,
     ClaimDetails,
     Due,
@@ -25,10 +27,8 @@ from fencelock.actors.table.holding import (
     Timeouts,
     Wait,
 )
-from fencelock.actors.table.map import Maps, SortedKeys
-from fencelock.actors.table.message import Result
-from fencelock.actors.table.poison import skipped_in
 from fencelock.actors.table.session import DEPARTED, OwnerState, Session, Sessions
+from fencelock.actors.table.wire import Result
 
 ENDS_MAX = 100
 """Maximum number of ends at one log time. The others follow at the next, so that ends which fall
@@ -38,19 +38,28 @@ wait for those of several slots."""
 AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
+INVARIANTS = {
+    "one-holder": "a lock has one holder at most",
+    "fences-rise": "each grant has a fence above those of all earlier grants, of whatever object",
+    "same-fence-again": "an owner enters again under the same fence, within its limit",
+    "queue-in-log-order": "waits are granted in the order of the log",
+    "all-at-once": "a claim for several locks is granted in one step, when it is the next of each",
+    "release-by-fence": "a release needs the owner and the fence",
+    "ended-gets-nothing": "an ended session is granted nothing; its end ends its waits in one step",
+    "one-outcome": "a request takes effect once and has one outcome, however often it is sent",
+    "free-leaves-nothing": "a free object leaves no state: a resource is held or awaited",
+}
+"""What holds after each command, by name. Judges and tests cite the names.
+
+There is one exception to ``one-outcome``: an acquire whose hold was taken by force is refused when
+it is sent again, since its owner would otherwise believe that it still holds.
+"""
+
 
 class TableState:
     """Locks, sessions, queues, and the state by which every command is applied once.
 
-    Invariants:
-        L1  A lock has one holder at most.
-        L2  Fences strictly increase, over all locks.
-        L3  Waits are granted in the order of the log.
-        L4  A closed session is granted nothing; closing ends its waits in one step.
-        L5  A request has one outcome, however often it is sent (except after `evict`).
-        L7  A free lock leaves no state: a lock in the table is held, or claimed with other locks.
-        L10 A claim for several locks is granted in one step, when it is at the head of the queue of
-            each, and all are free. It holds nothing while it waits.
+    Invariants: see `INVARIANTS`.
 
     Attributes:
         time_ms: log time; it never goes back.
@@ -386,7 +395,8 @@ class TableState:
                 for one in locks or (name,):
                     resources[one].withdraw(wait)
                 owner_state, capacity = self._leave_queue(wait), resource.capacity
-                assert self.sessions.by_id.get(owner_state.session.id) is owner_state.session
+                session = owner_state.session
+                assert self.sessions.by_id.get(session.id) is session  # ended-gets-nothing
                 self.grant(
                     owner_state, wait.details, wait.amount, capacity, wait.granted_count, out
                 )

@@ -27,11 +27,11 @@ from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import account_of, object_name, plain_name
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
-from fencelock.actors.table.holding import TableObject
 from fencelock.actors.table.map import Entry
-from fencelock.actors.table.message import Result
-from fencelock.actors.table.session_operation import record
-from fencelock.actors.table.table_state import TableState
+from fencelock.actors.table.requests import record
+from fencelock.actors.table.resource import TableObject
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import Result
 
 PURGE_MAX = 500
 """Maximum number of entries, or of objects and their waits, at which one `Purge` looks: some 5 ms,

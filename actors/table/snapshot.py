@@ -30,7 +30,8 @@ from fencelock.actors.api.name import (
 from fencelock.actors.message import Message
 from fencelock.actors.table.deadline import NO_DURATIONS, LeasedHold, restored_lease
 from fencelock.actors.table.history import records_of
-from fencelock.actors.table.holding import (
+from fencelock.actors.table.map import Entry, fill_maps
+from fencelock.actors.table.resource import (
     PLAIN,
     Claim,
     ClaimDetails,
@@ -39,8 +40,9 @@ from fencelock.actors.table.holding import (
     TableHold,
     Wait,
 )
-from fencelock.actors.table.map import Entry, fill_maps
-from fencelock.actors.table.message import (
+from fencelock.actors.table.rules import OBJECTS
+from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
+from fencelock.actors.table.wire import (
     ClaimantRecord,
     EntryRecord,
     HistoryRecord,
@@ -55,11 +57,9 @@ from fencelock.actors.table.message import (
     TableSnapshot,
     WaitRecord,
 )
-from fencelock.actors.table.operations import OBJECTS
-from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 
 if TYPE_CHECKING:
-    from fencelock.actors.table.table_state import TableState
+    from fencelock.actors.table.state import TableState
 
 PART_BYTES_MAX = 128 * 1024
 """Size at which a part ends (bytes). To encode one takes two milliseconds, for which requests wait;
