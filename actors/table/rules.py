@@ -46,7 +46,7 @@ from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.account_rules import list_maps, purge, read_usage, set_quota
 from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.latch import Latch, await_latch, count_down
-from fencelock.actors.table.map import delete_entry, put_entry, read_entries, read_entry
+from fencelock.actors.table.map_rules import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.requests import (
     Rule,
     acquire,

@@ -12,8 +12,7 @@ from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
 from fencelock.actors.paxos.queries import Queries
-from fencelock.actors.table import map as table_map
-from fencelock.actors.table import requests
+from fencelock.actors.table import map_rules, requests
 from fencelock.actors.table.map import Entry
 from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
 
@@ -51,7 +50,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     assert seen["ended"] >= 5
 
 
-CONDITIONS = table_map._meets_conditions  # pyright: ignore[reportPrivateUsage]
+CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
 TAKE = Queries.take
 
 
@@ -76,8 +75,8 @@ def any_age(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(table_map, "_meets_conditions"): no_guard}, "guard"),
-        ({(table_map, "_meets_conditions"): any_version}, "versions"),
+        ({(map_rules, "_meets_conditions"): no_guard}, "guard"),
+        ({(map_rules, "_meets_conditions"): any_version}, "versions"),
         ({(requests, "begin_update"): repetitions_count(requests.begin_update)}, "once"),
         ({(Entry, "end_with_session"): stays}, "reads"),
         ({(Queries, "take"): any_age}, "was known"),
