@@ -10,8 +10,9 @@ from support.paths import ROOT, TESTS
 
 from fencelock.actors.bakery import invariants as bakery
 from fencelock.actors.paxos import invariants as paxos
+from fencelock.verification.simulation.paxos_judge_locks import JUDGED_LOCKS
 
-PROTOCOLS = {"paxos": paxos.INVARIANTS, "bakery": bakery.INVARIANTS}
+PROTOCOLS = {"paxos": {**paxos.INVARIANTS, **JUDGED_LOCKS}, "bakery": bakery.INVARIANTS}
 REPORTED = re.compile(r'violation_report\(\s*"([a-z-]+)"')
 NAME = re.compile(r"\b[a-z]+(?:-[a-z]+)+\b")
 
