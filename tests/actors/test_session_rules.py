@@ -19,8 +19,8 @@ from fencelock.actors.message import Address, Event, Message, address_of, role_o
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
 from fencelock.actors.session.requests import SessionRequests
-from fencelock.actors.table.wire import Queued, Result
 from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Queued, Result
 
 
 def test_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
