@@ -35,7 +35,6 @@ from fencelock.actors.api.session_message import (
     CloseSession,
     End,
     Evict,
-    Evicted,
     Open,
     Opened,
     Renew,
