@@ -119,6 +119,13 @@ def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
     assert table.tombstones.request_of("x", ANN, FENCE + 2) == 7
 
 
+def test_a_late_copy_of_an_earlier_drop_does_not_replace_a_later_one() -> None:
+    ended = Tombstones()
+    ended.drop("x", ANN, 0, FENCE + 2)
+    ended.drop("x", ANN, 0, FENCE)
+    assert ended.knows("x", ANN, 0, FENCE + 2)
+
+
 def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)
