@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import RLock
 from typing import Any, TypeVar
 
-from msgspec import ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from fencelock.actors.message import REGISTRY, Message
 from fencelock.transport.cbor import (
@@ -103,6 +105,22 @@ def exact(value: Any) -> Message:
     return unpack(cls, value)
 
 
+_preparing = RLock()
+_prepared: set[type[Struct]] = set()
+
+
+def prepare(cls: type[Struct]) -> None:
+    """Let msgspec gather what it has to do for ``cls`` and for all structs in it.
+
+    msgspec does that at the first use of a class, without a lock: the process crashes if two
+    threads, of two nodes for example, begin with one class at the same time.
+    """
+    with _preparing:
+        with suppress(ValidationError):
+            convert(None, cls, builtin_types=NATIVE)
+        _prepared.add(cls)
+
+
 def unpack(cls: type[M], items: list[Any]) -> M:
     """Return the message of class ``cls`` that ``items`` are; further fields are ignored.
 
@@ -111,6 +129,8 @@ def unpack(cls: type[M], items: list[Any]) -> M:
         MalformedFrameError: a field is missing.
 
     """
+    if cls not in _prepared:
+        prepare(cls)
     try:
         return convert(items, cls, builtin_types=NATIVE)
     except ValidationError as error:

@@ -31,6 +31,7 @@ from fencelock.transport.codec import (
     explained,
     first_of,
     plain,
+    prepare,
     unpack,
 )
 
@@ -271,6 +272,7 @@ def _received_type(declared: int) -> type[_ReceivedFrame]:
     frame: type[_ReceivedFrame] = define(
         "Frame", [("envelopes", envelopes)], bases=(_ReceivedFrame,)
     )
+    prepare(frame)
     return frame
 
 

@@ -162,7 +162,10 @@ def test_without_the_comparison_nobody_would_notice() -> None:
 def test_a_sound_member_that_is_quarantined_is_seen_by_the_judge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(divergence, "_differ", lambda one, other: one is not other)
+    def differ(one: object, other: object) -> bool:
+        return one is not other
+
+    monkeypatch.setattr(divergence, "_differ", differ)
     judged = frozenset({"only-diverged-quarantined"})
     reports = (run_log_seed(seed, plan=plan_of(seed), judged=judged) for seed in SEEDS)
     assert any(": only-diverged-quarantined, " in (report.violation or "") for report in reports)

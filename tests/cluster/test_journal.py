@@ -169,7 +169,7 @@ def test_a_journal_of_the_first_format_is_refused_and_left_alone(tmp_path: Path)
 def test_a_second_append_before_the_sync_is_a_bug_of_ours(tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path)) as journal:
         journal.append(entries(b"a"))
-        with pytest.raises(AssertionError, match="one append, one sync"):
+        with pytest.raises(AssertionError, match="one-append-one-sync"):
             journal.append(entries(b"b"))
         with pytest.raises(AssertionError, match="not durable"):
             journal.trim()

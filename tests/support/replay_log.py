@@ -1,8 +1,8 @@
 """Apply a log to a `LockTable` and print the outcome; run by several Pythons.
 
 It reads a JSON array of ``[time_ms, tag, {field: value}]`` from standard input. It imports only
-the table and the standard library, so that an interpreter without any installed package can run
-it: ``fencelock`` is a bare namespace here, since the real one imports ZeroMQ and CBOR.
+the table, msgspec and the standard library: ``fencelock`` is a bare namespace here, since the real
+one imports ZeroMQ and CBOR. The first argument, if there is one, is a folder with msgspec.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import types
 import unicodedata
 from pathlib import Path
 
+sys.path += sys.argv[1:]
 package = types.ModuleType("fencelock")
 package.__path__ = [str(Path(__file__).resolve().parent.parent.parent / "src" / "fencelock")]
 sys.modules["fencelock"] = package

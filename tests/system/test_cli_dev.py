@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import subprocess
 import sys
@@ -158,7 +157,7 @@ def test_the_view_shows_holders_queues_and_rates_or_how_to_begin() -> None:
     assert "2 clients, 0 held, 0 waiting; tcp://127.0.0.1:4040 for 1m 1s" in idle
     assert "12 acquires/s" in idle
     assert "No lock is held. In another terminal:" in idle
-    busy = shown(dataclasses.replace(IDLE, locks=(HELD,)))
+    busy = shown(replace(IDLE, locks=(HELD,)))
     assert r"orders/\x1b[2J" in busy
     for part in ("web-3", "web-4 500ms", "7", "1 held, 1 waiting"):
         assert part in busy

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.text import Text
 from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
@@ -78,7 +78,7 @@ def node(name: str, master: str, *, ready: bool = True) -> NodeStatus:
 
 
 NODES = tuple(node(f"fencelock-{n}.fencelock.prod", "fencelock-0.fencelock.prod") for n in range(3))
-UNSERVED = tuple(dataclasses.replace(node(one.node, "", ready=False)) for one in NODES)
+UNSERVED = tuple(replace(node(one.node, "", ready=False)) for one in NODES)
 
 
 def report(name: str, role: NodeRole, version: str = "0.1.0") -> NodeReport:
@@ -231,10 +231,8 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
     client.lock = LockStatus(
         lock=HOSTILE, holder=evil, waiters=(evil, nameless), waits_for=(Absence(HOSTILE, 1),)
     )
-    one = dataclasses.replace(
-        NODES[0], node=HOSTILE, master=HOSTILE, detail=HOSTILE, locks=(client.lock,)
-    )
-    other = dataclasses.replace(one, protocol=HOSTILE, ready=False)
+    one = replace(NODES[0], node=HOSTILE, master=HOSTILE, detail=HOSTILE, locks=(client.lock,))
+    other = replace(one, protocol=HOSTILE, ready=False)
     client.nodes, client.silent = (one, other), (HOSTILE,)
     client.listed = (ListedLock(HOSTILE, evil, 1), ListedLock(HOSTILE, nameless, 1))
     client.read = MembersRead(
@@ -254,7 +252,7 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
 
 
 def test_the_reason_of_a_node_is_harmless_too(client: MadeLooks) -> None:
-    client.nodes = (dataclasses.replace(UNSERVED[0], detail=HOSTILE),)
+    client.nodes = (replace(UNSERVED[0], detail=HOSTILE),)
     client.error = UnavailableError(HOSTILE)
     done = run("who", "orders/1")
     assert done.exit_code == 3
@@ -275,21 +273,21 @@ def test_status_exits_with_3_without_a_leader_and_never_calls_locks_free(
 
 
 def test_locks_that_nobody_can_confirm_are_shown_as_old(client: MadeLooks) -> None:
-    old = tuple(dataclasses.replace(lock, age_ms=61_000) for lock in NODES[0].locks)
-    client.nodes = (dataclasses.replace(UNSERVED[0], locks=old),)
+    old = tuple(replace(lock, age_ms=61_000) for lock in NODES[0].locks)
+    client.nodes = (replace(UNSERVED[0], locks=old),)
     done = run("status")
     assert done.exit_code == 3
     assert "These locks were held 1m 1s ago; who holds them now is not known." in done.output
 
 
 def test_no_lock_is_held_is_said_only_if_that_is_known(client: MadeLooks) -> None:
-    client.nodes = tuple(dataclasses.replace(one, locks=()) for one in NODES)
+    client.nodes = tuple(replace(one, locks=()) for one in NODES)
     done = run("status")
     assert (done.exit_code, "No lock is held or waited for." in done.output) == (0, True)
 
 
 def test_a_node_of_another_protocol_is_an_error_in_words(client: MadeLooks) -> None:
-    client.nodes = (*NODES[:2], dataclasses.replace(NODES[2], protocol="lamport"))
+    client.nodes = (*NODES[:2], replace(NODES[2], protocol="lamport"))
     done = run("status")
     assert done.exit_code == 3
     words = " ".join(done.output.split())
@@ -306,7 +304,7 @@ def test_a_probe_exits_with_0_or_1(client: MadeLooks) -> None:
 
 
 def test_members_without_a_leader_exits_with_3(client: MadeLooks) -> None:
-    client.read = dataclasses.replace(READ, nodes=(report("n1", NodeRole.MEMBER),))
+    client.read = replace(READ, nodes=(report("n1", NodeRole.MEMBER),))
     assert run("members").exit_code == 3
     assert json.loads(run("members", "--json").stdout)["nodes"][0]["role"] == "member"
 

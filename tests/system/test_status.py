@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from io import StringIO
 
@@ -92,7 +91,7 @@ def test_a_table_of_roles_has_what_waits_and_the_summary_of_each() -> None:
     facts = (Fact("phase", "leading"), Fact("ballot", "3"))
     leader = RoleDescription("leader", "Leader", 12, facts, (Counted("paxos.preempted", 1),))
     clock = RoleDescription("clock", "Clock", 0, (Fact("time", "[7]"),), ())
-    table = roles_table([dataclasses.replace(NODE, roles=(leader, clock))])
+    table = roles_table([replace(NODE, roles=(leader, clock))])
     _, _, first, second = (line.split() for line in shown(table).strip().splitlines())
     assert first == ["n1", "leader", "Leader", "12", "phase", "leading,", "ballot", "3"]
     assert second == ["n1", "clock", "Clock", "0", "time", "[7]"]
@@ -100,7 +99,7 @@ def test_a_table_of_roles_has_what_waits_and_the_summary_of_each() -> None:
 
 def test_the_json_of_a_node_has_its_roles() -> None:
     clock = RoleDescription("clock", "Clock", 0, (Fact("time", "7"),), ())
-    (role,) = as_plain(dataclasses.replace(NODE, roles=(clock,)))["roles"]
+    (role,) = as_plain(replace(NODE, roles=(clock,)))["roles"]
     assert role["summary"] == [{"name": "time", "value": "7"}]
 
 
@@ -108,7 +107,7 @@ def test_locks_that_every_node_knows_are_shown_once_and_as_the_freshest_knows_th
     nodes = [member("n1", "n2", slot=6), member("n2", "n2", slot=8), member("n3", "n2")]
     ((node, lock),) = locks_seen(nodes)
     assert (node, lock.slot) == ("", 8)
-    own = dataclasses.replace(NODE, node="n2")
+    own = replace(NODE, node="n2")
     assert [node for node, _ in locks_seen([NODE, own])] == ["n1", "n2"]
 
 
@@ -145,7 +144,7 @@ def test_the_headline_of_a_protocol_without_a_leader_names_none() -> None:
     ("asked", "why"), [(1, "not asked"), (2, "not asked, or no answer"), (3, "no answer: ")]
 )
 def test_a_node_that_is_missing_was_silent_if_every_address_was_asked(asked: int, why: str) -> None:
-    node = dataclasses.replace(NODE, nodes=("n1", "n2", "n3"))
+    node = replace(NODE, nodes=("n1", "n2", "n3"))
     rows = shown(nodes_table([node], asked=asked)).splitlines()
     told = [row.split(None, 1)[1].strip() for row in rows if row.split()[:1] in (["n2"], ["n3"])]
     assert [text.startswith(why) for text in told] == [True, True]
@@ -197,7 +196,7 @@ def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
 
 
 def test_a_lost_majority_is_said_in_words_with_what_to_do() -> None:
-    left = dataclasses.replace(member("n3", "n1"), ready=False, master="", detail="silence")
+    left = replace(member("n3", "n1"), ready=False, master="", detail="silence")
 
     text = quorum_lost([left], asked=3)
 
@@ -226,14 +225,14 @@ def test_every_holder_of_an_object_is_shown_with_its_share() -> None:
         waits_for=(),
         permits=3,
     )
-    read = dataclasses.replace(
+    read = replace(
         shared,
         lock=object_name(RWLOCK, "settings"),
         waiters=(someone("cat", RWLOCK_PERMITS, None), someone("dan", 1, None)),
         permits=RWLOCK_PERMITS,
     )
     writer = someone("cat", RWLOCK_PERMITS, 9)
-    written = dataclasses.replace(read, holder=writer, holders=(writer,), waiters=())
+    written = replace(read, holder=writer, holders=(writer,), waiters=())
     rows = locks_table([("n1", shared), ("n1", read), ("n1", written)]).rows
     shown = [[cell.plain for cell in row] for row in rows]
     assert shown[0][0] == "semaphore:printers"

@@ -23,7 +23,11 @@ from fencelock.actors.table.wire import ExtendSessions, LogCommand
 
 REPLAY = SUPPORT / "replay_log.py"
 
-VERSION = "import sys, unicodedata; print(sys.version_info >= (3, 11), unicodedata.unidata_version)"
+VERSION = (
+    "import sys, unicodedata;"
+    "print(sys.version_info >= (3, 11), '.'.join(map(str, sys.version_info[:2])),"
+    "unicodedata.unidata_version)"
+)
 
 EDGES = (
     "\U0001fae8",  # Assigned in Unicode 15.0, not in 14.0.
@@ -107,8 +111,15 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
     return log
 
 
-def replay(python: str, log: list[tuple[int, LogCommand]]) -> dict[str, Any]:
-    """Return the result of applying ``log`` with the interpreter ``python``."""
+def replay(python: str, log: list[tuple[int, LogCommand]], *packages: str) -> dict[str, Any]:
+    """Return the result of applying ``log`` with the interpreter ``python``.
+
+    Args:
+        python: the interpreter.
+        log: times and commands.
+        packages: a folder with msgspec, unless the interpreter has it.
+
+    """
     rows = [
         [
             time_ms,
@@ -119,7 +130,7 @@ def replay(python: str, log: list[tuple[int, LogCommand]]) -> dict[str, Any]:
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "random", "LC_ALL": "C"}
     done = subprocess.run(
-        [python, "-I", str(REPLAY)],
+        [python, "-I", str(REPLAY), *packages],
         input=json.dumps(rows),
         capture_output=True,
         text=True,
@@ -143,30 +154,40 @@ def interpreters() -> Iterator[str]:
                 yield found
 
 
-def others() -> dict[str, str]:
-    """Return an interpreter for each Unicode version that is not this Python's own."""
-    found: dict[str, str] = {}
+def others() -> dict[str, tuple[str, str]]:
+    """Return an interpreter and its version for each Unicode version that is not this Python's."""
+    found: dict[str, tuple[str, str]] = {}
     for python in interpreters():
         done = subprocess.run(
             [python, "-I", "-c", VERSION], capture_output=True, text=True, check=False, timeout=60
         )
-        recent, _, unicode = done.stdout.strip().partition(" ")
+        recent, version, unicode = (done.stdout.split() or ["", "", ""])[:3]
         if done.returncode == 0 and recent == "True" and unicode != unicodedata.unidata_version:
-            found.setdefault(unicode, python)
+            found.setdefault(unicode, (python, version))
     return found
 
 
 @pytest.fixture(scope="module")
-def pythons() -> dict[str, str]:
+def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """Return an interpreter and a folder with its msgspec, by Unicode version."""
     found = others()
     if not found:
         text = f"no other Python 3.11+ here has another Unicode than {unicodedata.unidata_version}"
         assert os.environ.get("CI") != "true", f"{text}; .ci/run has to provide one"
         pytest.skip(text)
-    return found
+    made: dict[str, tuple[str, str]] = {}
+    for unicode, (python, version) in found.items():
+        folder = str(tmp_path_factory.mktemp("packages"))
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        chosen = ["--target", folder, "--python-version", version, "--only-binary", ":all:"]
+        subprocess.run([*pip, *chosen, "msgspec"], check=True, timeout=120)
+        made[unicode] = python, folder
+    return made
 
 
-def test_a_name_that_only_newer_pythons_know_is_decided_alike(pythons: dict[str, str]) -> None:
+def test_a_name_that_only_newer_pythons_know_is_decided_alike(
+    pythons: dict[str, tuple[str, str]],
+) -> None:
     """Found on real nodes: one granted what two refused, and then gave out fences twice."""
     about: dict[str, Any] = {"session": "s.1", "owner": "o"}
     log: list[tuple[int, LogCommand]] = [
@@ -176,20 +197,22 @@ def test_a_name_that_only_newer_pythons_know_is_decided_alike(pythons: dict[str,
         (3, Release(**about, request=3, lock="plain1", fence=2)),
     ]
     mine = replay(sys.executable, log)
-    for unicode, python in pythons.items():
-        theirs = replay(python, log)
+    for unicode, (python, packages) in pythons.items():
+        theirs = replay(python, log, packages)
         assert theirs["unicode"] == unicode
         assert theirs["outcomes"] == mine["outcomes"]
         assert theirs["digests"] == mine["digests"]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_logs_come_to_the_same_everywhere(pythons: dict[str, str], seed: int) -> None:
+def test_random_logs_come_to_the_same_everywhere(
+    pythons: dict[str, tuple[str, str]], seed: int
+) -> None:
     log = log_of(seed)
     mine = replay(sys.executable, log)
     assert mine["grants"] >= 10
     assert mine["invalid"] > 5
-    for python in pythons.values():
-        theirs = replay(python, log)
+    for python, packages in pythons.values():
+        theirs = replay(python, log, packages)
         assert theirs["outcomes"] == mine["outcomes"]
         assert theirs["digests"] == mine["digests"]
