@@ -97,7 +97,7 @@ class Message(Event):
     """An event that may cross the wire: ``class Prepare(Message, tag=0x20)``.
 
     On the wire it is ``[tag, field, ...]``, with the fields in the order of their declaration. Its
-    tag is 0x10 to 0xffff; see ``transport/README.md`` for who owns which. A field is an `Int64`,
+    tag is 0x10 to 0xffff; ``actors/README.md`` says who owns which. A field is an `Int64`,
     ``str``, ``bytes``, ``bool``, an ``IntEnum``, a ``NewType`` or ``NamedTuple`` of those, a
     ``tuple[X, ...]``, a message with a tag or a union of them, or any of these ``| None``.
 
