@@ -175,9 +175,13 @@ class Connections:
 
         """
         one = self._open.get(descriptor)
+        if one is not None and one.state not in (State.USED, State.MEMBER):
+            peer = borrow(descriptor, peer_of)
+            if peer is not None and peer != one.peer:
+                one = None  # The descriptor belongs to a later connection, whose event waits.
         if one is not None and one.state is State.ENDED:
             return bool(member)  # It came before the connection was ended.
-        if self.is_behind:  # The descriptor may belong to a connection not known yet.
+        if one is None or self.is_behind:
             self._early[descriptor] = member
         return one is None or self._use(one, member)
 
