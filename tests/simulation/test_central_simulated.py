@@ -21,8 +21,8 @@ from fencelock.actors.api.session_message import ConfirmHold
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effects, Spawn
+from fencelock.actors.central.server import Holding, LockServer
+from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant, Message, address_of
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.message import AcquireLock
@@ -232,6 +232,49 @@ def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
 
     assert [report.violation for report in sound if report.violation] == []
     assert sum(report.marks["central.request_of_ended_session"] for report in sound) >= 20
+
+
+CLOSED_WHILE_DOWN = 700496
+"""A seed with one node: a client closes while it is down, and leaves a hold in its journal."""
+
+
+def test_an_operator_evicts_the_hold_of_a_client_that_closed_while_no_node_answered() -> None:
+    report = run(CLOSED_WHILE_DOWN, settings=JOURNAL)
+
+    assert report.violation is None
+    assert report.marks["proxy.evicted"] == 1
+
+
+class ReleasesOfOneSessionAreLost(LockServer):
+    """Confirms the releases of a client that lives on, without freeing the lock."""
+
+    def _matches(self, holding: Holding, release: messages.Release) -> bool:
+        return holding.session != "c2" and super()._matches(holding, release)
+
+
+def test_a_lost_release_of_a_living_client_is_caught_although_an_operator_evicts() -> None:
+    report = run(CLOSED_WHILE_DOWN, with_role(ReleasesOfOneSessionAreLost), JOURNAL)
+
+    assert "progress" in (report.violation or "")
+
+
+class HoldsOutliveTheirSession(LockServer):
+    """Confirms the end of a session, without freeing its locks."""
+
+    def _on_end_session(self, sender: Address, end: messages.EndSession, now: Instant) -> Effects:
+        return (Send(sender, messages.SessionEnded(session=end.session)),)
+
+
+def test_a_hold_that_outlives_the_confirmed_end_of_its_session_is_caught() -> None:
+    promise = promise_of("central", JOURNAL)
+    recipe = with_role(HoldsOutliveTheirSession)
+    reports = (
+        run_seed(recipe, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
+        for seed in range(20)
+    )
+    caught = (one for one in reports if one.violation and "progress" in one.violation)
+
+    assert next(caught, None) is not None
 
 
 def disowning(seed: int, make_session: MakeSession) -> RunReport:

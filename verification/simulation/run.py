@@ -16,6 +16,7 @@ from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.bakery_terms import with_terms
 from fencelock.verification.simulation.client_view import ClientView
 from fencelock.verification.simulation.environment import Judge
+from fencelock.verification.simulation.evictions import Evictions
 from fencelock.verification.simulation.founder_loss import AFTER_MS
 from fencelock.verification.simulation.judge import (
     LockJudge,
@@ -142,6 +143,9 @@ class _LockRun:
         )
         self.users.judge = self.judge
         self.world.judges.append(self.judge)
+        self.evictions = Evictions(self.world, self.server)
+        if promise.holds_by_session:
+            self.world.judges.append(self.evictions)
         self.nemesis = Nemesis(self.world, crashing)
         self.adversary = Adversary(
             self.world,
@@ -178,6 +182,8 @@ class _LockRun:
             self.world.run(self.world.time + AFTER_MS * NS_PER_MS)
             return
         self.users.finish()
+        if self.promise.holds_by_session:
+            self.evictions.begin()
         self._wait(self.plan.served_ms, lambda: not self.users.waiting())
         self._demand_single_grants()
         judge_progress(self.users.contenders(), self.plan.served_ms)
