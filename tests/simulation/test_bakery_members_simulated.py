@@ -128,6 +128,11 @@ def test_no_lock_is_lost_while_the_members_change_under_every_fault() -> None:
     assert min(seen["asked to join"], seen["asked to leave"], seen["asked to replace"]) > 0
 
 
+def test_a_turn_that_a_leader_drew_alone_may_be_sent_when_there_are_two() -> None:
+    """In this seed, n1 grants alone, restarts, and takes its hold over from the second leader."""
+    assert run_members_seed(820014).violation is None
+
+
 def test_a_later_epoch_with_the_members_of_before_a_change_is_seen() -> None:
     seats = tuple(Member(f"n{number}", "", number) for number in range(1, 5))
     judge = MembersJudge(ViolationReport(INVARIANTS), lambda member, since: True)

@@ -104,6 +104,7 @@ class TicketJudge:
         life = self.lives.setdefault((node, self.world.nodes[node].boot), Life())
         now = self.world.nodes[node].now()
         self._take_epoch(life, role)
+        self._notes_turns_drawn_alone(node, role)
         self._hears(life, role, delivered)
         for effect in effects:
             if type(effect) is Send:
@@ -121,6 +122,13 @@ class TicketJudge:
                 stands[entry.key] = VoteStanding(
                     entry.owner, entry.fence, entry.until, entry.ticket.shared
                 )
+
+    def _notes_turns_drawn_alone(self, node: str, role: Any) -> None:
+        """Note the turns of a leader without others, which needs no answers and sends no step."""
+        if len(role.epoch_state.leaders) == 1:
+            for entry in role.tickets.entries():
+                if entry.ticket.turn.number and entry.ticket.turn.leader == node:
+                    self.turns.add((entry.ticket.lock, entry.ticket.turn))
 
     def _hears(self, life: Life, role: Any, delivered: Delivery) -> None:
         event, sender = delivered.event, node_of(delivered.sender)
