@@ -1,9 +1,10 @@
 """Messages to CBOR, and back from bytes that are not trusted.
 
 A message is an array of its tag and its fields, as `fencelock.actors.message.Message` says. msgspec
-makes the array of a message, and the message of an array. It checks each value against the type
-that the field declares, both of what comes and of what leaves. So neither a peer nor a bug of ours
-can put anything else into a message: others would drop it, and what is in one frame with it.
+makes the array of a message, and the message of an array. It checks each value of what comes
+against the type that the field declares. Of what leaves it checks a user's arguments, what is
+written to a log or a journal, and frames between members: a member would drop one with a wrong
+message as a whole, and with it what others asked for. A frame from or to a client has only its own.
 
 A message in a frame may have more fields than are declared here, up to `EXTRA_FIELDS_MAX`. They
 are ignored: the sender is of a newer version. A record of a journal, a part of a snapshot and a

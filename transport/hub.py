@@ -508,10 +508,11 @@ class SocketHub:
         client, listener = self._admission.client, self._listener
         if listener is not None and listener.unread.blocked and listener.drops(link):
             return
-        raw = encode_frame(frame, link if client else "")
+        peer = self._links.get(link)
+        between_members = peer is not None and not client
+        raw = encode_frame(frame, link if client else "", check=between_members)
         if len(raw) > CLIENT_BYTES_MAX:
             check_client_size(frame, len(raw), client=client)
-        peer = self._links.get(link)
         if peer is None:
             if self._listener is None:
                 self._count("wire.unroutable", 1)

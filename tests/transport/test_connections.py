@@ -87,12 +87,16 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 
 def dealer(
-    context: zmq.Context[zmq.Socket[bytes]], node: ListeningNode, name: str, heartbeats: int = 200
+    context: zmq.Context[zmq.Socket[bytes]],
+    node: ListeningNode,
+    name: str,
+    heartbeats: int = 200,
+    reconnects: int = -1,  # What the node ends stays ended.
 ) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
     socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeats)
-    socket.setsockopt(zmq.RECONNECT_IVL, -1)  # What the node ends stays ended.
+    socket.setsockopt(zmq.RECONNECT_IVL, reconnects)
     socket.connect(node.hub.endpoint)
     node.dealers.append(socket)
     return socket
@@ -329,10 +333,7 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         before = node.counters["wire.address_full"]
         others = [os.dup(0) for _ in range(32)]  # They take the descriptors that became free.
-        late = dealer(context, node, "late")
-        late.setsockopt(zmq.RECONNECT_IVL, 100)
-        late.disconnect(node.hub.endpoint)
-        late.connect(node.hub.endpoint)
+        late = dealer(context, node, "late", reconnects=100)
         late.send(describe("late"))
         node.until(lambda: node.came("late") == 1)
         more = [dealer(context, node, f"more{number}") for number in range(4)]
