@@ -21,7 +21,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
-from fencelock.actors.api.session_message import Open
+from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand
@@ -115,6 +115,14 @@ def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None
         assert invalid == ([refusal] if refusal else [])
         assert (table.sessions.by_id["s.1"].version > version) == (not refusal)
     assert refused > 50
+
+
+def test_an_operator_and_its_client_together_have_at_most_the_bytes_of_a_label() -> None:
+    fits = "o" * (LABEL_BYTES_MAX - len(" (s)"))
+
+    assert refusal_of(Evict(lock="a", fence=1, operator=fits, session="s.1", request=1)) == ""
+    longer = Evict(lock="a", fence=1, operator=f"{fits}o", session="s.1", request=1)
+    assert f"{LABEL_BYTES_MAX + 1} bytes" in refusal_of(longer)
 
 
 def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,6 +237,8 @@ def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
         (Open(session="ann", ttl_ms=1, request=1), "ttl_ms is 1"),
         (Open(session="ann.5", ttl_ms=9_000, request=1), "'ann.5'"),
         (Evict(lock="a", fence=1, operator="x" * 300, session=ME, request=1), "operator"),
+        (Evict(lock="a", fence=1, operator="o\n", session=ME, request=1), "operator"),
+        (CloseSession(handle="b.1", operator="\x1b", session=ME, request=1), "operator"),
         (ListLocks(session=ME, most=0), "most is 0"),
         (ListLocks(session=ME, most=1_001), "most is 1001"),
         (ListLocks(session=ME, prefix="x" * 300), "prefix has 300"),
