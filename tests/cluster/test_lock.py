@@ -186,6 +186,27 @@ def test_threads_that_share_a_lock_may_release_it_for_each_other(lock: Lock, hol
     assert not hold.held
 
 
+def test_of_two_threads_that_acquired_a_lock_each_sees_and_releases_its_own(
+    lock: Lock, hold: Hold, script: ScriptedSession
+) -> None:
+    script.fence, script.count = 7, 0
+
+    def acquire_and_release() -> None:
+        other = lock.acquire()
+        assert other is not None
+        assert (lock.owner, lock.fence) == (other.owner, 8)
+        lock.release()
+        assert not other.held
+        lock.acquire()
+
+    assert elsewhere(acquire_and_release) is None
+    assert hold.held
+    assert (lock.owner, lock.fence) == (hold.owner, hold.fence)
+    lock.release()
+    assert not hold.held
+    assert lock.held  # By the other thread.
+
+
 def test_each_acquire_of_a_lock_is_an_owner_of_its_own(
     scene: Scene, script: ScriptedSession
 ) -> None:
