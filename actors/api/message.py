@@ -29,6 +29,7 @@ from fencelock.actors.api.name import (
     is_kind,
     is_plain,
 )
+from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import RefusedError, UnavailableError
@@ -429,7 +430,10 @@ class Cancelled(LockReply, Outcome, tag=0x1A):
 
 
 class Refused(LockReply, Outcome, Refusal, tag=0x1B):
-    """The request is refused for ``reason``; ``detail`` is a text that a user can act on."""
+    """The request is refused for ``reason``; ``detail`` is a text that a user can act on.
+
+    The table gives ``why`` in place of ``detail``: the proxy that answers writes the text.
+    """
 
     lock: str
     reason: Reason
@@ -437,6 +441,7 @@ class Refused(LockReply, Outcome, Refusal, tag=0x1B):
     session: str = ""
     owner: str = ""
     request: Int64 = 0
+    why: Why | None = None
 
     ANSWERS = (Command,)
 
@@ -445,11 +450,17 @@ class Refused(LockReply, Outcome, Refusal, tag=0x1B):
         return ERRORS[self.reason](self.detail)
 
 
-def refused(request: Request, reason: Reason, detail: str) -> Refused:
+def refused(request: Request, reason: Reason, detail: str = "", why: Why | None = None) -> Refused:
     """Return the refusal of ``request``, which has its key."""
     session, owner, lock, number = request.key
     return Refused(
-        lock=lock, reason=reason, detail=detail, session=session, owner=owner, request=number
+        lock=lock,
+        reason=reason,
+        detail=detail,
+        session=session,
+        owner=owner,
+        request=number,
+        why=why,
     )
 
 

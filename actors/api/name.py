@@ -389,10 +389,7 @@ def forbidden_in(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return ``text`` in quotes, for the text of a reply.
-
-    The table keeps such texts, and ``repr`` escapes whatever the running Python cannot print.
-    """
+    """Return ``text`` in quotes, for the text of a reply; ``repr`` would escape most languages."""
     return f"'{text}'"
 
 

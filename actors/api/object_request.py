@@ -44,10 +44,6 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     leaves no state. While it is held, a claim that names another number is refused.
     """
 
-    def excess(self, held: int, fence: int) -> str:
-        """Return the text of the refusal if the owner has fewer permits under ``fence``."""
-        return f"{self.amount} permits were requested, this owner has {held} under fence {fence}"
-
 
 class PartRequest(ObjectRequest, ReleaseRequest):
     """A release of ``amount`` permits of a hold, which are perhaps not all of them.
@@ -60,10 +56,6 @@ class PartRequest(ObjectRequest, ReleaseRequest):
     if TYPE_CHECKING:  # Every subclass has it, as a field or as a property.
         amount: int = declared()
         """The number of permits to give back, 0 for all."""
-
-    def excess(self, held: int, fence: int) -> str:
-        """Return the text of the refusal if the hold under ``fence`` has fewer permits."""
-        return f"{self.amount} permits were released, {held} are held under fence {fence}"
 
 
 class UpdateRequest(ObjectRequest, CancellableRequest):

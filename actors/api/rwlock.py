@@ -50,14 +50,6 @@ class AcquireReadWrite(PermitRequest, tag=0x9B):
             """One permit to read, all to write."""
             return RWLOCK_PERMITS if self.write else 1
 
-    def excess(self, held: int, fence: int) -> str:
-        """Return the text of the refusal if this owner reads and asks to write."""
-        assert held < RWLOCK_PERMITS - 1
-        return (
-            f"this owner holds it for reading, under fence {fence}: release it before you acquire "
-            "it for writing, since two readers that do not would wait for each other for ever"
-        )
-
 
 class Downgrade(PartRequest, tag=0x9C):
     """Let me only read under ``rwlock``, which I hold for writing under ``fence``.
@@ -74,8 +66,3 @@ class Downgrade(PartRequest, tag=0x9C):
 
     KIND = RWLOCK
     amount = RWLOCK_PERMITS - 1  # All but the one of a reader.
-
-    def excess(self, held: int, fence: int) -> str:
-        """Return the text of the refusal if the hold is one of a reader."""
-        assert held < RWLOCK_PERMITS - 1
-        return f"it is held for reading under fence {fence}, so there is nothing to downgrade"

@@ -30,8 +30,8 @@ from fencelock.actors.api.name import (
     plain_name,
     quoted,
     utf8_size,
-    without_secret,
 )
+from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.error import InvalidRequestError
@@ -50,14 +50,6 @@ class CloseReason(IntEnum):
     """An operator ends the client's session."""
     IDLE = 4
     """There are no holds or waits; valid only if so, and if the version it saw is still current."""
-
-
-_WHY_CLOSED = {
-    CloseReason.GRACEFUL: "its client ended it",
-    CloseReason.EXPIRED: "nothing was received from its client for its TTL",
-    CloseReason.FORCED: "an operator ended it",
-    CloseReason.IDLE: "nothing was held or waited for in it",
-}
 
 
 class Open(Command, tag=0x60):
@@ -148,16 +140,8 @@ class Ended(Outcome, tag=0x63):
 
 
 def ended(session: str, reason: CloseReason, request: int = 0, operator: str = "") -> Ended:
-    """Return the notice that ``session`` has ended, with ``reason`` in words."""
-    text = f"session {quoted(without_secret(session))} has ended: {_WHY_CLOSED[reason]}"
-    if operator:
-        text = f"{text}: {quoted(operator)}"
-    return Ended(session=session, detail=text, request=request, reason=reason, operator=operator)
-
-
-def why_expired(session: str) -> str:
-    """Return the text of a refusal with `Reason.SESSION_EXPIRED`."""
-    return f"session {quoted(session)} does not exist (any more); open one"
+    """Return the table's notice that ``session`` has ended; the proxy that sends it adds a text."""
+    return Ended(session=session, detail="", request=request, reason=reason, operator=operator)
 
 
 class HoldLost(Notification, tag=0x64):
@@ -173,6 +157,8 @@ class HoldLost(Notification, tag=0x64):
     owner: str
     detail: str
     decided: bool = False
+    why: Why | None = None
+    """As in `Refused`."""
 
 
 class ListLocks(Query, tag=0x65):
@@ -382,6 +368,8 @@ class Evicted(Outcome, tag=0x68):
     request: Int64 = 0
     operator: str = ""
     time_ms: Int64 = 0
+    why: Why | None = None
+    """In the audit, what a command did that took no hold: its cause is QUOTA_SET or PURGED."""
 
     ANSWERS = (Evict,)
 

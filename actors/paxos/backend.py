@@ -74,6 +74,7 @@ from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
+from fencelock.actors.table.sentences import worded
 from fencelock.actors.table.wire import Queued
 from fencelock.actors.timing import TIMING, Timing
 
@@ -335,26 +336,35 @@ class PaxosBackend(MembersBackend):
     def _finished(self, reply: Outcome, request: Command) -> Outcome:
         """Return the table's ``reply`` to ``request`` as the client gets it.
 
-        The table does not know which node replies. It also distinguishes requests that came too
-        late from forgotten ones. For an acquire or a release nothing was done in either case; the
-        effect of an update is unknown.
+        The table does not know which node replies.
         """
-        if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
-            if isinstance(request, UpdateRequest):
-                text = f"{titled(reply.lock)}: it came too late; it is unknown whether an earlier"
-                return replace(
-                    reply, reason=Reason.UNAVAILABLE, detail=f"{text} copy of it took effect"
-                )
-            nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
-            reply = replace(reply, reason=nothing)
-        if isinstance(reply, Refused):  # It may name the holder.
-            return replace(reply, detail=without_secret(reply.detail))
+        if isinstance(reply, Refused):
+            return self._refusal(reply, request)
+        if isinstance(reply, Ended):
+            return worded(reply)
         if isinstance(reply, Evicted):
             return replace(reply, holder=shown_holder(reply.holder))
         if isinstance(reply, Alive | Opened):
             view, members = self.known.view, self.known.members
             return replace(reply, node=self.node, master=self.master, view=view, members=members)
         return reply
+
+    def _refusal(self, reply: Refused, request: Command) -> Refused:
+        """Return the table's refusal of ``request`` with its text.
+
+        The table distinguishes requests that came too late from forgotten ones. For an acquire or a
+        release nothing was done in either case; the effect of an update is unknown.
+        """
+        reply = worded(reply, request)
+        if reply.reason not in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+            return reply
+        if isinstance(request, UpdateRequest):
+            text = f"{titled(reply.lock)}: it came too late; it is unknown whether an earlier"
+            return replace(
+                reply, reason=Reason.UNAVAILABLE, detail=f"{text} copy of it took effect"
+            )
+        nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
+        return replace(reply, reason=nothing)
 
     def _notice(self, notice: RoleNotice) -> Send:
         return Send(address_of(self.node, "node"), notice)
@@ -375,7 +385,7 @@ class PaxosBackend(MembersBackend):
             return
         client = self.clients.of(outcome.session)
         if client is not None:
-            effects.append(Send(client.address, outcome))
+            effects.append(Send(client.address, worded(outcome)))
 
     def _on_declined(self, sender: Address, declined: Declined, now: Instant) -> Effects:
         """Process the rejection of a proposal.

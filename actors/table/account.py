@@ -22,7 +22,7 @@ from heapq import nlargest
 from zlib import crc32
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, Amounts, Quota
-from fencelock.actors.api.name import quoted
+from fencelock.actors.api.refusal import Cause, Why
 
 ENTRIES_MAX = 100_000
 """Maximum number of entries of all maps of a group. A put of one more is refused."""
@@ -49,18 +49,6 @@ SHARES = 4
 
 SHARE = Amounts(*(most // SHARES for most in WHOLE))
 """What a key may have by default."""
-
-_WORDS = {
-    "entries": ("entries of maps", 'delete some ("fencelock map delete")'),
-    "bytes": ("bytes in entries of maps", 'delete entries ("fencelock map delete")'),
-    "objects": (
-        "latches and barriers",
-        'count latches down, or delete some ("fencelock latch delete")',
-    ),
-    "claims": ("holds and waits", "release locks, or give up waits"),
-    "sessions": ("open sessions", "close clients, or let their sessions expire"),
-}
-"""What is charged in words, and what its owner can do about it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,23 +84,12 @@ class Account:
         """The largest part of a quota that it uses; 1 for all of it."""
         return max(has / max(1, most) for has, most in zip(self.used, self.limits, strict=True))
 
-    def why_over(self, what: str, more: int = 1) -> str:
-        """Return why it may not have ``more`` of a thing; empty if it may.
-
-        ``what`` is a field of `Amounts`.
-        """
+    def why_over(self, what: str, more: int = 1) -> Why | None:
+        """Return why it may not have ``more`` of a thing, a field of `Amounts`; None if it may."""
         has, most = getattr(self, what), getattr(self.limits, what)
         if has + more <= most:
-            return ""
-        name = self.name or "--no-key"
-        who = f"key {quoted(name)} has" if self.name else "clients without a key have"
-        wants = f" and asks for {more} more" if more > 1 else ""
-        things, advice = _WORDS[what]
-        return (
-            f"{who} {has} {things}{wants}, and the quota {what} is {most}: {advice}, or let an "
-            "operator raise the quota "
-            f'("fencelock keys quota {name} --{what} N")'
-        )
+            return None
+        return Why(Cause.QUOTA, (has, most, more), (self.name, what))
 
 
 class Accounts:
@@ -160,7 +137,7 @@ class Accounts:
             )
         )
 
-    def why_over(self, name: str, what: str) -> str:
+    def why_over(self, name: str, what: str) -> Why | None:
         """Return why the key ``name`` may not have one more; see `Account.why_over`."""
         return (self.by_name.get(name) or Account(name, self.limits(name))).why_over(what)
 

@@ -25,6 +25,7 @@ from fencelock.actors.api.account import (
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import account_of, object_name, plain_name
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.map import Entry
@@ -56,7 +57,9 @@ def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
     command.check()
     table.changing = True
     table.accounts.set(command.account, command.quota)
-    _note(table, command, object_name(QUOTA, command.account), 1, _in_words(command.quota))
+    limits = {what: most for what, most in command.quota._asdict().items() if most is not None}
+    why = Why(Cause.QUOTA_SET, tuple(limits.values()), tuple(limits))
+    _note(table, command, object_name(QUOTA, command.account), 1, why)
     out.append(
         QuotaSet(
             account=command.account,
@@ -65,11 +68,6 @@ def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
             request=command.request,
         )
     )
-
-
-def _in_words(quota: Quota) -> str:
-    given = [f"{name} {most}" for name, most in quota._asdict().items() if most is not None]
-    return ", ".join(given) or "the default"
 
 
 def purge(table: TableState, command: Purge, out: list[Result]) -> None:
@@ -103,7 +101,7 @@ def purge(table: TableState, command: Purge, out: list[Result]) -> None:
         if isinstance(one, Entry):
             table.maps.change(table, one.name, one.key, None)
         else:
-            one.remove(table, f"it was deleted by {command.by}", out)
+            one.remove(table, Why(Cause.DELETED, texts=(command.by,)), out)
     if forced:
         _note_purge(table, command, len(removed))
     out.append(
@@ -150,28 +148,19 @@ def _objects(table: TableState, command: Purge) -> Iterator[TableObject]:
 
 def _note_purge(table: TableState, command: Purge, removed: int) -> None:
     """Add a step to the audit, or to the entry of the step before: a purge has many."""
-    what = [] if command.exact else ["names that begin so"]
-    if command.entry_prefix:
-        what.append(f"keys that begin with {command.entry_prefix!a}")
-    if command.account is not None:
-        what.append(f"charged to key {command.account!a}")
-    lock, label = object_name(command.kind, command.prefix), ", ".join(what)
+    charged = () if command.account is None else (command.account,)
+    why = Why(Cause.PURGED, (int(command.exact),), (command.entry_prefix, *charged))
+    lock = object_name(command.kind, command.prefix)
     last = next(reversed(table.audit.values()), None)
-    if last is not None and (last.lock, last.operator, last.holder.label) == (
-        lock,
-        command.by,
-        label,
-    ):
+    if last is not None and (last.lock, last.operator, last.why) == (lock, command.by, why):
         del table.audit[last.operator, last.request]
         removed += last.holder.times
-    _note(table, command, lock, removed, label)
+    _note(table, command, lock, removed, why)
 
 
-def _note(table: TableState, command: OperatorCommand, lock: str, times: int, label: str) -> None:
-    nobody = Contender(
-        node="", session="", owner="", fence=None, since_ms=0, label=label, times=times
-    )
-    record(table, command, lock, 0, nobody)
+def _note(table: TableState, command: OperatorCommand, lock: str, times: int, why: Why) -> None:
+    nobody = Contender(node="", session="", owner="", fence=None, since_ms=0, times=times)
+    record(table, command, lock, 0, nobody, why)
 
 
 def read_usage(table: TableState, query: ReadUsage) -> UsageRead:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zlib import crc32
 
-from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
@@ -40,6 +41,9 @@ class Barrier(TableObject):
     parties: int
     generation: int
 
+    KIND = BARRIER
+    SIZE = "{} parties"
+    STATE = "{waiting} of {capacity} parties have arrived"
     REMOVED = Reason.BROKEN
 
     def mark(self) -> int:
@@ -51,9 +55,9 @@ class Barrier(TableObject):
         """Return the number of missing parties, and the number of all parties."""
         return self.parties - self.waiting, self.parties
 
-    def wording(self) -> str:
-        """Describe why a party has to wait."""
-        return f"{self.waiting} of {self.parties} parties have arrived"
+    def obstacle(self) -> Obstacle:
+        """Return what keeps a party waiting."""
+        return Obstacle(self.name, capacity=self.parties, waiting=self.waiting)
 
     def record(self) -> BarrierRecord:
         """Return the record of the generation, without its waits, for a snapshot."""
@@ -75,12 +79,12 @@ class Barrier(TableObject):
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Break the generation, since a party has left it."""
         del wait
-        self.remove(table, "a party stopped waiting, or its session ended", out)
+        self.remove(table, Why(Cause.PARTY_LEFT), out)
 
-    def remove(self, table: TableState, why: str, out: list[Result]) -> None:
+    def remove(self, table: TableState, why: Why, out: list[Result]) -> None:
         """Refuse all parties that wait, and remove the generation."""
-        text = f"generation {self.generation} of {self.parties} parties is broken: {why}"
-        TableObject.remove(self, table, text, out)
+        broken = why._replace(numbers=(self.generation, self.parties))
+        TableObject.remove(self, table, broken, out)
 
 
 def await_barrier(
@@ -91,14 +95,14 @@ def await_barrier(
     assert barrier is None or isinstance(barrier, Barrier)
     arrived = 0 if barrier is None else barrier.waiting
     if barrier is not None and barrier.parties != command.parties:
-        deny_size(table, owner_state, f"{barrier.parties} parties", command.parties, out)
+        deny_size(table, owner_state, barrier.parties, command.parties, out)
     elif arrived + 1 == command.parties:
         _pass(table, barrier, owner_state, out)
     elif command.wait_ms == 0:
-        text = f"{arrived + 1} of {command.parties} parties have arrived"
-        deny(table, owner_state, Reason.TIMED_OUT, text, out)
+        seen = Obstacle(command.lock, capacity=command.parties, waiting=arrived + 1)
+        deny(table, owner_state, Reason.TIMED_OUT, Why(Cause.OBSTRUCTED, obstacle=seen), out)
         if barrier is not None:
-            barrier.remove(table, "a party did not wait", out)
+            barrier.remove(table, Why(Cause.PARTY_DID_NOT_WAIT), out)
     elif (barrier is not None or has_object_room(table, owner_state, out)) and has_room(
         table, owner_state, out
     ):

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.resource import ClaimDetails, Durations, TableHold
@@ -37,8 +38,6 @@ DURATION_MS_MAX = WAIT_MS_MAX
 
 GRACE_MS = 5_000
 """Grace of a hold whose acquire named a duration and no grace (ms)."""
-
-OVER = "taken away when its duration and its grace were over"
 
 ROUNDING_MS = 1
 """Log time is rounded down, so a difference of log times may be too long by this much (ms)."""
@@ -197,7 +196,7 @@ class LeasedHold(TableHold):
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """Take the lock away, or wait longer if a change of the master has moved the deadline."""
         if self.due_ms == self.deadline_ms:
-            table.take(self, OVER, out)
+            table.take(self, Why(Cause.DEADLINE), out)
         else:
             table.timeouts.drop(self)
             self.due_ms = self.deadline_ms

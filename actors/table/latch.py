@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
-from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
+from fencelock.actors.api.latch import (
+    LATCH,
+    AwaitLatch,
+    CountDown,
+    CountedDown,
+    LatchPassed,
+    LatchRequest,
+)
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
@@ -48,6 +56,10 @@ class Latch(TableObject):
     ticket: int = 0
     due_ms: int | None = None
 
+    KIND = LATCH
+    SIZE = "count {}"
+    STATE = "its count is {free} of {capacity}"
+
     def mark(self) -> int:
         """Return a checksum of its state."""
         about = f"{self.name}\n{self.account.name}\n{self.count}\n{self.left}\n{self.ticket}"
@@ -57,9 +69,9 @@ class Latch(TableObject):
         """Return the present count, and the count with which it began."""
         return self.left, self.count
 
-    def wording(self) -> str:
-        """Describe why a request for it has to wait."""
-        return f"its count is {self.left} of {self.count}"
+    def obstacle(self) -> Obstacle:
+        """Return what keeps a request for it waiting."""
+        return Obstacle(self.name, free=self.left, capacity=self.count)
 
     def record(self) -> LatchRecord:
         """Return the record of the latch, without its waits, for a snapshot."""
@@ -101,7 +113,7 @@ class Latch(TableObject):
         if self.left == self.count and not self.queue:
             table.drop(self)
 
-    def remove(self, table: TableState, why: str, out: list[Result]) -> None:
+    def remove(self, table: TableState, why: Why, out: list[Result]) -> None:
         """Refuse all its waits, and remove the latch."""
         table.timeouts.drop(self)
         TableObject.remove(self, table, why, out)
@@ -158,7 +170,8 @@ def await_latch(
     if not latch.left:
         conclude(table, owner_state, _passed(owner_state), out)
     elif command.wait_ms == 0:
-        deny(table, owner_state, Reason.TIMED_OUT, latch.wording(), out)
+        why = Why(Cause.OBSTRUCTED, obstacle=latch.obstacle())
+        deny(table, owner_state, Reason.TIMED_OUT, why, out)
     elif has_room(table, owner_state, out):
         begin_wait(table, owner_state, command, out)
     if latch.left == latch.count and not latch.queue:
@@ -184,7 +197,7 @@ def _latch_of(
     assert isinstance(latch, Latch)
     if latch.count == command.count:
         return latch
-    deny_size(table, owner_state, f"count {latch.count}", command.count, out)
+    deny_size(table, owner_state, latch.count, command.count, out)
     return None
 
 

@@ -19,6 +19,7 @@ from fencelock.actors.api.name import (
     object_name,
     utf8_size,
 )
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import BYTES_MAX, ENTRIES_MAX, Account
 from fencelock.actors.table.wire import EntryRecord, Result, TablePart
 
@@ -260,8 +261,8 @@ class Maps:
             if not session.attached:
                 table.departed.pop(session.number, None)
 
-    def why_full(self, name: str, key: str, value: bytes, account: Account) -> str:
-        """Return why there is no room for an entry of ``account``; empty if there is room.
+    def why_full(self, name: str, key: str, value: bytes, account: Account) -> Why | None:
+        """Return why there is no room for an entry of ``account``; None if there is room.
 
         An account that is over its quota, which an operator has lowered, may still make its own
         entries smaller.
@@ -270,20 +271,17 @@ class Maps:
         size = utf8_size(name) + utf8_size(key) + len(value)
         kept = before if before is not None and before.account is account else None
         more = size - (0 if kept is None else kept.size)
-        over = "" if kept is not None else account.why_over("entries")
-        over = over or (account.why_over("bytes", more) if more > 0 else "")
-        if over:
+        over = None if kept is not None else account.why_over("entries")
+        over = over or (account.why_over("bytes", more) if more > 0 else None)
+        if over is not None:
             return over
         if before is not None:
             size -= before.size
         elif self.count >= ENTRIES_MAX:
-            return f"the maps of this cluster have {self.count} entries, {ENTRIES_MAX} are allowed"
+            return Why(Cause.ENTRIES, (self.count, ENTRIES_MAX))
         if size > 0 and self.bytes + size > BYTES_MAX:
-            return (
-                f"the maps of this cluster have {self.bytes} bytes of names, keys and values, "
-                f"{BYTES_MAX} are allowed"
-            )
-        return ""
+            return Why(Cause.MAP_BYTES, (self.bytes, BYTES_MAX))
+        return None
 
     def in_order(self) -> list[Entry]:
         """Return all entries, by map and key."""

@@ -13,7 +13,8 @@ from fencelock.actors.api.map import (
     PutEntry,
 )
 from fencelock.actors.api.message import Reason
-from fencelock.actors.api.name import titled, without_secret
+from fencelock.actors.api.name import without_secret
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.map import Entry
 from fencelock.actors.table.requests import conclude, deny
 from fencelock.actors.table.session import OwnerState
@@ -35,7 +36,7 @@ def put_entry(
         return
     maps = table.maps
     full = maps.why_full(command.map, command.entry_key, command.value, owner_state.session.account)
-    if full:
+    if full is not None:
         deny(table, owner_state, Reason.OVERLOADED, full, out)
         return
     lasts = command.ttl_ms is None and not command.ephemeral
@@ -72,9 +73,8 @@ def _meets_conditions(
 ) -> bool:
     """Return whether the guard is held and the entry has its version; otherwise answer."""
     if command.guard and table.find_hold(command.guard, command.fence) is None:
-        held = table.wording(command.guard)
-        text = f"{titled(command.guard)} is not held under fence {command.fence}; {held}"
-        deny(table, owner_state, Reason.NOT_HELD, f"nothing was changed: {text}", out)
+        why = Why(Cause.GUARD, (command.fence,), obstacle=table.state_of(command.guard))
+        deny(table, owner_state, Reason.NOT_HELD, why, out)
         return False
     if command.version is not None:
         entry = table.maps.find(command.map, command.entry_key)

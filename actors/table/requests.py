@@ -19,22 +19,15 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import (
     PartRequest,
     PermitRequest,
     UpdateReply,
     UpdateRequest,
 )
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import (
-    HAVE_DEADLINES,
-    Evict,
-    Evicted,
-    OperatorCommand,
-    Renew,
-    why_expired,
-)
+from fencelock.actors.api.session_message import Evict, Evicted, OperatorCommand, Renew
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
 from fencelock.actors.table.resource import PLAIN, ClaimDetails, TableHold, Wait
@@ -50,7 +43,8 @@ Rule = Callable[["TableState", Any, list[Result]], None]
 UpdateRule = Callable[["TableState", OwnerState, Any, list[Result]], None]
 """Applies an update that is the owner's last request, and appends its outcome and others."""
 
-GIVEN_UP = "the wait was given up"
+GIVEN_UP = Why(Cause.GIVEN_UP)
+LATER_REQUEST = Why(Cause.LATER_REQUEST)
 
 
 def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
@@ -106,12 +100,12 @@ def claim(
         resource = resources.get(name)
         if resource is not None:
             if resource.capacity != capacity:
-                deny_size(table, owner_state, f"{resource.capacity} permits", capacity, out)
+                deny_size(table, owner_state, resource.capacity, capacity, out)
                 return
             free = free and resource.admits(amount)
     if not free and command.wait_ms == 0:
-        obstacle = table.obstacle(owner_state.lock, details)
-        deny(table, owner_state, Reason.TIMED_OUT, obstacle, out)
+        why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
+        deny(table, owner_state, Reason.TIMED_OUT, why, out)
     elif has_room(table, owner_state, out, len(details.locks) or 1):
         if free:
             table.grant(owner_state, details, amount, capacity, count, out)
@@ -172,8 +166,8 @@ def _release_part(
     """Take back some permits of ``hold``, or all of them; the hold ends with the last."""
     owner_state, amount = hold.owner_state, command.amount or hold.amount
     if amount > hold.amount:
-        text = command.excess(hold.amount, hold.fence)
-        deny(table, owner_state, Reason.INVALID, text, out)
+        why = Why(Cause.TOO_MANY, (amount, hold.amount, hold.fence))
+        deny(table, owner_state, Reason.INVALID, why, out)
         return
     released = owner_state.released(hold.amount - amount)
     table.changing = True
@@ -208,14 +202,13 @@ def renew(table: TableState, command: Renew, out: list[Result]) -> None:
     owner_state = session.owner_states.get((command.owner, command.lock))
     hold = None if owner_state is None else owner_state.hold
     if owner_state is None or hold is None or hold.fence != command.fence:
-        out.append(refused(command, Reason.NOT_HELD, not_held(table, command)))
+        out.append(refused(command, Reason.NOT_HELD, why=wrong_fence(table, command)))
     elif not isinstance(hold, LeasedHold):
-        text = f"{titled(command.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
-        out.append(refused(command, Reason.UNSUPPORTED, text))
+        out.append(refused(command, Reason.UNSUPPORTED, why=Why(Cause.NO_DEADLINE)))
     elif command.request != hold.renewal and command.request < max(
         hold.renewal, owner_state.request
     ):
-        out.append(refused(command, Reason.SUPERSEDED, _nothing_done(command)))
+        out.append(refused(command, Reason.SUPERSEDED, why=LATER_REQUEST))
     else:
         if command.request != hold.renewal:
             table.changing = True
@@ -286,7 +279,7 @@ def begin(
     owner_state = session.owner_states.get(key)
     if owner_state is None:
         if request <= session.floor:
-            out.append(refused(command, Reason.FORGOTTEN, _nothing_done(command)))
+            out.append(refused(command, Reason.FORGOTTEN, why=LATER_REQUEST))
             return None
         table.changing = True
         owner_state = session.enter(key)
@@ -320,7 +313,7 @@ def _repeat(owner_state: OwnerState, command: CancellableRequest | ReleaseReques
         return _queued(owner_state)
     if hold is not None and hold.request == command.request and not releasing:
         return hold.answer()
-    return refused(command, Reason.SUPERSEDED, _nothing_done(command))
+    return refused(command, Reason.SUPERSEDED, why=LATER_REQUEST)
 
 
 def updating(rule: UpdateRule) -> Rule:
@@ -353,15 +346,15 @@ def _enter_again(
     out: list[Result],
 ) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
-    reason, text = None, ""
+    reason, why = None, None
     if command.limit and hold.count >= command.limit:
-        held = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
+        why = Why(Cause.AT_LIMIT, (hold.count, hold.fence, command.limit))
         reason = Reason.ALREADY_HELD if command.limit == 1 else Reason.LIMIT_REACHED
-        text = f"this owner is at its limit: {held}"
-    elif isinstance(command, PermitRequest) and command.amount > hold.amount:
-        reason, text = Reason.ALREADY_HELD, command.excess(hold.amount, hold.fence)
-    if reason is not None:
-        answer = owner_state.denied(reason, text)
+    elif command.amount > hold.amount:
+        reason = Reason.ALREADY_HELD
+        why = Why(Cause.TOO_FEW, (command.amount, hold.amount, hold.fence))
+    if reason is not None and why is not None:
+        answer = owner_state.denied(reason, why)
         table.changing = True
         owner_state.settle(answer)
         out.append(answer)
@@ -399,30 +392,31 @@ def has_room(
     session = owner_state.session
     account = session.account
     if session.claims + wanted > SESSION_CLAIMS_MAX:
-        text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
+        why: Why | None = Why(Cause.SESSION_CLAIMS, (session.claims, SESSION_CLAIMS_MAX))
     elif account.claims + wanted > account.limits.claims:
-        text = account.why_over("claims", wanted)
+        why = account.why_over("claims", wanted)
     elif table.claims + wanted > CLAIMS_MAX:
-        text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
+        why = Why(Cause.CLAIMS, (table.claims, CLAIMS_MAX))
     else:
         table.changing = True
         session.claims += wanted
         account.claims += wanted
         table.claims += wanted
         return True
-    deny(table, owner_state, Reason.OVERLOADED, text, out)
+    assert why is not None
+    deny(table, owner_state, Reason.OVERLOADED, why, out)
     return False
 
 
 def has_object_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
     """Return whether the table may have another `TableObject`; deny the request if not."""
     count = len(table.objects)
-    text = owner_state.session.account.why_over("objects")
-    if not text:
+    why = owner_state.session.account.why_over("objects")
+    if why is None:
         if count < OBJECTS_MAX:
             return True
-        text = f"this cluster has {count} latches and barriers, {OBJECTS_MAX} are allowed"
-    deny(table, owner_state, Reason.OVERLOADED, text, out)
+        why = Why(Cause.OBJECTS, (count, OBJECTS_MAX))
+    deny(table, owner_state, Reason.OVERLOADED, why, out)
     return False
 
 
@@ -432,43 +426,35 @@ def _deny_release(
     losses = owner_state.session.losses
     if losses and losses.get(owner_state.key) == command.fence:
         del losses[owner_state.key]
-        text = f"this owner has lost it; {table.wording(command.lock)}"
-        deny(table, owner_state, Reason.OWNERSHIP_LOST, text, out)
+        why = Why(Cause.LOST, obstacle=table.state_of(command.lock))
+        deny(table, owner_state, Reason.OWNERSHIP_LOST, why, out)
     else:
-        holder = table.wording(command.lock)
-        text = f"fence {command.fence} was shown, which does not hold it; {holder}"
-        deny(table, owner_state, Reason.NOT_HELD, text, out)
+        deny(table, owner_state, Reason.NOT_HELD, wrong_fence(table, command), out)
 
 
-def not_held(table: TableState, command: Evict | Renew) -> str:
-    """Return the text that refuses a fence under which the object is not held."""
-    shown = f"fence {command.fence} was shown, which does not hold it"
-    return f"{titled(command.lock)}: {shown}; {table.wording(command.lock)}"
-
-
-def _nothing_done(command: CancellableRequest | ReleaseRequest | Renew) -> str:
-    later = "this owner has sent a later request, so nothing is done now"
-    return f"{titled(command.lock)}: {later}"
+def wrong_fence(table: TableState, command: Evict | Renew | ReleaseRequest) -> Why:
+    """Return why a fence was refused under which the object is not held."""
+    return Why(Cause.WRONG_FENCE, (command.fence,), obstacle=table.state_of(command.lock))
 
 
 def session_expired(command: Command) -> Refused:
     """Return the refusal of a command whose session has ended, or never was."""
-    return refused(command, Reason.SESSION_EXPIRED, why_expired(command.session))
+    why = Why(Cause.SESSION_ENDED, texts=(command.session,))
+    return refused(command, Reason.SESSION_EXPIRED, why=why)
 
 
 def deny(
-    table: TableState, owner_state: OwnerState, reason: Reason, text: str, out: list[Result]
+    table: TableState, owner_state: OwnerState, reason: Reason, why: Why, out: list[Result]
 ) -> None:
     """Deny the last request of ``owner_state``, and retire it if it does not hold."""
-    conclude(table, owner_state, owner_state.denied(reason, text), out)
+    conclude(table, owner_state, owner_state.denied(reason, why), out)
 
 
 def deny_size(
-    table: TableState, owner_state: OwnerState, size: str, other: int, out: list[Result]
+    table: TableState, owner_state: OwnerState, size: int, other: int, out: list[Result]
 ) -> None:
     """Deny a request about an object of ``size`` that names an ``other`` size."""
-    text = f"{titled(owner_state.lock)} has {size}; this client asked for one with {other}"
-    conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+    deny(table, owner_state, Reason.INVALID, Why(Cause.OTHER_SIZE, (size, other)), out)
 
 
 def conclude(
@@ -492,7 +478,12 @@ def _queued(owner_state: OwnerState) -> Queued:
 
 
 def record(
-    table: TableState, command: OperatorCommand, lock: str, fence: int, holder: Contender
+    table: TableState,
+    command: OperatorCommand,
+    lock: str,
+    fence: int,
+    holder: Contender,
+    why: Why | None = None,
 ) -> Evicted:
     """Add what ``command`` does to the audit, and return the entry."""
     by = command.by
@@ -504,6 +495,7 @@ def record(
         request=command.request,
         operator=by,
         time_ms=table.time_ms,
+        why=why,
     )
     table.note_forced(entry)
     return entry

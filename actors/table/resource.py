@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from fencelock.actors.api.message import Granted, Reason
-from fencelock.actors.api.name import kind_of, quoted
-from fencelock.actors.api.rwlock import RWLOCK
-from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 
 if TYPE_CHECKING:
     from fencelock.actors.table.account import Account
@@ -160,13 +158,6 @@ class TableHold(Claim):
             count=self.granted_count,
         )
 
-    def wording(self, fence: int = 0) -> str:
-        """Describe the holder, by ``fence`` if it has several."""
-        owner, session, label = self.owner_state.owner, self.owner_state.session.id, self.label
-        who = f"{quoted(owner)} of {quoted(session)}"
-        who = f"{who} ({label})" if label else who
-        return f"held by {who} under fence {fence or self.fence}"
-
 
 @dataclass(slots=True, eq=False)
 class Wait(Claim):
@@ -193,8 +184,8 @@ class Wait(Claim):
         assert wait is not None
         assert self.due_ms is not None
         obstacle = table.obstacle(self.owner_state.lock, wait.details)
-        text = f"waited {self.due_ms - self.since_ms} ms; {obstacle}"
-        table.end_wait(wait, Reason.TIMED_OUT, out, text)
+        why = Why(Cause.TIMED_OUT, (self.due_ms - self.since_ms,), obstacle=obstacle)
+        table.end_wait(wait, Reason.TIMED_OUT, out, why)
 
 
 @dataclass(slots=True, eq=False)
@@ -271,19 +262,24 @@ class Resource(Awaited):
         head = next(iter(queue.values()))
         return None if head.amount > self.free else head
 
-    def wording(self, name: str) -> str:
-        """Describe what keeps a claim for this object, which has that name, waiting."""
-        first, kind = next(iter(self.holds), None), kind_of(name)
+    def obstacle(self, name: str) -> Obstacle:
+        """Return what keeps a claim for this object, which has that name, waiting."""
+        held = self.held
+        first = next(iter(self.holds), None)
         if first is None:
-            held = "nobody holds it"
-        elif kind == SEMAPHORE:
-            held = f"{self.capacity - self.free} of {self.capacity} permits are held"
-        elif self.free:
-            held = f"{len([*self.holds])} owners read"
-        else:
-            writes = ", for writing" if kind == RWLOCK else ""
-            held = f"{first.wording(first.fence_of(name))}{writes}"
-        return f"{held}, {self.waiting} claims wait" if self.queue and (kind or not first) else held
+            return Obstacle(name, waiting=self.waiting)
+        owner, _ = first.owner_state.key
+        return Obstacle(
+            name,
+            len(held) if isinstance(held, dict) else 1,
+            self.free,
+            self.capacity,
+            self.waiting,
+            first.fence_of(name),
+            first.owner_state.session.id,
+            owner,
+            first.label,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -299,6 +295,12 @@ class TableObject(Awaited, ABC):
     name: str
     account: Account
 
+    KIND: ClassVar[str]
+    """The beginning of its name in the table."""
+    SIZE: ClassVar[str]
+    """The sentence part that names its size, which is a number."""
+    STATE: ClassVar[str]
+    """The sentence about its `Obstacle`, whose fields it names."""
     REMOVED: ClassVar = Reason.CANCELLED
     """The reason by which its waits are refused when it is removed."""
 
@@ -311,8 +313,8 @@ class TableObject(Awaited, ABC):
         """Return the number that is missing before its waiters pass, and the number at first."""
 
     @abstractmethod
-    def wording(self) -> str:
-        """Describe why a request for it has to wait."""
+    def obstacle(self) -> Obstacle:
+        """Return what keeps a request for it waiting."""
 
     @abstractmethod
     def record(self) -> ObjectRecord:
@@ -336,7 +338,7 @@ class TableObject(Awaited, ABC):
 
         """
 
-    def remove(self, table: Any, why: str, out: list[Result]) -> None:
+    def remove(self, table: Any, why: Why, out: list[Result]) -> None:
         """Refuse all its waits, and remove it from the `TableState`."""
         for wait in [*self.waits]:
             table.answer_wait(wait, wait.owner_state.denied(self.REMOVED, why), out)

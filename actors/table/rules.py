@@ -26,7 +26,8 @@ from fencelock.actors.api.message import (
     Release,
     refused,
 )
-from fencelock.actors.api.name import account_of, client_of, quoted, without_secret
+from fencelock.actors.api.name import account_of, client_of, without_secret
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
@@ -54,12 +55,12 @@ from fencelock.actors.table.requests import (
     cancel,
     keep,
     lead,
-    not_held,
     record,
     release,
     renew,
     session_expired,
     updating,
+    wrong_fence,
 )
 from fencelock.actors.table.resource import TableHold, TableObject
 from fencelock.actors.table.state import TableState
@@ -82,7 +83,7 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
         out.append(replace(before, session=command.session))
     elif hold is None:
-        out.append(refused(command, Reason.NOT_HELD, not_held(table, command)))
+        out.append(refused(command, Reason.NOT_HELD, why=wrong_fence(table, command)))
     else:
         _take(table, hold, command, out)
 
@@ -100,8 +101,8 @@ def close_session(table: TableState, command: CloseSession, out: list[Result]) -
     if before is not None and (without_secret(before.holder.session), before.lock) == (handle, ""):
         out.append(_closed(command, before.holder))
     elif session is None:
-        text = f"session {quoted(handle)} is not open: it has ended, or was never opened"
-        out.append(refused(command, Reason.NOT_HELD, text))
+        why = Why(Cause.NO_SESSION, texts=(handle,))
+        out.append(refused(command, Reason.NOT_HELD, why=why))
     else:
         victim = Contender(
             node=client_of(session.id),
@@ -130,11 +131,11 @@ def open_session(table: TableState, command: Open, out: list[Result]) -> None:
     if session is not None:
         keep(table, session)
     elif over := table.accounts.why_over(account_of(command.session), "sessions"):
-        out.append(refused(command, Reason.OVERLOADED, over))
+        out.append(refused(command, Reason.OVERLOADED, why=over))
         return
     elif len(sessions.by_id) >= SESSIONS_MAX:
-        text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
-        out.append(refused(command, Reason.OVERLOADED, text))
+        why = Why(Cause.SESSIONS, (SESSIONS_MAX,))
+        out.append(refused(command, Reason.OVERLOADED, why=why))
         return
     else:
         table.changing = True
@@ -188,7 +189,7 @@ def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result])
         times=hold.times,
     )
     out.append(record(table, command, command.lock, command.fence, holder))
-    table.take(hold, f"taken by {quoted(command.by)}", out)
+    table.take(hold, Why(Cause.TAKEN, texts=(command.by,)), out)
 
 
 def _closed(command: CloseSession, victim: Contender) -> SessionClosed:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
-from fencelock.actors.api.name import account_of, titled, without_secret
+from fencelock.actors.api.name import account_of, without_secret
 from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.refusal import Why
 from fencelock.actors.table.account import Account, Accounts
 from fencelock.actors.table.resource import SLACK, Attached, TableHold, Wait
 
@@ -98,19 +99,17 @@ class OwnerState:
             count=count,
         )
 
-    def denied(self, reason: Reason, text: str) -> Refused:
-        """Return the refusal of the last request; ``text`` says why."""
-        return self.refused(reason, f"{titled(self.lock)}: {text}")
-
-    def refused(self, reason: Reason, detail: str) -> Refused:
-        """Return the refusal of the last request with the whole text."""
+    def denied(self, reason: Reason, why: Why) -> Refused:
+        """Return the refusal of the last request."""
+        owner, lock = self.key
         return Refused(
             session=self.session.id,
-            owner=self.owner,
+            owner=owner,
             request=self.request,
-            lock=self.lock,
+            lock=lock,
             reason=reason,
-            detail=detail,
+            detail="",
+            why=why,
         )
 
 

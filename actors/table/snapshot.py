@@ -180,8 +180,8 @@ def bytes_of(record: Record) -> int:
         return len(spell(record))
     hold, wait = record.hold, record.wait
     size = CLAIMANT_BYTES + len(record.owner.encode()) + len(record.lock.encode())
-    if record.detail:
-        size += len(record.detail.encode())
+    if record.why is not None:
+        size += len(spell(record.why))
     if hold is not None and hold.label:
         size += len(hold.label.encode())
     if hold is not None and hold.lease is not None:
@@ -273,8 +273,8 @@ def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
     owner_state.request, owner_state.releasing = known.request, known.releasing
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
-    elif known.denial is not None:
-        owner_state.outcome = owner_state.refused(known.denial, known.detail)
+    elif known.denial is not None and known.why is not None:
+        owner_state.outcome = owner_state.denied(known.denial, known.why)
     return owner_state
 
 
@@ -568,7 +568,7 @@ def _claimant_record(note: Note) -> ClaimantRecord:
         releasing=releasing,
         freed=outcome.count if isinstance(outcome, Released) else None,
         denial=denial.reason if denial else None,
-        detail=denial.detail if denial else "",
+        why=denial.why if denial else None,
         lost=lost,
         idle_ms=idle_ms,
         hold=None if hold is None else _hold_record(hold, capacity, *note[9:]),

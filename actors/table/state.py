@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from itertools import islice
 
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Key
-from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
+from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, begin_leased
@@ -167,23 +167,20 @@ class TableState:
         resource = self.resources.get(lock)
         return None if resource is None else resource.find(lock, fence)
 
-    def wording(self, lock: str) -> str:
-        """Return a text that says what keeps a claim for an object waiting."""
+    def state_of(self, lock: str) -> Obstacle:
+        """Return what keeps a claim for an object waiting, if anything does."""
         resource, one = self.resources.get(lock), self.objects.get(lock)
         if resource is not None:
-            return resource.wording(lock)
-        return "nobody holds it" if one is None else one.wording()
+            return resource.obstacle(lock)
+        return Obstacle(lock) if one is None else one.obstacle()
 
-    def obstacle(self, lock: str, details: ClaimDetails) -> str:
-        """Return a text that says what keeps a claim waiting."""
+    def obstacle(self, lock: str, details: ClaimDetails) -> Obstacle:
+        """Return what keeps a claim waiting: of several locks, the first one that is held."""
         if not details.locks:
-            return self.wording(lock)
+            return self.state_of(lock)
         blocking = [name for name in details.locks if not self.admits(name, 1)]
         held = [name for name in blocking if self.resources[name].held is not None]
-        name = (held or blocking)[0]
-        waiting = self.resources[name].waiting if held else 0
-        text = f"{titled(name)}: {self.wording(name)}"
-        return f"{text}, {waiting} claims wait" if waiting else text
+        return self.state_of((held or blocking)[0])
 
     def admits(self, name: str, amount: int) -> bool:
         """Return whether a new claim for ``amount`` of an object is granted at once."""
@@ -247,9 +244,9 @@ class TableState:
         one.account.objects -= 1  # charges-add-up
         self.accounts.leave(one.account)
 
-    def end_wait(self, wait: Wait, reason: Reason, out: list[Result], text: str) -> None:
+    def end_wait(self, wait: Wait, reason: Reason, out: list[Result], why: Why) -> None:
         """Remove ``wait`` from its queue, and send its owner the reason."""
-        self.answer_wait(wait, wait.owner_state.denied(reason, text), out)
+        self.answer_wait(wait, wait.owner_state.denied(reason, why), out)
         self._note_end(wait, out)
 
     def answer_wait(self, wait: Wait, answer: Refused | UpdateReply, out: list[Result]) -> None:
@@ -274,25 +271,22 @@ class TableState:
         self.resources[hold.owner_state.lock].free += amount
         self.serve(hold.objects, out)
 
-    def take(self, hold: TableHold, why: str, out: list[Result]) -> None:
-        """End ``hold`` against its owner's will, and notify the owner.
-
-        ``why`` is the end of a sentence that begins with "the hold was".
-        """
+    def take(self, hold: TableHold, why: Why, out: list[Result]) -> None:
+        """End ``hold`` against its owner's will, and notify the owner."""
         owner_state = hold.owner_state
         lost = HoldLost(
             lock=owner_state.lock,
             fence=hold.fence,
             session=owner_state.session.id,
             owner=owner_state.owner,
-            detail=f"{titled(owner_state.lock)}: the hold under fence {hold.fence} was {why}",
+            detail="",
             decided=True,
+            why=why,
         )
         self.changing = True
         out.append(lost)
         if owner_state.outcome is None:  # The reply to a repetition must not be `Granted`.
-            answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {why}")
-            owner_state.settle(answer)
+            owner_state.settle(owner_state.denied(Reason.OWNERSHIP_LOST, why))
         owner_state.session.losses[owner_state.key] = hold.fence
         self.end_hold(hold, out)
 
@@ -327,8 +321,8 @@ class TableState:
         self.changing = True
         for wait in waits:
             self._withdraw(wait)
-            text = why_expired(session.id)
-            out.append(wait.owner_state.refused(Reason.SESSION_EXPIRED, text))
+            why = Why(Cause.SESSION_ENDED, texts=(session.id,))
+            out.append(wait.owner_state.denied(Reason.SESSION_EXPIRED, why))
         self.sessions.drop(session)
         self.claims -= session.claims
         out.append(ended(session.id, reason, request, operator))

@@ -72,6 +72,7 @@ from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, Reason, Refused, refused
 from fencelock.actors.api.name import KIND_END, client_of, kind_of, plain_name
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -82,7 +83,6 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.fault import INTERNAL_TEXT
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.poison import SKIPPER, VALUE_ERRORS, PoisonError, named
 from fencelock.actors.table.report import (
@@ -96,6 +96,7 @@ from fencelock.actors.table.report import (
 from fencelock.actors.table.requests import deny
 from fencelock.actors.table.resource import TableObject
 from fencelock.actors.table.rules import RULES
+from fencelock.actors.table.sentences import act
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.state import ENDS_MAX, TableState
@@ -103,13 +104,6 @@ from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result, Tabl
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
-
-
-SKIPPED = (
-    "an operator skipped this command, because a bug in fencelock makes it damage the table: "
-    "nothing was done. Sending it again gives the same result"
-)
-"""The text of the refusal of a skipped command."""
 
 
 class LockTable(TableState):
@@ -135,13 +129,13 @@ class LockTable(TableState):
             return self._extend(batch_time_ms, command)
         out = self.advance(batch_time_ms) if batch_time_ms > self.time_ms else []
         if self.skipped and (type(command).__name__, command.key) in self.skipped:
-            out.append(refused(command, Reason.INTERNAL, SKIPPED))
+            out.append(refused(command, Reason.INTERNAL, why=Why(Cause.SKIPPED)))
             return out
         self.begun, self.changing = None, False
         try:
             RULES[type(command)](self, command, out)
-        except InvalidRequestError as error:
-            out.append(refused(command, Reason.INVALID, str(error)))
+        except InvalidRequestError:
+            out.append(refused(command, Reason.INVALID, why=Why(Cause.INVALID)))
         except VALUE_ERRORS as error:
             if self.changing or isinstance(error, AssertionError):
                 raise PoisonError(command, error) from error
@@ -151,11 +145,11 @@ class LockTable(TableState):
     def _refuse(self, command: Command, error: Exception, out: list[Result]) -> None:
         """Refuse a command that raised while the table was whole."""
         self.faults.append(Fault(f"the command {named(command)}", error))
-        text = INTERNAL_TEXT.format(where="the table", what=type(command).__name__)
+        why = Why(Cause.BUG, texts=(type(command).__name__,))
         if self.begun is None:
-            out.append(refused(command, Reason.INTERNAL, text))
+            out.append(refused(command, Reason.INTERNAL, why=why))
             return
-        deny(self, self.begun, Reason.INTERNAL, text, out)
+        deny(self, self.begun, Reason.INTERNAL, why, out)
 
     def refuse_skipped(self, command: Command, slot: int, place: int) -> list[Result]:
         """Refuse a command that an operator skips, and note that in the audit."""
@@ -178,7 +172,7 @@ class LockTable(TableState):
             time_ms=self.time_ms,
         )
         self.note_forced(entry)
-        return [refused(command, Reason.INTERNAL, SKIPPED)]
+        return [refused(command, Reason.INTERNAL, why=Why(Cause.SKIPPED))]
 
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
@@ -337,7 +331,11 @@ class LockTable(TableState):
             case Records.EVICTIONS:
                 evictions = tuple(
                     ListedEviction(
-                        one.lock, one.fence, one.holder, one.operator, self.time_ms - one.time_ms
+                        one.lock,
+                        one.fence,
+                        one.holder if one.why is None else one.holder._replace(label=act(one.why)),
+                        one.operator,
+                        self.time_ms - one.time_ms,
                     )
                     for one in islice(self.audit.values(), skip, skip + most)
                 )
@@ -408,8 +406,9 @@ class LockTable(TableState):
         self.shift(time_ms)
         try:
             command.check()
-        except InvalidRequestError as error:
-            refusal = Refused(lock="", reason=Reason.INVALID, detail=str(error))
+        except InvalidRequestError:
+            why = Why(Cause.INVALID)
+            refusal = Refused(lock="", reason=Reason.INVALID, detail="", why=why)
             return [*self.advance(time_ms), refusal]
         self.fence = max(self.fence, command.fence_floor)
         return self.advance(time_ms)

@@ -18,6 +18,7 @@ from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
+from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Int64, Message
@@ -155,7 +156,7 @@ class WaitRecord(NamedTuple):
 class ClaimantRecord(NamedTuple):
     """An `OwnerState`; ``session`` is the number of its session.
 
-    Its outcome is in ``freed``, the count left, or in ``denial`` and ``detail``.
+    Its outcome is in ``freed``, the count left, or in ``denial`` and ``why``.
     """
 
     session: Int64
@@ -165,7 +166,7 @@ class ClaimantRecord(NamedTuple):
     releasing: bool
     freed: Int64 | None
     denial: Reason | None
-    detail: str
+    why: Why | None
     lost: Int64
     idle_ms: Int64
     hold: HoldRecord | None

@@ -24,6 +24,7 @@ from support.log_proxy_scene import (
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import (
     CloseReason,
     End,
@@ -124,10 +125,12 @@ def test_a_client_hears_unasked_that_its_session_ended(
 
 def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
-    lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="eve (n2)")
+    why = Why(Cause.TAKEN, texts=("eve (n2)",))
+    lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="", why=why)
     (told_,) = told(happens(proxy, lost), HoldLost)
     assert (told_.lock, told_.fence, told_.session, told_.owner) == ("a", 5, ME, "o")
-    assert "eve" in told_.detail
+    assert told_.why is None
+    assert told_.detail == "lock 'a': the hold under fence 5 was taken by 'eve (n2)'"
 
 
 def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Proxy) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from support.table_scene import text_of
 
 from fencelock.actors.api.account import (
     EVERY_KEY,
     NO_KEY,
+    QUOTA,
     ListMaps,
     Purge,
     Purged,
@@ -19,7 +21,8 @@ from fencelock.actors.api.account import (
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.session_message import CloseReason, End, Open
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.session_message import CloseReason, End, Open, Records
 from fencelock.actors.table import account_rules
 from fencelock.actors.table.account import SHARE, WHOLE
 from fencelock.actors.table.account_rules import list_maps, read_usage
@@ -67,7 +70,7 @@ def why(out: list[Result]) -> str:
     if not isinstance(no, Refused):
         return ""
     assert no.reason is Reason.OVERLOADED
-    return no.detail
+    return text_of(no)
 
 
 def test_a_refusal_names_the_quota_the_value_the_limit_and_the_next_step() -> None:
@@ -183,6 +186,26 @@ def test_only_what_others_may_miss_is_audited_one_line_a_purge(
         log.purge(prefix="m", session=TILL)
     (line,) = log.table.audit.values()
     assert (line.lock, line.holder.times) == ("map\x1fm", 3)
+
+
+def test_the_audit_says_which_quotas_were_set_and_what_was_purged() -> None:
+    log = Log()
+    log.limit("shop", Quota(entries=3, sessions=9))
+    log.limit("shop", Quota())
+    for name in ("m", "me"):
+        for key in "abc":
+            log.put(SHOP, key, name=name)
+    log.purge(prefix="m", exact=True, entry_prefix="a", account="shop")
+    log.purge(prefix="m", exact=True)
+    log.purge(prefix="m")
+    lines = log.table.records(Records.EVICTIONS, 0, 9).evictions
+    assert [(line.lock, line.holder.label, line.holder.times) for line in lines] == [
+        (object_name(QUOTA, "shop"), "entries 3, sessions 9", 1),
+        (object_name(QUOTA, "shop"), "the default", 1),
+        (object_name(MAP, "m"), "keys that begin with 'a', charged to key 'shop'", 1),
+        (object_name(MAP, "m"), "", 2),
+        (object_name(MAP, "m"), "names that begin so", 3),
+    ]
 
 
 def test_maps_are_listed_by_name_in_pages() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Cancel, Reason, Refused
@@ -79,9 +79,9 @@ def test_a_party_whose_time_runs_out_breaks_the_generation(table: LockTable) -> 
     assert [said(late), said(other)] == ["s.1 TIMED_OUT", "t.2 BROKEN"]
     assert isinstance(late, Refused)
     assert isinstance(other, Refused)
-    assert late.detail == "barrier 'B': waited 50 ms; 2 of 3 parties have arrived"
-    assert other.detail.startswith("barrier 'B': generation ")
-    assert "is broken: a party stopped waiting" in other.detail
+    assert text_of(late) == "barrier 'B': waited 50 ms; 2 of 3 parties have arrived"
+    assert text_of(other).startswith("barrier 'B': generation ")
+    assert "is broken: a party stopped waiting" in text_of(other)
     assert table.apply(50, arrive(B))[0] == other
     assert (table.objects, table.claims, table.timeouts.items) == ({}, 0, {})
     assert applied(table, arrive(C)) == ["u.3 waits"]  # The next generation is clean.
@@ -118,7 +118,7 @@ def test_another_number_of_parties_is_refused_while_some_wait(table: LockTable) 
     two_wait(table)
     (no,) = table.apply(0, arrive(C, parties=5))
     assert isinstance(no, Refused)
-    assert (no.reason, no.detail) == (
+    assert (no.reason, text_of(no)) == (
         Reason.INVALID,
         "barrier 'B' has 3 parties; this client asked for one with 5",
     )

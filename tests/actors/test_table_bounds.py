@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.table_scene import text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name, plain_name
@@ -267,7 +268,7 @@ def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
     assert (line.holder.label, forced.holder.label) == (shown, shown)
     assert isinstance(denied, api.Refused)
     assert (
-        denied.detail
+        text_of(denied)
         == f"lock 'L': held by 'o' of 'c.2'{f' ({shown})' if shown else ''} under fence 1"
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.table_scene import text_of
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -65,8 +67,8 @@ def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
     assert (wait_ended.owner, wait_ended.reason) == ("q", api.Reason.SESSION_EXPIRED)
     assert end == ended(VICTIM, CloseReason.FORCED, 0, BY)
     assert isinstance(end, Ended)
-    assert end.detail.endswith("has ended: an operator ended it: 'eve (root)'")
-    assert end.detail.startswith("session 'bob.1' has")
+    assert text_of(end).endswith("has ended: an operator ended it: 'eve (root)'")
+    assert text_of(end).startswith("session 'bob.1' has")
     assert grants(passed_on) == [(NEXT, "a", 4), (NEXT, "b", 5)]
     assert table.status("c").waiting == 0
     assert list(table.sessions.by_id) == [NEXT]
@@ -119,8 +121,8 @@ def test_a_handle_of_no_session_is_refused_in_words(table: LockTable, handle: st
     (refused,) = table.apply(0, replace(CLOSE, handle=handle))
     assert isinstance(refused, api.Refused)
     assert (refused.reason, refused.session, refused.request) == (api.Reason.NOT_HELD, "root.9", 7)
-    assert refused.detail.startswith(f"session '{handle[:8]}")
-    assert "is not open" in refused.detail
+    assert text_of(refused).startswith(f"session '{without_secret(handle)[:8]}")
+    assert "is not open" in text_of(refused)
     assert len(table.sessions.by_id) == 2
     assert table.forced() == ()
 
@@ -149,4 +151,4 @@ def test_a_field_beyond_its_limit_is_refused(
     (refused,) = table.apply(0, replace(CLOSE, **wrong))
     assert isinstance(refused, api.Refused)
     assert refused.reason is api.Reason.INVALID
-    assert words in refused.detail
+    assert words in text_of(refused, replace(CLOSE, **wrong))

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.planted_bugs import Plant, demand_found, hold_of, with_fields
 from support.table_comparison import DeadlineComposer
-from support.table_scene import applied, restored, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
@@ -77,7 +77,7 @@ def test_a_hold_ends_after_duration_and_grace_and_the_next_gets_a_higher_fence(
     lost, given = table.advance(LEASE_MS)
     assert [said(lost), said(given)] == ["HoldLost 1", "t.2 holds 1 under 2"]
     assert getattr(lost, "decided") is True  # noqa: B009
-    assert "taken away when its duration and its grace were over" in str(lost)
+    assert "taken away when its duration and its grace were over" in text_of(lost)
     assert table.advance(10_000 - 1) == []  # The next hold has no deadline.
 
 
@@ -105,8 +105,9 @@ def test_a_grace_that_is_not_named_is_five_seconds(table: LockTable) -> None:
 def test_terms_out_of_their_limits_are_refused_in_words(
     table: LockTable, hold_ms: int, grace_ms: int, text: str
 ) -> None:
-    no = outcome(table, replace(acquire(), hold_ms=hold_ms, grace_ms=grace_ms))
-    assert (no.reason, no.detail) == (Reason.INVALID, f"lock 'L': {text}")
+    command = replace(acquire(), hold_ms=hold_ms, grace_ms=grace_ms)
+    no = outcome(table, command)
+    assert (no.reason, text_of(no, command)) == (Reason.INVALID, f"lock 'L': {text}")
     assert outcome(table, acquire()).fence == 1
 
 

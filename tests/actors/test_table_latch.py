@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
@@ -73,7 +73,7 @@ def test_another_count_is_refused_in_words(table: LockTable) -> None:
     table.apply(0, down())
     for command in (down(B, count=5), wait(B, count=5)):
         no = outcome(table, command)
-        assert (no.reason, no.detail) == (
+        assert (no.reason, text_of(no)) == (
             Reason.INVALID,
             "latch 'L' has count 2; this client asked for one with 5",
         )
@@ -87,7 +87,7 @@ def test_a_wait_ends_by_time_by_cancel_and_with_its_session(table: LockTable) ->
     assert applied(table, wait(C, owner="x", wait_ms=0)) == ["u.3 TIMED_OUT"]
     (late,) = table.advance(50)
     assert isinstance(late, Refused)
-    assert late.detail == "latch 'L': waited 50 ms; its count is 2 of 2"
+    assert text_of(late) == "latch 'L': waited 50 ms; its count is 2 of 2"
     cancel = Cancel(lock=LOCK, session=B, owner="w", request=1)
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED"]
     end = End(session=C, reason=CloseReason.GRACEFUL)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
@@ -108,7 +108,7 @@ def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:
     (no,) = table.advance(50)
     assert isinstance(no, Refused)
     text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 claims wait"
-    assert no.detail == text
+    assert text_of(no) == text
 
 
 def test_a_cancelled_claim_leaves_nothing(table: LockTable) -> None:

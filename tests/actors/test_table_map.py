@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.map_model import entries_in
 from support.planted_bugs import demand_found, hold_of
 from support.table_comparison import MapComposer, compare, log_seeds, steps_of
-from support.table_scene import table_of_three
+from support.table_scene import table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
@@ -193,7 +193,7 @@ def test_a_guarded_change_is_refused_unless_the_lock_is_held_under_that_fence(
     release = Release(lock="L", fence=fence, session=A, owner="holder", request=2)
     table.apply(0, release)
     late = ann.put(value=b"late", guard="L", fence=fence)
-    assert late.detail == (
+    assert text_of(late) == (
         f"map 'M': nothing was changed: lock 'L' is not held under fence {fence}; nobody holds it"
     )
     assert ann.delete(guard="L", fence=fence).reason is Reason.NOT_HELD
@@ -287,10 +287,10 @@ def test_entries_and_their_bytes_are_counted_and_bounded(
     ann.put("b", b"1234567", map="N")
     assert table.maps.bytes == 18
     full = ann.put("c", b"")
-    assert (full.reason, "2 entries" in full.detail) == (Reason.OVERLOADED, True)
+    assert (full.reason, "2 entries" in text_of(full)) == (Reason.OVERLOADED, True)
     assert changed(ann.put("a", b"123456789"))[1]
     more = ann.put("a", b"1234567890")
-    assert (more.reason, "20 bytes" in more.detail) == (Reason.OVERLOADED, True)
+    assert (more.reason, "20 bytes" in text_of(more)) == (Reason.OVERLOADED, True)
     monkeypatch.setattr(table_map, "BYTES_MAX", 4)  # An existing entry may still shrink.
     assert changed(ann.put("a", b"12345678"))[1]
     ann.delete("a")

@@ -17,6 +17,7 @@ from support.table_comparison import (
 )
 
 from fencelock.actors.api.latch import LatchPassed
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table import barrier, latch, requests, snapshot
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.latch import Latch
@@ -88,15 +89,15 @@ def the_last_gets_the_first_index(sound: Any) -> Any:
 
 
 def a_try_breaks_nothing(sound: Any) -> Any:
-    def broken(barrier: Barrier, table: TableState, why: str, out: list[Result]) -> None:
-        if "did not wait" not in why:
+    def broken(barrier: Barrier, table: TableState, why: Why, out: list[Result]) -> None:
+        if why.cause is not Cause.PARTY_DID_NOT_WAIT:
             sound(barrier, table, why, out)
 
     return broken
 
 
 def a_party_is_refused_only(sound: Any) -> Any:
-    def broken(barrier: Barrier, table: TableState, why: str, out: list[Result]) -> None:
+    def broken(barrier: Barrier, table: TableState, why: Why, out: list[Result]) -> None:
         if not barrier.queue:
             sound(barrier, table, why, out)
 

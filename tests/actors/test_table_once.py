@@ -16,6 +16,7 @@ from support.one_session import (
     release,
     undone,
 )
+from support.table_scene import text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Evict, Evicted, HoldLost
@@ -188,9 +189,9 @@ def test_an_operator_takes_a_lock_and_all_hear_of_it(table: LockTable) -> None:
     assert (forced.session, forced.request, forced.holder.since_ms) == ("", 1, 70)
     assert isinstance(lost, HoldLost)
     assert lost == HoldLost(
-        session="s.1", owner="a", lock="L", fence=1, detail=lost.detail, decided=True
+        session="s.1", owner="a", lock="L", fence=1, detail="", decided=True, why=lost.why
     )
-    assert "taken by 'root ()'" in lost.detail
+    assert "taken by 'root ()'" in text_of(lost)
     assert next_held == held("b", 2, 2)
     assert table.forced() == (forced,)
     assert reasons(applied(table, acquire("a", 1))) == [("a", 1, api.Reason.OWNERSHIP_LOST)]

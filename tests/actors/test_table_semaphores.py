@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -123,7 +123,7 @@ def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
     (no,) = table.apply(0, part(A, 1, 3))
     assert isinstance(no, Refused)
     assert no.reason is Reason.INVALID
-    assert no.detail == ("semaphore 'S': 3 permits were released, 2 are held under fence 1")
+    assert text_of(no) == ("semaphore 'S': 3 permits were released, 2 are held under fence 1")
     assert applied(table, part(A, 7, 1, 3)) == ["s.1 NOT_HELD"]
     assert applied(table, part(B, 1, 1)) == ["t.2 NOT_HELD"]
     assert table.status(LOCK).holders[0].times == 2
@@ -138,7 +138,7 @@ def test_the_number_of_permits_travels_with_the_claim(table: LockTable) -> None:
     applied(table, acquire(A))
     (no,) = table.apply(0, acquire(B, permits=5))
     assert isinstance(no, Refused)
-    assert (no.reason, no.detail) == (
+    assert (no.reason, text_of(no)) == (
         Reason.INVALID,
         "semaphore 'S' has 3 permits; this client asked for one with 5",
     )

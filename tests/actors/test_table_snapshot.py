@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
 from fencelock.actors.table import wire as messages
 from fencelock.actors.table.snapshot import bytes_of
@@ -184,7 +185,9 @@ def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     lease = LeaseRecord(*[number] * 6)
     hold = HoldRecord(number, wide, number, number, number, number, number, number, lease)
     wait = WaitRecord(number, wide, *[number] * 7)
-    claim = number, wide, wide, number, True, number, max(api.Reason), wide, number, number
+    seen = Obstacle(wide, number, number, number, number, number, wide, wide, wide)
+    why = Why(max(Cause), (number,) * 3, (wide,), seen)
+    claim = number, wide, wide, number, True, number, max(api.Reason), why, number, number
     record = ClaimantRecord(*claim, hold, wait, (wide,) * 64, wide)
     empty = TablePart(
         index=0,

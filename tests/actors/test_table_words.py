@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.table_scene import text_of
 
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.table import requests, rules
 from fencelock.actors.table.table import LockTable
@@ -67,7 +70,16 @@ def test_a_refusal_says_why(
     (answer,) = table.apply(2, command)
     assert isinstance(answer, Refused)
     assert answer.reason is reason
-    assert words in answer.detail
+    assert words in text_of(answer, command if isinstance(command, Command) else None)
+
+
+@pytest.mark.parametrize("cause", sorted({*Cause} - {Cause.QUOTA_SET, Cause.PURGED}))
+def test_every_cause_has_a_sentence(cause: Cause) -> None:
+    numbers = (1, 2) if cause is Cause.OTHER_SIZE else (1, 2, 3)
+    why = Why(cause, numbers, ("shop", "entries"), Obstacle("b"))
+    words = text_of(Refused(lock="a", reason=Reason.INVALID, detail="", why=why))
+    assert len(words.split()) > 5
+    assert not set("{}") & set(words)
 
 
 def test_a_wait_that_ends_says_how_long_it_was_and_why() -> None:
@@ -77,12 +89,12 @@ def test_a_wait_that_ends_says_how_long_it_was_and_why() -> None:
     (late,) = table.advance(51)
     assert isinstance(late, Refused)
     assert late.reason is Reason.TIMED_OUT
-    assert late.detail.startswith("lock 'a': waited 50 ms; held by 'p' of 'pat.2'")
+    assert text_of(late).startswith("lock 'a': waited 50 ms; held by 'p' of 'pat.2'")
     table.apply(60, acquire(2, None))
     _, given_up = table.apply(60, Cancel(lock="a", session=ME, owner="o", request=2))
     assert isinstance(given_up, Refused)
     assert given_up.reason is Reason.CANCELLED
-    assert given_up.detail == "lock 'a': the wait was given up"
+    assert text_of(given_up) == "lock 'a': the wait was given up"
 
 
 def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
@@ -94,7 +106,7 @@ def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
     (answer,) = table.apply(9_600, release(2, 1))
     assert isinstance(answer, Refused)
     assert answer.reason is Reason.FORGOTTEN
-    assert answer.detail.endswith("a later request, so nothing is done now")
+    assert text_of(answer).endswith("a later request, so nothing is done now")
 
 
 def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +117,11 @@ def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     (answer,) = table.apply(1, acquire(2, lock="b"))
     assert isinstance(answer, Refused)
     assert answer.reason is Reason.OVERLOADED
-    assert answer.detail == "lock 'b': 1 holds and waits, a session may have 1"
+    assert text_of(answer) == "lock 'b': 1 holds and waits, a session may have 1"
     (full,) = table.apply(1, Open(session="zoe", ttl_ms=9_000, request=3))
     assert isinstance(full, Refused)
     assert (full.reason, full.session, full.request) == (Reason.OVERLOADED, "zoe", 3)
-    assert full.detail == "2 sessions are open, no more are allowed"
+    assert text_of(full) == "2 sessions are open, no more are allowed"
 
 
 def table_with_two_sessions() -> LockTable:

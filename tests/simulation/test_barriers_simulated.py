@@ -25,7 +25,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     demand_clean(BARRIERS, MET)
 
 
-def a_party_leaves_without_the_others(one: Barrier, table: Any, why: str, out: Any) -> None:
+def a_party_leaves_without_the_others(one: Barrier, table: Any, why: Any, out: Any) -> None:
     if not one.queue:
         BREAK(one, table, why, out)
 

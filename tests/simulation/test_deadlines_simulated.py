@@ -8,6 +8,7 @@ import pytest
 from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Reason, refused
+from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.session import holds
 from fencelock.actors.table import requests
@@ -41,9 +42,9 @@ def the_client_counts_from_the_reply(
     return COUNT_FROM(state, claim, now, granted, now)
 
 
-def a_lost_hold_is_renewed(command: Any, reason: Reason, detail: str) -> Any:
+def a_lost_hold_is_renewed(command: Any, reason: Reason, why: Why) -> Any:
     if not isinstance(command, Renew) or reason is not Reason.NOT_HELD:
-        return REFUSED(command, reason, detail)
+        return REFUSED(command, reason, why=why)
     fence, hold_ms = command.fence, command.hold_ms or 300
     return Renewed(**command.fields(), fence=fence, hold_ms=hold_ms, grace_ms=300)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import Granted, Refused, Released
-from fencelock.actors.api.session_message import Evicted, HoldLost, Open
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import Ended, Evicted, HoldLost, Open
+from fencelock.actors.table.sentences import worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Queued, Result, TablePart
 from fencelock.transport.codec import decode, encode
@@ -29,6 +31,13 @@ def restored(table: LockTable) -> LockTable:
 def applied(table: LockTable, command: LogCommand) -> list[str]:
     """Apply a command; return the outcomes in words."""
     return [said(one) for one in table.apply(table.time_ms, command)]
+
+
+def text_of(outcome: Result, command: Command | None = None) -> str:
+    """Return the text that the proxy writes about an outcome, of ``command`` if that matters."""
+    assert isinstance(outcome, Refused | HoldLost | Ended)
+    assert outcome.detail == ""
+    return worded(outcome, command).detail
 
 
 def said(outcome: Result) -> str:

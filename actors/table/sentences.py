@@ -1,0 +1,212 @@
+"""The sentences about what the table refused or took, for the clients of the proxy that answers.
+
+Every refusal says the value, the limit, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from fencelock.actors.api.message import Acquire, Refused
+from fencelock.actors.api.name import kind_of, quoted, titled, without_secret
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.rwlock import RWLOCK
+from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.api.session_message import HAVE_DEADLINES, CloseReason, Ended, HoldLost, Renew
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.fault import INTERNAL_TEXT
+from fencelock.actors.table.deadline import check_duration, durations_of
+from fencelock.actors.table.rules import OBJECTS
+
+SKIPPED = (
+    "an operator skipped this command, because a bug in fencelock makes it damage the table: "
+    "nothing was done. Sending it again gives the same result"
+)
+
+CHARGED = {
+    "entries": ("entries of maps", 'delete some ("fencelock map delete")'),
+    "bytes": ("bytes in entries of maps", 'delete entries ("fencelock map delete")'),
+    "objects": (
+        "latches and barriers",
+        'count latches down, or delete some ("fencelock latch delete")',
+    ),
+    "claims": ("holds and waits", "release locks, or give up waits"),
+    "sessions": ("open sessions", "close clients, or let their sessions expire"),
+}
+"""What is charged in words, and what its owner can do about it."""
+
+EXCESS = {
+    Cause.TOO_FEW: "{0} permits were requested, this owner has {1} under fence {2}",
+    Cause.TOO_MANY: "{0} permits were released, {1} are held under fence {2}",
+}
+RWLOCK_EXCESS = {
+    Cause.TOO_FEW: "this owner holds it for reading, under fence {2}: release it before you "
+    "acquire it for writing, since two readers that do not would wait for each other for ever",
+    Cause.TOO_MANY: "it is held for reading under fence {2}, so there is nothing to downgrade",
+}
+SENTENCES = {
+    Cause.OBSTRUCTED: "{seen}",
+    Cause.TIMED_OUT: "waited {0} ms; {seen}",
+    Cause.GIVEN_UP: "the wait was given up",
+    Cause.TAKEN: "taken by {quoted}",
+    Cause.DEADLINE: "taken away when its duration and its grace were over",
+    Cause.LOST: "this owner has lost it; {seen}",
+    Cause.WRONG_FENCE: "fence {0} was shown, which does not hold it; {seen}",
+    Cause.GUARD: "nothing was changed: {guard} is not held under fence {0}; {seen}",
+    Cause.NO_DEADLINE: f"this hold has no deadline; {HAVE_DEADLINES}",
+    Cause.LATER_REQUEST: "this owner has sent a later request, so nothing is done now",
+    Cause.AT_LIMIT: "this owner is at its limit: held {0} times under fence {1}, {2} are allowed",
+    Cause.PARTY_LEFT: "a party stopped waiting, or its session ended",
+    Cause.PARTY_DID_NOT_WAIT: "a party did not wait",
+    Cause.DELETED: "it was deleted by {text}",
+    Cause.NO_SESSION: "session {quoted} is not open: it has ended, or was never opened",
+    Cause.SESSION_CLAIMS: "{0} holds and waits, a session may have {1}",
+    Cause.CLAIMS: "{0} holds and waits in all, {1} are allowed",
+    Cause.SESSIONS: "{0} sessions are open, no more are allowed",
+    Cause.OBJECTS: "this cluster has {0} latches and barriers, {1} are allowed",
+    Cause.ENTRIES: "the maps of this cluster have {0} entries, {1} are allowed",
+    Cause.MAP_BYTES: "the maps of this cluster have {0} bytes of names, keys and values, {1} are "
+    "allowed",
+}
+"""The sentences that follow the name of the object. Numbers are those of `Why.numbers`."""
+
+CLOSED = {
+    CloseReason.GRACEFUL: "its client ended it",
+    CloseReason.EXPIRED: "nothing was received from its client for its TTL",
+    CloseReason.FORCED: "an operator ended it",
+    CloseReason.IDLE: "nothing was held or waited for in it",
+}
+"""Why a session has ended."""
+
+_KINDS = {one.KIND: one for one in OBJECTS.values()}
+
+Worded = TypeVar("Worded", bound=Refused | HoldLost | Ended)
+
+
+def worded(outcome: Worded, request: Request | None = None) -> Worded:
+    """Return an outcome of the table with its text, as a client gets it.
+
+    ``request`` is the request that it answers, if that is known. Names of sessions appear without
+    their secrets.
+    """
+    if isinstance(outcome, Ended):
+        handle = quoted(without_secret(outcome.session))
+        text = f"session {handle} has ended: {CLOSED[outcome.reason]}"
+        text = f"{text}: {quoted(outcome.operator)}" if outcome.operator else text
+        return replace(outcome, detail=text)
+    if outcome.why is None:
+        return outcome
+    if isinstance(outcome, HoldLost):
+        taken = _sentence(outcome.why, outcome.lock)
+        text = f"{titled(outcome.lock)}: the hold under fence {outcome.fence} was {taken}"
+    else:
+        text = without_secret(_refusal(outcome, outcome.why, request))
+    return replace(outcome, detail=text, why=None)
+
+
+def act(why: Why) -> str:
+    """Return what an operator did to quotas or objects, for a list of the audit."""
+    if why.cause is Cause.QUOTA_SET:
+        limits = zip(why.texts, why.numbers, strict=True)
+        return ", ".join(f"{what} {most}" for what, most in limits) or "the default"
+    (exact,), (entry_prefix, *charged) = why.numbers, why.texts
+    parts = [] if exact else ["names that begin so"]
+    if entry_prefix:
+        parts.append(f"keys that begin with {entry_prefix!a}")
+    parts += [f"charged to key {key!a}" for key in charged]
+    return ", ".join(parts)
+
+
+def _refusal(refused: Refused, why: Why, request: Request | None) -> str:
+    """Return the whole text of a refusal, which names the object first."""
+    lock = refused.lock
+    match why.cause:
+        case Cause.INVALID:
+            return _why_invalid(request)
+        case Cause.SESSION_ENDED:
+            return f"session {quoted(why.texts[0])} does not exist (any more); open one"
+        case Cause.OTHER_SIZE:
+            size, other = why.numbers
+            one = _KINDS.get(kind_of(lock))
+            has = ("{} permits" if one is None else one.SIZE).format(size)
+            return f"{titled(lock)} has {has}; this client asked for one with {other}"
+        case Cause.SKIPPED:
+            return SKIPPED
+        case Cause.BUG:
+            text = INTERNAL_TEXT.format(where="the table", what=why.texts[0])
+        case Cause.TAKEN | Cause.DEADLINE:
+            text = f"this owner has lost it; {_sentence(why, lock)}"
+        case Cause.PARTY_LEFT | Cause.PARTY_DID_NOT_WAIT | Cause.DELETED if why.numbers:
+            broken = "generation {} of {} parties is broken".format(*why.numbers)
+            text = f"{broken}: {_sentence(why, lock)}"
+        case _:
+            text = _sentence(why, lock)
+    return f"{titled(lock)}: {text}" if lock else text
+
+
+def _why_invalid(request: Request | None) -> str:
+    """Return what the check of a request says, as it said in the table."""
+    try:
+        if request is not None:
+            request.check()
+        if isinstance(request, Acquire):
+            durations_of(request)
+        if isinstance(request, Renew) and request.hold_ms:
+            check_duration(request.lock, "duration", request.hold_ms)
+    except InvalidRequestError as error:
+        return str(error)
+    return "a field of the request exceeds its limits"
+
+
+def _sentence(why: Why, lock: str) -> str:
+    """Return the sentence about a cause that follows the name of the object."""
+    if why.cause is Cause.QUOTA:
+        (key, what), (has, most, more) = why.texts, why.numbers
+        return _over_quota(key, what, has, most, more)
+    excess = RWLOCK_EXCESS if kind_of(lock) == RWLOCK else EXCESS
+    template = excess.get(why.cause) or SENTENCES[why.cause]
+    seen, guard = "", ""
+    if why.obstacle is not None:
+        guards = why.cause is Cause.GUARD
+        guard = titled(why.obstacle.lock)
+        seen = _state(why.obstacle, why.obstacle.lock if guards else lock)
+    text = why.texts[0] if why.texts else ""
+    return template.format(*why.numbers, seen=seen, guard=guard, text=text, quoted=quoted(text))
+
+
+def _over_quota(key: str, what: str, has: int, most: int, more: int) -> str:
+    name = key or "--no-key"
+    who = f"key {quoted(key)} has" if key else "clients without a key have"
+    wants = f" and asks for {more} more" if more > 1 else ""
+    things, advice = CHARGED[what]
+    return (
+        f"{who} {has} {things}{wants}, and the quota {what} is {most}: {advice}, or let an "
+        "operator raise the quota "
+        f'("fencelock keys quota {name} --{what} N")'
+    )
+
+
+def _state(seen: Obstacle, about: str) -> str:
+    """Return the state of an object, after its name if the refusal is ``about`` several locks."""
+    lock, kind = seen.lock, kind_of(seen.lock)
+    one = _KINDS.get(kind)
+    if one is not None and seen.capacity:
+        return one.STATE.format_map(seen._asdict())
+    if not seen.holders:
+        held = "nobody holds it"
+    elif kind == SEMAPHORE:
+        held = f"{seen.capacity - seen.free} of {seen.capacity} permits are held"
+    elif seen.free:
+        held = f"{seen.holders} owners read"
+    else:
+        who = f"{quoted(seen.owner)} of {quoted(seen.session)}"
+        who = f"{who} ({seen.label})" if seen.label else who
+        writes = ", for writing" if kind == RWLOCK else ""
+        held = f"held by {who} under fence {seen.fence}{writes}"
+    one_of_several = lock != about
+    if seen.waiting and (kind or one_of_several or not seen.holders):
+        held = f"{held}, {seen.waiting} claims wait"
+    return f"{titled(lock)}: {held}" if one_of_several else held
