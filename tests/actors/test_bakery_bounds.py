@@ -7,6 +7,7 @@ the reasons are in the docstring of `fencelock.actors.bakery.bounds`.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -473,7 +474,9 @@ def test_what_no_honest_member_sends_is_refused_and_logged(
     (text,) = errors(effects)
     assert text.startswith("n2 sent ")
     assert text.endswith(": it is ignored")
-    assert [effect for effect in effects if isinstance(effect, Observe)]
+    counters = [effect.name for effect in effects if isinstance(effect, Observe)]
+    assert counters
+    assert all(re.fullmatch(r"bakery\.[a-z_]+", counter) for counter in counters)
     assert not [effect for effect in effects if isinstance(effect, Persist | Checkpoint)]
     replies = [effect for effect in effects if isinstance(effect, Send)]
     assert len(replies) == 1 or isinstance(row.honest, messages.Table)
