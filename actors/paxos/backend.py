@@ -74,7 +74,7 @@ from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
-from fencelock.actors.table.sentences import worded
+from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.wire import Queued
 from fencelock.actors.timing import TIMING, Timing
 
@@ -275,6 +275,8 @@ class PaxosBackend(MembersBackend):
         """Process an outcome that the master's replica sent, ahead of this node's own replica."""
         if node_of(sender) not in self.members:
             return [Observe("paxos.stranger_ignored")]
+        if isinstance(outcome, Refused) and outcome.why is not None and not is_sound(outcome.why):
+            return [Observe("paxos.outcome_malformed")]
         self.contact.received_at = now
         return self._take_each((outcome,), now, warning=False)
 

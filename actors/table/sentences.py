@@ -81,9 +81,60 @@ CLOSED = {
 }
 """Why a session has ended."""
 
+ARGUMENTS: dict[Cause, tuple[int, int, bool]] = {
+    Cause.INVALID: (0, 0, False),
+    Cause.OBSTRUCTED: (0, 0, True),
+    Cause.TIMED_OUT: (1, 0, True),
+    Cause.GIVEN_UP: (0, 0, False),
+    Cause.TAKEN: (0, 1, False),
+    Cause.DEADLINE: (0, 0, False),
+    Cause.LOST: (0, 0, True),
+    Cause.WRONG_FENCE: (1, 0, True),
+    Cause.GUARD: (1, 0, True),
+    Cause.NO_DEADLINE: (0, 0, False),
+    Cause.LATER_REQUEST: (0, 0, False),
+    Cause.AT_LIMIT: (3, 0, False),
+    Cause.TOO_FEW: (3, 0, False),
+    Cause.TOO_MANY: (3, 0, False),
+    Cause.OTHER_SIZE: (2, 0, False),
+    Cause.SESSION_ENDED: (0, 1, False),
+    Cause.NO_SESSION: (0, 1, False),
+    Cause.SESSION_CLAIMS: (2, 0, False),
+    Cause.CLAIMS: (2, 0, False),
+    Cause.SESSIONS: (1, 0, False),
+    Cause.OBJECTS: (2, 0, False),
+    Cause.ENTRIES: (2, 0, False),
+    Cause.MAP_BYTES: (2, 0, False),
+    Cause.QUOTA: (3, 2, False),
+    Cause.PARTY_LEFT: (2, 0, False),
+    Cause.PARTY_DID_NOT_WAIT: (2, 0, False),
+    Cause.DELETED: (0, 1, False),
+    Cause.BUG: (0, 1, False),
+    Cause.SKIPPED: (0, 0, False),
+}
+"""The number of numbers and texts of a refusal by its cause, and whether it has an obstacle."""
+
 _KINDS = {one.KIND: one for one in OBJECTS.values()}
 
 Worded = TypeVar("Worded", bound=Refused | HoldLost | Ended)
+
+
+def is_sound(why: Why) -> bool:
+    """Return whether a refusal has the arguments of its cause; what a member sends may not."""
+    given = len(why.numbers), len(why.texts), why.obstacle is not None
+    if why.cause is Cause.DELETED and given == (2, 1, False):
+        return True  # Of a barrier.
+    if why.cause is Cause.QUOTA and why.texts[1:2] and why.texts[1] not in CHARGED:
+        return False
+    return ARGUMENTS.get(why.cause) == given
+
+
+def is_act(why: Why) -> bool:
+    """Return whether an entry of the audit has the arguments of its cause."""
+    numbers, texts = len(why.numbers), len(why.texts)
+    if why.cause is Cause.QUOTA_SET:
+        return numbers == texts
+    return why.cause is Cause.PURGED and numbers == 1 and texts in (1, 2)
 
 
 def worded(outcome: Worded, request: Request | None = None) -> Worded:

@@ -41,6 +41,7 @@ from fencelock.actors.table.resource import (
     Wait,
 )
 from fencelock.actors.table.rules import OBJECTS
+from fencelock.actors.table.sentences import is_act, is_sound
 from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 from fencelock.actors.table.wire import (
     ClaimantRecord,
@@ -228,6 +229,8 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             if session.deadline_ms == DEPARTED:
                 departed.append(session)
         for forced in part.audit:
+            if forced.why is not None and not is_act(forced.why):
+                raise ValueError(f"the snapshot has a wrong audit of {titled(forced.lock)}")
             table.note_forced(forced)
         _fill_objects(table, part)
     waits: list[tuple[Wait, int]] = []
@@ -273,7 +276,9 @@ def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
     owner_state.request, owner_state.releasing = known.request, known.releasing
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
-    elif known.denial is not None and known.why is not None:
+    elif known.denial is not None:
+        if known.why is None or not is_sound(known.why):
+            raise ValueError(f"the snapshot has a wrong refusal of {titled(known.lock)}")
         owner_state.outcome = owner_state.denied(known.denial, known.why)
     return owner_state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.effects import T0
 from support.log_proxy_scene import (
     ACQUIRE,
@@ -24,7 +25,7 @@ from support.log_proxy_scene import (
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.refusal import Cause, Why
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.session_message import (
     CloseReason,
     End,
@@ -152,6 +153,25 @@ def test_outcomes_count_only_from_members(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     effects = proxy.handle(Address("mallory/replica"), HELD, T0)
     assert effects == [Observe("paxos.stranger_ignored")]
+    assert len(in_flight_at(proxy)) == 1
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        Why(Cause.TIMED_OUT),
+        Why(Cause.TIMED_OUT, (), ("a",), Obstacle("a")),
+        Why(Cause.QUOTA, (1, 2, 3), ("shop", "apples")),
+        Why(Cause.QUOTA, (1, 2, 3), ("shop",)),
+        Why(Cause.OTHER_SIZE, (1, 2, 3)),
+        Why(Cause.DELETED, (1,), ("root",)),
+        Why(Cause.PURGED, (1,), ("",)),
+    ],
+)
+def test_a_refusal_that_nobody_can_put_into_words_is_dropped(proxy: Proxy, why: Why) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
+    effects = proxy.handle(FAR, replace(denied(api.Reason.TIMED_OUT), why=why), T0)
+    assert effects == [Observe("paxos.outcome_malformed")]
     assert len(in_flight_at(proxy)) == 1
 
 

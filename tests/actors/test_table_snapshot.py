@@ -266,6 +266,27 @@ def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, ow
         LockTable.restore((with_claimants(part, strange),))
 
 
+WRONG = Why(Cause.TIMED_OUT, (1,))
+WRONG_ACT = Why(Cause.QUOTA_SET, (1,))
+
+
+@pytest.mark.parametrize("why", [None, WRONG])
+def test_a_snapshot_with_a_refusal_that_has_no_sentence_is_refused(why: Why | None) -> None:
+    (part,) = busy().snapshot()
+    wrong = part.owner_states[-1]._replace(
+        owner="y", wait=None, hold=None, freed=None, denial=api.Reason.TIMED_OUT, why=why
+    )
+    with pytest.raises(ValueError, match="wrong refusal of lock"):
+        LockTable.restore((with_claimants(part, wrong),))
+
+
+@pytest.mark.parametrize("why", [WRONG, WRONG_ACT, Why(Cause.PURGED)])
+def test_a_snapshot_with_an_audit_that_has_no_words_is_refused(why: Why) -> None:
+    (part,) = busy().snapshot()
+    with pytest.raises(ValueError, match="wrong audit of lock"):
+        LockTable.restore((replace(part, audit=(replace(part.audit[0], why=why),)),))
+
+
 @pytest.mark.parametrize("lock", ["\ue000", "\u0378", "\u202e", "\x85", " "])
 def test_a_name_that_another_python_accepted_stays_in_a_snapshot(lock: str) -> None:
     """A member with stricter rules still starts from its earlier journal."""

@@ -10,6 +10,7 @@ from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.table import requests, rules
+from fencelock.actors.table.sentences import ARGUMENTS, is_sound
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand
 
@@ -75,8 +76,10 @@ def test_a_refusal_says_why(
 
 @pytest.mark.parametrize("cause", sorted({*Cause} - {Cause.QUOTA_SET, Cause.PURGED}))
 def test_every_cause_has_a_sentence(cause: Cause) -> None:
-    numbers = (1, 2) if cause is Cause.OTHER_SIZE else (1, 2, 3)
-    why = Why(cause, numbers, ("shop", "entries"), Obstacle("b"))
+    numbers, texts, seen = ARGUMENTS[cause]
+    obstacle = Obstacle("b") if seen else None
+    why = Why(cause, (1, 2, 3)[:numbers], ("shop", "entries")[:texts], obstacle)
+    assert is_sound(why)
     words = text_of(Refused(lock="a", reason=Reason.INVALID, detail="", why=why))
     assert len(words.split()) > 5
     assert not set("{}") & set(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencelock.actors.api.message import Granted, Refused, Released
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Ended, Evicted, HoldLost, Open
-from fencelock.actors.table.sentences import worded
+from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Queued, Result, TablePart
 from fencelock.transport.codec import decode, encode
@@ -37,6 +37,7 @@ def text_of(outcome: Result, command: Command | None = None) -> str:
     """Return the text that the proxy writes about an outcome, of ``command`` if that matters."""
     assert isinstance(outcome, Refused | HoldLost | Ended)
     assert outcome.detail == ""
+    assert not isinstance(outcome, Refused) or outcome.why is None or is_sound(outcome.why)
     return worded(outcome, command).detail
 
 
