@@ -50,7 +50,7 @@ class Endpoint:
     """Its name for users, in texts."""
     node: str = ""
     """The node behind it, once known; a client's links have names of their own."""
-    heard_at: Instant | None = None
+    received_at: Instant | None = None
     owing_since: Instant | None = None
     """The time of the first message since it last sent something, or None if it owes nothing."""
     down: bool = False
@@ -87,7 +87,7 @@ class Endpoint:
 
     def seen_within(self, ms: int, now: Instant) -> bool:
         """Return whether anything came from it in the last ``ms`` milliseconds."""
-        seen = max(self.heard_at or NEVER, self.seen_at or NEVER)
+        seen = max(self.received_at or NEVER, self.seen_at or NEVER)
         return seen > NEVER and ms_between(seen, now) < ms
 
 
@@ -121,12 +121,12 @@ class Probing:
 
     def is_over(self, endpoint: Endpoint) -> bool:
         """Return whether ``endpoint`` has since shown that it lives, and serves."""
-        seen = max(endpoint.heard_at or NEVER, endpoint.seen_at or NEVER)
+        seen = max(endpoint.received_at or NEVER, endpoint.seen_at or NEVER)
         return endpoint.serving and seen > self.sent_at
 
     def finds_silent(self, endpoint: Endpoint, now: Instant) -> bool:
         """Return whether ``endpoint`` was probed and has been silent for too long."""
-        seen = max(endpoint.heard_at or NEVER, endpoint.seen_at or NEVER)
+        seen = max(endpoint.received_at or NEVER, endpoint.seen_at or NEVER)
         waits = (
             self.due_at is not None and endpoint.address == self.endpoint and seen <= self.sent_at
         )
@@ -279,8 +279,10 @@ class Endpoints:
         return ", ".join(_describe(endpoint, now) for endpoint in self.table.values())
 
     def _patience_ms(self, endpoint: Endpoint) -> int:
-        others = any(other.usable and other.heard_at is not None for other in self.table.values())
-        first = endpoint.heard_at is None and others
+        others = any(
+            other.usable and other.received_at is not None for other in self.table.values()
+        )
+        first = endpoint.received_at is None and others
         return min(FIRST_SILENCE_MS, self.silence_ms) if first else self.silence_ms
 
 
@@ -292,18 +294,18 @@ def _describe(endpoint: Endpoint, now: Instant) -> str:
     if endpoint.owing_since is None:
         return f"{endpoint.label} ({'link broken' if endpoint.down else 'answers'})"
     silent = f"silent for {ms_between(endpoint.owing_since, now) / 1000:.1f} s"
-    if endpoint.heard_at is None:
+    if endpoint.received_at is None:
         silent += ", never heard"
     return f"{endpoint.label} ({silent})"
 
 
-def hear(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
+def note_life(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
     """Record that ``endpoint`` sent something; if given up, move stranded requests to it."""
     known = state.endpoints.table.get(endpoint)
     if known is None:
         return []
     effects: list[Effect] = []
-    known.heard_at, known.owing_since = now, None
+    known.received_at, known.owing_since = now, None
     if known.down or known.refused:
         known.down, known.refused, known.serving = False, "", True
         state.probing.judge(known, now)
@@ -391,7 +393,7 @@ def on_reply(state: SessionState, sender: Address, reply: ProbeReply, now: Insta
     effects: list[Effect] = []
     if reply.serving:
         if endpoint.down:
-            effects += hear(state, sender, now)
+            effects += note_life(state, sender, now)
         effects += note_node(state, sender, reply.node, reply.leader, now)
         effects += prefer_master(state, now)
     used = endpoints.table[endpoints.current]

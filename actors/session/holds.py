@@ -1,6 +1,6 @@
 """The holds of a client: their states, their acquires, and their loss.
 
-The session role is the only writer of `Hold.state`, and moves it only along `MOVES`:
+The session role is the only writer of `ClientHold.state`, and moves it only along `MOVES`:
 
      granted
         │           its duration ended
@@ -15,12 +15,12 @@ The session role is the only writer of `Hold.state`, and moves it only along `MO
         v the last release was confirmed
     RELEASED                          each of the three ──> LOST
 
-The client's threads read holds without asking the role; see `Hold`. A thread may read a hold before
-the role has handled the time that passed. It then decides by the same clock and the same times, in
-`Hold.state_at`, which also finds SUSPECT.
+The client's threads read holds without asking the role; see `ClientHold`. A thread may read a hold
+before the role has handled the time that passed. It then decides by the same clock and the same
+times, in `ClientHold.state_at`, which also finds SUSPECT.
 
-The session decides a loss in four cases. Each ends in `Hold.lose`, except that `let_go` drops a
-hold whose release was already under way (`SessionState.drop_hold`):
+The session decides a loss in four cases. Each ends in `ClientHold.lose`, except that `let_go` drops
+a hold whose release was already under way (`SessionState.drop_hold`):
 
 - its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
   (`lose`): all holds are lost;
@@ -65,7 +65,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
-from fencelock.actors.session.endpoints import hear
+from fencelock.actors.session.endpoints import note_life
 from fencelock.actors.session.lease import (
     Ending,
     SessionLease,
@@ -75,7 +75,7 @@ from fencelock.actors.session.lease import (
 )
 from fencelock.actors.session.message import Loss
 from fencelock.actors.session.refusals import HOLDS_MAX, Rejection, lost, unfinished
-from fencelock.actors.session.requests import Claim, Pending, later
+from fencelock.actors.session.requests import LockKey, Pending, later
 
 if TYPE_CHECKING:
     from fencelock.actors.session.state import SessionState
@@ -157,7 +157,7 @@ class Lease:
         return self.until if self.warn_at is None else min(self.warn_at, self.until)
 
 
-class Hold(Struct):
+class ClientHold(Struct):
     """A lock granted to an owner of this client, once or more often.
 
     Any thread of the client may read it at any time. That is safe because the session role alone
@@ -257,43 +257,45 @@ class Hold(Struct):
 class UnreportedLosses:
     """Losses that no release has reported yet: bounded, oldest first."""
 
-    losses: OrderedDict[tuple[Claim, int], tuple[int, str]] = field(
-        default_factory=OrderedDict[tuple[Claim, int], tuple[int, str]]
+    losses: OrderedDict[tuple[LockKey, int], tuple[int, str]] = field(
+        default_factory=OrderedDict[tuple[LockKey, int], tuple[int, str]]
     )
-    """Number of holds lost, and the reason, by claim and fence."""
+    """Number of holds lost, and the reason, by lock key and fence."""
 
-    def add(self, claim: Claim, fence: int, times: int, detail: str) -> None:
-        """Remember a loss of ``claim``, which ``times`` releases may still report."""
+    def add(self, lock_key: LockKey, fence: int, times: int, detail: str) -> None:
+        """Remember a loss of ``lock_key``, which ``times`` releases may still report."""
         if times < 1:
             return
-        self.losses[claim, fence] = (times, detail)
-        self.losses.move_to_end((claim, fence))
+        self.losses[lock_key, fence] = (times, detail)
+        self.losses.move_to_end((lock_key, fence))
         if len(self.losses) > HOLDS_MAX:
             self.losses.popitem(last=False)
 
-    def knows(self, claim: Claim, fence: int) -> bool:
+    def knows(self, lock_key: LockKey, fence: int) -> bool:
         """Return whether that hold was lost."""
-        return (claim, fence) in self.losses
+        return (lock_key, fence) in self.losses
 
-    def tell(self, claim: Claim, fence: int) -> str | None:
+    def tell(self, lock_key: LockKey, fence: int) -> str | None:
         """Return the reason of that loss, once for each time it was held; None without a loss."""
-        times, detail = self.losses.pop((claim, fence), (0, ""))
+        times, detail = self.losses.pop((lock_key, fence), (0, ""))
         if times > 1:
-            self.losses[claim, fence] = (times - 1, detail)
+            self.losses[lock_key, fence] = (times - 1, detail)
         return detail if times else None
 
 
 def is_known(state: SessionState, granted: Granted) -> bool:
     """Return whether the owner already has the hold: acquiring it again moves no deadline."""
-    hold = state.holds.get(Claim(granted.lock, granted.owner))
+    hold = state.holds.get(LockKey(granted.lock, granted.owner))
     return hold is not None and hold.fence == granted.fence
 
 
-def is_given_back(state: SessionState, claim: Claim, granted: Granted) -> bool:
+def is_given_back(state: SessionState, lock_key: LockKey, granted: Granted) -> bool:
     """Return whether the hold was lost at its deadline and its release is not confirmed yet."""
-    numbers = state.in_flight.releases.get(claim, ())
-    asked = (state.in_flight.pending[number].asked for number in numbers)
-    released = any(isinstance(one, ReleaseRequest) and one.fence == granted.fence for one in asked)
+    numbers = state.in_flight.releases.get(lock_key, ())
+    request = (state.in_flight.pending[number].request for number in numbers)
+    released = any(
+        isinstance(one, ReleaseRequest) and one.fence == granted.fence for one in request
+    )
     return released and not is_known(state, granted)
 
 
@@ -335,12 +337,12 @@ def lapsed(pending: Pending, refused: Refused) -> bool:
 
 
 def begin_lease(
-    state: SessionState, claim: Claim, pending: Pending, granted: Granted, now: Instant
+    state: SessionState, lock_key: LockKey, pending: Pending, granted: Granted, now: Instant
 ) -> None:
     """Count the lease from the send time of the request that brought it."""
     sent_at = pending.renewed_at if pending.renewed_at is not None else pending.sent_at
     assert sent_at is not None
-    _count_from(state, claim, sent_at, granted, now)
+    _count_from(state, lock_key, sent_at, granted, now)
 
 
 def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
@@ -350,21 +352,21 @@ def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> boo
 
 
 def take_renewal(
-    state: SessionState, pending: Pending, answer: Renewed, now: Instant
+    state: SessionState, pending: Pending, reply: Renewed, now: Instant
 ) -> list[Effect]:
     """Count the lease from the renewal's send time, and reply; unless the hold is lost by now."""
-    claim = Claim(answer.lock, answer.owner)
-    hold = state.holds.get(claim)
-    if hold is None or hold.fence != answer.fence or pending.sent_at is None:
-        return state.reply_no(pending, lost(claim, answer.fence, LAPSED))
-    _count_from(state, claim, pending.sent_at, answer, now)
-    return state.reply(pending, answer)
+    lock_key = LockKey(reply.lock, reply.owner)
+    hold = state.holds.get(lock_key)
+    if hold is None or hold.fence != reply.fence or pending.sent_at is None:
+        return state.reply_no(pending, lost(lock_key, reply.fence, LAPSED))
+    _count_from(state, lock_key, pending.sent_at, reply, now)
+    return state.reply(pending, reply)
 
 
 def _count_from(
-    state: SessionState, claim: Claim, sent_at: Instant, answer: Granted | Renewed, now: Instant
+    state: SessionState, lock_key: LockKey, sent_at: Instant, reply: Granted | Renewed, now: Instant
 ) -> None:
-    hold, hold_ms, grace_ms = state.holds[claim], answer.hold_ms, answer.grace_ms
+    hold, hold_ms, grace_ms = state.holds[lock_key], reply.hold_ms, reply.grace_ms
     until = SessionLease.trusted_until(sent_at, hold_ms + grace_ms)
     if hold.lease is None or hold.lease.until <= until:
         # The cluster's own notification comes some time after `ends_at`; this replaces a lost one.
@@ -383,21 +385,23 @@ def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
     if state.lapses_at is None or now < state.lapses_at:
         return []
     effects: list[Effect] = []
-    for claim, hold in list(state.holds.items()):
+    for lock_key, hold in list(state.holds.items()):
         lease = hold.lease
         if lease is None or now < lease.next_at:
             continue
         effects += (
-            _lose_at_deadline(state, claim, now) if lease.until <= now else warn(state, claim, now)
+            _lose_at_deadline(state, lock_key, now)
+            if lease.until <= now
+            else warn(state, lock_key, now)
         )
     leases = [hold.lease for hold in state.holds.values() if hold.lease is not None]
     state.lapses_at = min((lease.next_at for lease in leases), default=None)
     return effects
 
 
-def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
+def warn(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effect]:
     """Notify the watcher, once for each duration, that it is over: the holder must decide."""
-    hold = state.holds[claim]
+    hold = state.holds[lock_key]
     assert hold.lease is not None
     hold.lease.warn_at = None
     if hold.state is HoldState.HELD:
@@ -405,39 +409,39 @@ def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     if state.watcher is None:
         return []
     word = Unlocking(
-        lock=claim.lock,
+        lock=lock_key.lock,
         fence=hold.fence,
         grace_ms=ms_between(now, hold.lease.until),
         session=state.session_lease.name,
-        owner=claim.owner,
+        owner=lock_key.owner,
     )
     return [Send(state.watcher, word), Observe("client.unlocking")]
 
 
-def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
+def _lose_at_deadline(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effect]:
     """Lose a hold whose lease may be over; release all its acquires in case it is not over yet."""
-    hold = state.holds[claim]
+    hold = state.holds[lock_key]
     fence, times = hold.fence, len(hold.levels) + hold.owed
-    effects = [Observe("client.lease_over"), *state.lose_hold(claim, LAPSED)]
-    for number in list(state.in_flight.releases.get(claim, ())):
+    effects = [Observe("client.lease_over"), *state.lose_hold(lock_key, LAPSED)]
+    for number in list(state.in_flight.releases.get(lock_key, ())):
         pending = state.in_flight.pending[number]
         if pending.user is not None:
-            effects += state.reply_no(pending, lost(claim, fence, LAPSED))
-        if isinstance(pending.asked, ReleaseRequest):
+            effects += state.reply_no(pending, lost(lock_key, fence, LAPSED))
+        if isinstance(pending.request, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
             state.in_flight.drop(pending)
-    effects += state.in_flight.go_on(claim, now)
-    for _ in range(times - len(state.in_flight.releases.get(claim, ()))):
-        effects += release_lost(state, claim, fence, now)
+    effects += state.in_flight.go_on(lock_key, now)
+    for _ in range(times - len(state.in_flight.releases.get(lock_key, ()))):
+        effects += release_lost(state, lock_key, fence, now)
     return effects
 
 
-def release_lost(state: SessionState, claim: Claim, fence: int, now: Instant) -> list[Effect]:
+def release_lost(state: SessionState, lock_key: LockKey, fence: int, now: Instant) -> list[Effect]:
     """Release one acquire of a lost hold, which the cluster may still have for a while."""
-    release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
+    release = Release(lock=lock_key.lock, fence=fence, owner=lock_key.owner)
     endpoint = state.endpoints.choose().address
-    return state.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
+    return state.in_flight.ask(None, release, lock_key, endpoint, now, limit_ms=None, owed=True)
 
 
 END_TTLS = 2
@@ -473,22 +477,24 @@ def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list
         ended: whether the cluster ended it; if not, `End` is sent, since it may live.
 
     """
-    questions, holds = state.claims_pending(), dict(state.holds)
-    needed = bool(questions or holds or state.in_flight.cancels)
+    requests, holds = state.pending_of_locks(), dict(state.holds)
+    needed = bool(requests or holds or state.in_flight.cancels)
     session = state.session_lease.drop()
     for hold in holds.values():
         hold.lose(detail)
     state.in_flight.cancels.clear()
     effects: list[Effect] = [Observe("client.session_lost")]
     if holds:
-        losses = tuple(Loss(claim.lock, claim.owner, hold.fence) for claim, hold in holds.items())
+        losses = tuple(
+            Loss(lock_key.lock, lock_key.owner, hold.fence) for lock_key, hold in holds.items()
+        )
         effects += state.report_losses(losses, detail)
-    told: dict[Claim, int] = {}
-    for pending in questions:
+    told: dict[LockKey, int] = {}
+    for pending in requests:
         effects += _end_or_go_on(state, pending, holds, told, detail)
-    for claim, hold in holds.items():
-        times = len(hold.levels) - told.get(claim, 0)
-        state.note_loss(claim, hold, times, detail)
+    for lock_key, hold in holds.items():
+        times = len(hold.levels) - told.get(lock_key, 0)
+        state.note_loss(lock_key, hold, times, detail)
     state.drop_holds()
     if needed and not ended:
         if len(state.endings) >= ENDINGS_MAX:
@@ -496,7 +502,7 @@ def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list
         gives_up_at = later(now, END_TTLS * state.session_lease.lived_ms)
         state.endings[session] = Ending(gives_up_at, now)
         effects += end_sessions(state, now)
-    if state.claims_pending():
+    if state.pending_of_locks():
         state.session_lease.need(now)
         effects += open_session(state, now)
     return effects
@@ -505,41 +511,43 @@ def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list
 def _end_or_go_on(
     state: SessionState,
     pending: Pending,
-    holds: dict[Claim, Hold],
-    told: dict[Claim, int],
+    holds: dict[LockKey, ClientHold],
+    told: dict[LockKey, int],
     detail: str,
 ) -> list[Effect]:
-    """Report the loss to a claim that held the lock; let others wait on.
+    """Report the loss to a lock key that held the lock; let others wait on.
 
     An update that was sent in the lost session may have taken effect. It is not sent again, and its
     user receives SESSION_EXPIRED.
     """
-    claim = pending.claim
-    assert claim is not None
-    hold = holds.get(claim)
-    asked = pending.asked
-    if isinstance(asked, UpdateRequest) and pending.said and not asked.IDEMPOTENT:
+    lock_key = pending.lock_key
+    assert lock_key is not None
+    hold = holds.get(lock_key)
+    request = pending.request
+    if isinstance(request, UpdateRequest) and pending.times_sent and not request.IDEMPOTENT:
         state.in_flight.drop(pending)
-        text = f"{titled(claim.lock)}: the session ended ({detail})"
+        text = f"{titled(lock_key.lock)}: the session ended ({detail})"
         return state.reply_no(pending, unfinished(pending, Rejection(Reason.SESSION_EXPIRED, text)))
     if hold is None:
-        pending.said, pending.sent_at, pending.renewed_at = 0, None, None
+        pending.times_sent, pending.sent_at, pending.renewed_at = 0, None, None
         return []
     state.in_flight.drop(pending)
-    if isinstance(asked, ReleaseRequest) and pending.user is not None and not asked.PARTIAL:
-        told[claim] = told.get(claim, 0) + 1
-    return state.reply_no(pending, lost(claim, hold.fence, detail))
+    if isinstance(request, ReleaseRequest) and pending.user is not None and not request.PARTIAL:
+        told[lock_key] = told.get(lock_key, 0) + 1
+    return state.reply_no(pending, lost(lock_key, hold.fence, detail))
 
 
-def let_go(state: SessionState, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
+def let_go(
+    state: SessionState, lock_key: LockKey, pending: Pending, reply: Refused
+) -> list[Effect]:
     """Drop a hold that has ended; a later one, under another fence, is not affected."""
-    hold = state.holds.get(claim)
-    if hold is None or answer.reason not in GONE:
+    hold = state.holds.get(lock_key)
+    if hold is None or reply.reason not in GONE:
         return []
-    match pending.asked:
+    match pending.request:
         case ReleaseRequest(fence=fence) if fence == hold.fence:
             told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
-            if pending.asked.PARTIAL:
+            if pending.request.PARTIAL:
                 told, others = False, True
         case Renew(fence=fence) if fence == hold.fence:
             told, others = False, True
@@ -547,9 +555,9 @@ def let_go(state: SessionState, claim: Claim, pending: Pending, answer: Refused)
             told, others = False, True
         case _:
             return []
-    if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
-        return state.lose_hold(claim, answer.detail, told=int(told))
-    state.drop_hold(claim)
+    if others or reply.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
+        return state.lose_hold(lock_key, reply.detail, told=int(told))
+    state.drop_hold(lock_key)
     return []
 
 
@@ -558,10 +566,10 @@ def on_ended(state: SessionState, sender: Address, ended: Ended, now: Instant) -
     if state.closing.ends(ended.session):
         return on_own_end(state)
     if state.endings.pop(ended.session, None) is not None:
-        return hear(state, sender, now)
+        return note_life(state, sender, now)
     if not state.session_lease.kept or ended.session != state.session_lease.assigned:
         return [Observe("client.late_answer_dropped")]
-    effects = hear(state, sender, now)
+    effects = note_life(state, sender, now)
     return effects + lose(state, f"the session ended: {ended.detail}", now, ended=True)
 
 
@@ -571,16 +579,16 @@ def on_hold_lost(
     """Note that one hold was taken away, possibly before its grant arrived."""
     if not state.session_lease.ready or word.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(state, sender, now)
-    claim = Claim(word.lock, word.owner)
-    hold = state.holds.get(claim)
+    effects = note_life(state, sender, now)
+    lock_key = LockKey(word.lock, word.owner)
+    hold = state.holds.get(lock_key)
     if hold is not None and hold.fence == word.fence:
         if hold.lease is not None and now < hold.lease.until and not word.decided:
             # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
             return [*effects, Observe("client.early_loss_dropped")]
-        return effects + state.lose_hold(claim, word.detail)
-    if hold is None and claim in state.in_flight.waits:
-        state.unreported.add(claim, word.fence, 1, word.detail)
+        return effects + state.lose_hold(lock_key, word.detail)
+    if hold is None and lock_key in state.in_flight.waits:
+        state.unreported.add(lock_key, word.fence, 1, word.detail)
     return effects
 
 
@@ -601,10 +609,12 @@ def on_confirm_hold(
     )
     if session_lease.kept or not known:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(state, sender, now)
-    if any(claim.lock == word.lock and h.fence == word.fence for claim, h in state.holds.items()):
+    effects = note_life(state, sender, now)
+    if any(
+        lock_key.lock == word.lock and h.fence == word.fence for lock_key, h in state.holds.items()
+    ):
         return effects
-    for number in [n for claim, n in in_flight.waits.items() if claim.lock == word.lock]:
+    for number in [n for lock_key, n in in_flight.waits.items() if lock_key.lock == word.lock]:
         waiting = in_flight.pending[number]
         if waiting.sent_at is not None:
             effects += in_flight.again(waiting, waiting.endpoint, now)
@@ -618,14 +628,14 @@ def on_unlocking(
     """Notify the holder that a duration is over, unless it was renewed since."""
     if not state.session_lease.kept or word.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(state, sender, now)
-    claim = Claim(word.lock, word.owner)
-    hold = state.holds.get(claim)
+    effects = note_life(state, sender, now)
+    lock_key = LockKey(word.lock, word.owner)
+    hold = state.holds.get(lock_key)
     if hold is None or hold.fence != word.fence or hold.lease is None:
         return effects
     if now < hold.lease.ends_at or hold.lease.warn_at is None:
         return [*effects, Observe("client.late_unlocking_dropped")]
-    return effects + warn(state, claim, now)
+    return effects + warn(state, lock_key, now)
 
 
 def on_own_end(state: SessionState) -> list[Effect]:
@@ -636,11 +646,11 @@ def on_own_end(state: SessionState) -> list[Effect]:
     effects: list[Effect] = []
     if not state.session_lease.kept:
         return effects
-    for pending in state.claims_pending():
-        claim = pending.claim
-        assert claim is not None
+    for pending in state.pending_of_locks():
+        lock_key = pending.lock_key
+        assert lock_key is not None
         state.in_flight.drop(pending)
-        released = Released(lock=claim.lock, session=session, owner=claim.owner)
+        released = Released(lock=lock_key.lock, session=session, owner=lock_key.owner)
         effects += state.reply(pending, released)
     state.drop_holds()
     state.in_flight.cancels.clear()

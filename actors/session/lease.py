@@ -124,7 +124,7 @@ class SessionLease:
     last_sent_at: Instant = EPOCH
     trust: SessionTrust | None = None
     """The client's trust in the session in force; None where the cluster keeps no sessions. The
-    client's threads read it; see `Hold`."""
+    client's threads read it; see `ClientHold`."""
     trusted_ns: int = 0
     """Time for which the session certainly lives after a confirmed message was sent (ns)."""
     suspect_ns: int = 0
@@ -288,13 +288,13 @@ def open_session(state: SessionState, now: Instant) -> list[Effect]:
     session_lease.step_ms = min(2 * session_lease.step_ms, OPEN_MS_MAX)
     in_flight.number += 1
     session_lease.note_sent(in_flight.number, now)
-    said = Open(
+    times_sent = Open(
         session=session_lease.wanted,
         ttl_ms=session_lease.ttl_ms,
         label=session_lease.label,
         request=in_flight.number,
     )
-    return [in_flight.send(endpoint, said, now) for endpoint in _targets(state)]
+    return [in_flight.send(endpoint, times_sent, now) for endpoint in _targets(state)]
 
 
 def keep_session(state: SessionState, now: Instant) -> list[Effect]:

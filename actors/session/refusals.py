@@ -46,13 +46,19 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.message import Address, Instant, ms_between, role_of
-from fencelock.actors.session.requests import Claim, NodeQuestion, Pending, Question, claim_named
+from fencelock.actors.session.requests import (
+    LockKey,
+    NodeRequest,
+    Pending,
+    UserRequest,
+    lock_key_named,
+)
 
 if TYPE_CHECKING:
     from fencelock.actors.session.endpoints import Endpoints
     from fencelock.actors.session.state import SessionState
 
-Answer = (
+SessionReply = (
     Granted
     | Released
     | UpdateReply
@@ -75,7 +81,7 @@ Answer = (
 
 
 CHECKED_MAX = 4_096
-"""Valid claims that are cached: most are used again and again."""
+"""Valid lock keys that are cached: most are used again and again."""
 
 
 class Rejection(NamedTuple):
@@ -85,22 +91,22 @@ class Rejection(NamedTuple):
     detail: str
 
 
-def refused(question: Question, session: str, no: Rejection) -> Refused:
-    """Return the refusal ``no`` as the reply to ``question``."""
-    _, owner, lock, _ = question.key
+def refused(request: UserRequest, session: str, no: Rejection) -> Refused:
+    """Return the refusal ``no`` as the reply to ``request``."""
+    _, owner, lock, _ = request.key
     return Refused(
         lock=lock,
         reason=no.reason,
         detail=no.detail,
         session=session,
         owner=owner,
-        request=question.request,
+        request=request.request,
     )
 
 
 @lru_cache(maxsize=CHECKED_MAX)
-def claim_checked(lock: str, owner: str) -> Claim:
-    """Return the claim of ``owner`` to ``lock``; each pair is checked once.
+def checked_lock_key(lock: str, owner: str) -> LockKey:
+    """Return the lock key of ``owner`` to ``lock``; each pair is checked once.
 
     Raises:
         InvalidRequestError: a name is invalid; that is not cached.
@@ -108,37 +114,37 @@ def claim_checked(lock: str, owner: str) -> Claim:
     """
     check_object_name(lock)
     check_owner(owner)
-    return claim_named(lock, owner)
+    return lock_key_named(lock, owner)
 
 
 def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
-    asked = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
-    match pending.asked:
-        case question if isinstance(question, LockQuery) and pending.sent_at is None:
-            text = f"not sent within {asked}, since earlier reads of this client had no reply"
+    waited = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
+    match pending.request:
+        case request if isinstance(request, LockQuery) and pending.sent_at is None:
+            text = f"not sent within {waited}, since earlier reads of this client had no reply"
         case CancellableRequest(lock=lock) if pending.sent_at is None:
-            text = f"{titled(lock)}: no node could be asked for it within {asked}"
+            text = f"{titled(lock)}: no node could be asked for it within {waited}"
         case UpdateRequest(lock=lock):
-            text = f"{titled(lock)}: no node answered within {asked}, and {UNKNOWN}"
+            text = f"{titled(lock)}: no node answered within {waited}, and {UNKNOWN}"
         case CancellableRequest(lock=lock):
             text = (
-                f"{titled(lock)}: no node decided within {asked}, and the outcome is unknown; the "
+                f"{titled(lock)}: no node decided within {waited}, and the outcome is unknown; the "
                 "client cancels the request as soon as it is connected again, and releases "
                 "the lock if it was granted meanwhile"
             )
         case ReleaseRequest(lock=lock):
             text = (
                 f"{titled(lock)}: its release was not confirmed by "
-                f"{endpoints.table[pending.endpoint].label} within {asked}; it goes on being "
+                f"{endpoints.table[pending.endpoint].label} within {waited}; it goes on being "
                 "repeated in the background until it is"
             )
         case Renew(lock=lock):
-            text = f"{titled(lock)}: no node renewed its lease within {asked}"
+            text = f"{titled(lock)}: no node renewed its lease within {waited}"
         case Inspect(lock=lock):
-            text = f"{titled(lock)}: no node sent its status within {asked}"
+            text = f"{titled(lock)}: no node sent its status within {waited}"
         case TableQuery(lock=lock):
-            text = f"{f'{titled(lock)}: ' if lock else ''}no node answered within {asked}"
+            text = f"{f'{titled(lock)}: ' if lock else ''}no node answered within {waited}"
         case (
             Describe()
             | ListRecords()
@@ -148,26 +154,26 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             | SetQuota()
             | Purge()
         ):
-            text = f"no node {_NOT_DONE[type(pending.asked)]} within {asked}"
+            text = f"no node {_NOT_DONE[type(pending.request)]} within {waited}"
         case ChangeMembers(node=node):
             text = (
-                f"no node answered within {asked} whether the change of {node} is done; asking "
+                f"no node answered within {waited} whether the change of {node} is done; asking "
                 "again does no harm"
             )
         case CloseSession(handle=handle):
             text = (
-                f"no node confirmed within {asked} that session {quoted(handle)} was closed; "
+                f"no node confirmed within {waited} that session {quoted(handle)} was closed; "
                 "asking again does no harm"
             )
         case Evict(lock=lock, fence=fence):
             text = (
-                f"{titled(lock)}: no node confirmed within {asked} that it was taken from its "
+                f"{titled(lock)}: no node confirmed within {waited} that it was taken from its "
                 f"holder under fence {fence}; asking again does no harm"
             )
     return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
 
 
-_NOT_DONE: dict[type[Question], str] = {
+_NOT_DONE: dict[type[UserRequest], str] = {
     Describe: "described itself",
     ListRecords: "listed sessions or evictions",
     ListLocks: "listed the held locks",
@@ -184,8 +190,8 @@ UNKNOWN = "it is unknown whether the request took effect"
 
 def unfinished(pending: Pending, no: Rejection) -> Rejection:
     """Return ``no``, which ends ``pending``, with a note if the outcome of that is unknown."""
-    asked = pending.asked
-    if not isinstance(asked, UpdateRequest) or pending.sent_at is None or asked.IDEMPOTENT:
+    request = pending.request
+    if not isinstance(request, UpdateRequest) or pending.sent_at is None or request.IDEMPOTENT:
         return no
     return Rejection(no.reason, f"{no.detail}; {UNKNOWN}")
 
@@ -206,52 +212,52 @@ def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
     )
 
 
-def lost(claim: Claim, fence: int, detail: str) -> Rejection:
+def lost(lock_key: LockKey, fence: int, detail: str) -> Rejection:
     """Return the refusal of a release, or another acquire, of a hold that was lost."""
-    text = f"{titled(claim.lock)}: {claim.who} held it under fence {fence} and lost it"
+    text = f"{titled(lock_key.lock)}: {lock_key.who} held it under fence {fence} and lost it"
     return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
 
 
-def as_asked(answer: Answer, question: Question) -> Answer:
-    """Return ``answer`` with the owner and the number that the user sent."""
-    match answer:
+def as_requested(reply: SessionReply, request: UserRequest) -> SessionReply:
+    """Return ``reply`` with the owner and the number that the user sent."""
+    match reply:
         case Granted() | Released() | Renewed() | Refused() | UpdateReply():
-            owner = getattr(question, "owner", "")
-            return replace(answer, owner=owner, request=question.request)
+            owner = getattr(request, "owner", "")
+            return replace(reply, owner=owner, request=request.request)
         case _:
-            return replace(answer, request=question.request)
+            return replace(reply, request=request.request)
 
 
-def answers(pending: Pending, answer: Answer) -> bool:
-    """Return whether ``answer`` is a possible reply to the request of ``pending``."""
-    question = pending.asked
-    match question:
+def answers(pending: Pending, reply: SessionReply) -> bool:
+    """Return whether ``reply`` is a possible reply to the request of ``pending``."""
+    request = pending.request
+    match request:
         case CancellableRequest() | ReleaseRequest() | Renew():
-            match answer:
+            match reply:
                 case Granted():
-                    fits = isinstance(question, AcquireRequest) and answer.fence > 0
+                    fits = isinstance(request, AcquireRequest) and reply.fence > 0
                 case Released():
-                    fits = isinstance(question, ReleaseRequest)
+                    fits = isinstance(request, ReleaseRequest)
                 case Renewed():
-                    fits = isinstance(question, AcquireRequest | Renew) and answer.fence > 0
+                    fits = isinstance(request, AcquireRequest | Renew) and reply.fence > 0
                 case UpdateReply():
-                    fits = isinstance(question, answer.ANSWERS)
+                    fits = isinstance(request, reply.ANSWERS)
                 case Refused():
                     fits = True
                 case _:
                     return False
-            return fits and pending.claim == (answer.lock, answer.owner)
+            return fits and pending.lock_key == (reply.lock, reply.owner)
         case Inspect():
-            return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
+            return isinstance(reply, LockStatus | Refused) and reply.lock == request.lock
         case Evict():
-            return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
+            return isinstance(reply, Evicted | Refused) and reply.lock == request.lock
         case TableQuery():
-            return isinstance(answer, Refused | question.REPLY)
+            return isinstance(reply, Refused | request.REPLY)
         case _:
-            return isinstance(answer, Refused | _REPLIES[type(question)])
+            return isinstance(reply, Refused | _REPLIES[type(request)])
 
 
-_REPLIES: dict[type[NodeQuestion], type[Answer]] = {
+_REPLIES: dict[type[NodeRequest], type[SessionReply]] = {
     Describe: NodeStatus,
     ListLocks: LockList,
     ListRecords: RecordList,
@@ -272,8 +278,8 @@ HOLDS_MAX = 100_000
 """Maximum locks one client may hold at a time; a session in the cluster has the same limit."""
 
 
-def claim_of(state: SessionState, user: Address, question: Question) -> Claim | None:
-    """Check the fields of ``question``; return its claim, or None if it needs no session.
+def lock_key_of(state: SessionState, user: Address, request: UserRequest) -> LockKey | None:
+    """Check the fields of ``request``; return its lock key, or None if it needs no session.
 
     An acquire that names no owner is a separate owner; its fence is enough to release it.
 
@@ -281,42 +287,42 @@ def claim_of(state: SessionState, user: Address, question: Question) -> Claim | 
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    match question:
+    match request:
         case CancellableRequest():
-            claim = claim_checked(question.lock, question.owner or role_of(user))
-            if question.WAITS and question.wait_ms is not None:
-                check_wait(question.wait_ms)
-            return claim
+            lock_key = checked_lock_key(request.lock, request.owner or role_of(user))
+            if request.WAITS and request.wait_ms is not None:
+                check_wait(request.wait_ms)
+            return lock_key
         case ReleaseRequest() | Renew():
-            owner = question.owner or state.owner_of(question.lock, question.fence)
-            return claim_checked(question.lock, owner)
+            owner = request.owner or state.owner_of(request.lock, request.fence)
+            return checked_lock_key(request.lock, owner)
         case Inspect() | Evict():
-            claim_checked(question.lock, "")  # So the name is checked once.
+            checked_lock_key(request.lock, "")  # So the name is checked once.
         case ChangeMembers():
-            question.check()
+            request.check()
         case _:
             pass
     return None
 
 
 def why_not(
-    state: SessionState, question: Question, claim: Claim | None, now: Instant
+    state: SessionState, request: UserRequest, lock_key: LockKey | None, now: Instant
 ) -> Rejection | None:
-    """Return why ``question`` is not sent to any endpoint, or None if it is.
+    """Return why ``request`` is not sent to any endpoint, or None if it is.
 
-    ``claim`` is the question's claim, or None if it needs no session.
+    ``lock_key`` is the lock key of ``request``, or None if it needs no session.
     """
-    if claim is not None:
+    if lock_key is not None:
         no = None
-        match question:
+        match request:
             case AcquireRequest():
-                no = _why_not_acquire(state, question, claim)
+                no = _why_not_acquire(state, request, lock_key)
             case ReleaseRequest():
-                return _why_not_release(state, question, claim)
+                return _why_not_release(state, request, lock_key)
             case UpdateRequest():
-                no = _why_not_update(state, claim)
+                no = _why_not_update(state, lock_key)
             case Renew():
-                return why_not_renew(state, question, claim)
+                return why_not_renew(state, request, lock_key)
             case _:
                 pass
         if no is not None:
@@ -331,73 +337,77 @@ def why_not(
 
 
 def _why_not_acquire(
-    state: SessionState, acquire: AcquireRequest, claim: Claim
+    state: SessionState, acquire: AcquireRequest, lock_key: LockKey
 ) -> Rejection | None:
-    if claim in state.in_flight.waits:
-        text = f"{titled(claim.lock)}: owner {claim.owner!r} waits for it already"
+    if lock_key in state.in_flight.waits:
+        text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} waits for it already"
         return Rejection(Reason.ALREADY_HELD, text)
-    hold = state.holds.get(claim)
+    hold = state.holds.get(lock_key)
     if (
         hold is not None
         and (acquire.limit == 1 or not state.session_lease.kept)
-        # A hold that is being released refuses nobody: requests of a claim are sent in order, so
+        # A hold that is being released refuses nobody: requests of a lock key are sent in order, so
         # the acquire is sent once the release is confirmed.
-        and len(hold.levels) > len(state.in_flight.releases_of(claim))
+        and len(hold.levels) > len(state.in_flight.releases_of(lock_key))
     ):
-        text = f"{titled(claim.lock)}: owner {claim.owner!r} holds it, under fence {hold.fence}"
+        text = (
+            f"{titled(lock_key.lock)}: owner {lock_key.owner!r} holds it, under fence {hold.fence}"
+        )
         return Rejection(Reason.ALREADY_HELD, text)
     if hold is None and len(state.holds) >= HOLDS_MAX:
         return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
     return None
 
 
-def _why_not_update(state: SessionState, claim: Claim) -> Rejection | None:
-    if claim not in state.in_flight.waits:
+def _why_not_update(state: SessionState, lock_key: LockKey) -> Rejection | None:
+    if lock_key not in state.in_flight.waits:
         return None
-    text = f"{titled(claim.lock)}: a request of owner {claim.owner!r} about it is unanswered"
+    text = f"{titled(lock_key.lock)}: a request of owner {lock_key.owner!r} about it is unanswered"
     return Rejection(Reason.ALREADY_HELD, text)
 
 
 def _why_not_release(
-    state: SessionState, release: ReleaseRequest, claim: Claim
+    state: SessionState, release: ReleaseRequest, lock_key: LockKey
 ) -> Rejection | None:
-    loss = state.unreported.tell(claim, release.fence) if state.unreported.losses else None
+    loss = state.unreported.tell(lock_key, release.fence) if state.unreported.losses else None
     if loss is not None:
-        return lost(claim, release.fence, loss)
-    hold = state.holds.get(claim)
-    if hold is None and not claim.owner:
-        text = f"{titled(claim.lock)}: fence {release.fence} was shown, which does not hold it here"
+        return lost(lock_key, release.fence, loss)
+    hold = state.holds.get(lock_key)
+    if hold is None and not lock_key.owner:
+        text = (
+            f"{titled(lock_key.lock)}: fence {release.fence} was shown, which does not hold it here"
+        )
     elif hold is None:
-        text = f"{titled(claim.lock)}: owner {claim.owner!r} does not hold it"
+        text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} does not hold it"
     elif hold.fence != release.fence:
         text = (
-            f"{titled(claim.lock)}: owner {claim.owner!r} holds it under fence "
+            f"{titled(lock_key.lock)}: owner {lock_key.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif _being_released(state, claim) >= len(hold.levels):
-        text = f"{titled(claim.lock)}: owner {claim.owner!r} is releasing it already"
+    elif _being_released(state, lock_key) >= len(hold.levels):
+        text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} is releasing it already"
     else:
         return None
     return Rejection(Reason.NOT_HELD, text)
 
 
-def _being_released(state: SessionState, claim: Claim) -> int:
-    """Return the number of releases of ``claim`` that users wait for."""
-    if claim not in state.in_flight.releases:
+def _being_released(state: SessionState, lock_key: LockKey) -> int:
+    """Return the number of releases of ``lock_key`` that users wait for."""
+    if lock_key not in state.in_flight.releases:
         return 0
-    return sum(one.user is not None for one in state.in_flight.releases_of(claim))
+    return sum(one.user is not None for one in state.in_flight.releases_of(lock_key))
 
 
-def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
-    """Return why a renewal of ``claim`` is not sent, or None if it is."""
-    hold = state.holds.get(claim)
+def why_not_renew(state: SessionState, renew: Renew, lock_key: LockKey) -> Rejection | None:
+    """Return why a renewal of ``lock_key`` is not sent, or None if it is."""
+    hold = state.holds.get(lock_key)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
-    loss = state.unreported.tell(claim, renew.fence)
+    loss = state.unreported.tell(lock_key, renew.fence)
     if loss is not None:
-        return lost(claim, renew.fence, loss)
+        return lost(lock_key, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:
-        text = f"{titled(claim.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
+        text = f"{titled(lock_key.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
         return Rejection(Reason.UNSUPPORTED, text)
-    text = f"{titled(claim.lock)}: {claim.who} does not hold it under that fence"
+    text = f"{titled(lock_key.lock)}: {lock_key.who} does not hold it under that fence"
     return Rejection(Reason.NOT_HELD, text)

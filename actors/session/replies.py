@@ -26,15 +26,15 @@ from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import holds
-from fencelock.actors.session.endpoints import hear, note_node, prefer_master
-from fencelock.actors.session.holds import GONE, LAPSED, Acquisition, Hold, let_go, lose
-from fencelock.actors.session.refusals import Answer, Rejection, answers, lost
+from fencelock.actors.session.endpoints import note_life, note_node, prefer_master
+from fencelock.actors.session.holds import GONE, LAPSED, Acquisition, ClientHold, let_go, lose
+from fencelock.actors.session.refusals import Rejection, SessionReply, answers, lost
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
-    Claim,
+    LockKey,
     Pending,
-    Question,
+    UserRequest,
     settle,
 )
 from fencelock.actors.session.upkeep import follow_members, keep_watching
@@ -60,30 +60,32 @@ OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
 EARLIER = "it is unknown whether an earlier copy of this request took effect"
 
 
-def on_reply(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
-    """Pass ``answer`` to the user, once; drop it if no request waits for it."""
-    effects, pending = _expected(state, sender, answer, now)
+def on_reply(
+    state: SessionState, sender: Address, reply: SessionReply, now: Instant
+) -> list[Effect]:
+    """Pass ``reply`` to the user, once; drop it if no request waits for it."""
+    effects, pending = _expected(state, sender, reply, now)
     if pending is None:
         return effects
     state.in_flight.drop(pending)
-    return effects + state.reply(pending, answer)
+    return effects + state.reply(pending, reply)
 
 
 def _expected(
-    state: SessionState, sender: Address, answer: Answer, now: Instant
+    state: SessionState, sender: Address, reply: SessionReply, now: Instant
 ) -> tuple[list[Effect], Pending | None]:
-    """Return the request to which ``answer`` replies, or None, and the effects of its arrival."""
+    """Return the request to which ``reply`` replies, or None, and the effects of its arrival."""
     session_lease, unanswered = state.session_lease, state.in_flight.pending
-    if answer.session not in (session_lease.name, session_lease.assigned):
+    if reply.session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")], None
-    pending = unanswered.get(answer.request)
+    pending = unanswered.get(reply.request)
     if pending is None:
-        return _on_late(state, sender, answer, now), None
-    session = session_lease.name if pending.claim is None else session_lease.assigned
-    if pending.sent_at is None or answer.session != session or not answers(pending, answer):
+        return _on_late(state, sender, reply, now), None
+    session = session_lease.name if pending.lock_key is None else session_lease.assigned
+    if pending.sent_at is None or reply.session != session or not answers(pending, reply):
         return [Observe("client.unfit_answer_dropped")], None
-    effects = hear(state, sender, now)
-    if effects and answer.request not in unanswered:  # `hear` has just moved it.
+    effects = note_life(state, sender, now)
+    if effects and reply.request not in unanswered:  # `note_life` has just moved it.
         return [*effects, Observe("client.late_answer_dropped")], None
     return effects, pending
 
@@ -112,12 +114,12 @@ def on_updated(
     effects, pending = _expected(state, sender, reply, now)
     if pending is None:
         return effects
-    claim, asked = state.in_flight.drop(pending), pending.asked
-    assert claim is not None
-    if isinstance(asked, UpdateRequest) and asked.needs_session:
+    lock_key, request = state.in_flight.drop(pending), pending.request
+    assert lock_key is not None
+    if isinstance(request, UpdateRequest) and request.needs_session:
         state.session_lease.pinned = True
     state.session_lease.confirm(pending.sent_at)
-    return [*effects, *state.reply(pending, reply), *state.in_flight.go_on(claim, now)]
+    return [*effects, *state.reply(pending, reply), *state.in_flight.go_on(lock_key, now)]
 
 
 def on_cancelled(
@@ -130,23 +132,23 @@ def on_cancelled(
     if settled is None:
         return [Observe("client.late_answer_dropped")]
     cancel_key, pending_cancel = settled
-    effects = hear(state, cancel_key.endpoint or sender, now)
+    effects = note_life(state, cancel_key.endpoint or sender, now)
     state.session_lease.confirm(pending_cancel.sent_at)
     return [
         *effects,
-        *state.in_flight.go_on(cancel_key.claim, now, cancel_key.endpoint),
+        *state.in_flight.go_on(cancel_key.lock_key, now, cancel_key.endpoint),
     ]
 
 
 def _on_cancel_forbidden(
-    state: SessionState, sender: Address, answer: Refused, now: Instant
+    state: SessionState, sender: Address, reply: Refused, now: Instant
 ) -> list[Effect]:
     """Give up a cancel that the key does not allow: no repetition would be allowed either.
 
     The refusal has the key of the cancel, with the number negated.
     """
     cancelled = Cancelled(
-        lock=answer.lock, session=answer.session, owner=answer.owner, request=-answer.request
+        lock=reply.lock, session=reply.session, owner=reply.owner, request=-reply.request
     )
     return on_cancelled(state, sender, cancelled, now)
 
@@ -156,7 +158,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
     session_lease = state.session_lease
     if alive.session not in (session_lease.name, session_lease.assigned):
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(state, sender, now)
+    effects = note_life(state, sender, now)
     if session_lease.kept and alive.session == session_lease.assigned:
         session_lease.confirm(session_lease.sent.pop(alive.request, None))
     effects += note_node(state, sender, alive.node, alive.master, now)
@@ -166,7 +168,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
 
 def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant) -> list[Effect]:
     """Take the session, and send everything that waited for it."""
-    effects = hear(state, sender, now)
+    effects = note_life(state, sender, now)
     if not state.session_lease.opened(opened, now):
         return [*effects, Observe("client.late_answer_dropped")]
     if state.session_lease.kept:
@@ -179,24 +181,22 @@ def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant
     return effects + state.in_flight.start_over(now) + keep_watching(state, now)
 
 
-def _on_expired(
-    state: SessionState, sender: Address, answer: Refused, now: Instant
-) -> list[Effect]:
-    effects = hear(state, sender, now)
-    if not state.session_lease.kept or answer.session != state.session_lease.assigned:
+def _on_expired(state: SessionState, sender: Address, reply: Refused, now: Instant) -> list[Effect]:
+    effects = note_life(state, sender, now)
+    if not state.session_lease.kept or reply.session != state.session_lease.assigned:
         return effects  # It answers a keep-alive from before the session, or an old session.
-    detail = f"the cluster does not know the session (any more): {answer.detail}"
+    detail = f"the cluster does not know the session (any more): {reply.detail}"
     return effects + lose(state, detail, now, ended=True)
 
 
 def _on_not_opened(
-    state: SessionState, sender: Address, answer: Refused, now: Instant
+    state: SessionState, sender: Address, reply: Refused, now: Instant
 ) -> list[Effect]:
     """Refuse all requests that need the session, since none can be opened."""
-    effects = hear(state, sender, now)
+    effects = note_life(state, sender, now)
     state.session_lease.drop()
-    no = Rejection(answer.reason, f"no session: {answer.detail}")
-    for pending in state.claims_pending():
+    no = Rejection(reply.reason, f"no session: {reply.detail}")
+    for pending in state.pending_of_locks():
         effects += state.refuse(pending, no, now)
     return [*effects, Observe("client.session_refused")]
 
@@ -215,35 +215,35 @@ def on_granted(
 
 
 def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> list[Effect]:
-    claim = state.in_flight.drop(pending)
-    assert claim is not None
+    lock_key = state.in_flight.drop(pending)
+    assert lock_key is not None
     assert pending.user is not None
     state.session_lease.confirm(pending.sent_at)
     effects: list[Effect] = []
-    loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
-    if loss is None and granted.hold_ms and holds.is_given_back(state, claim, granted):
+    loss = state.unreported.tell(lock_key, granted.fence) if state.unreported.losses else None
+    if loss is None and granted.hold_ms and holds.is_given_back(state, lock_key, granted):
         loss = LAPSED
     if loss is not None:  # It was taken away before this answer came.
-        effects += state.reply_no(pending, lost(claim, granted.fence, loss))
+        effects += state.reply_no(pending, lost(lock_key, granted.fence, loss))
         if granted.hold_ms:
-            effects += holds.release_lost(state, claim, granted.fence, now)
-        return effects + state.in_flight.go_on(claim, now)
-    hold = state.holds.get(claim)
+            effects += holds.release_lost(state, lock_key, granted.fence, now)
+        return effects + state.in_flight.go_on(lock_key, now)
+    hold = state.holds.get(lock_key)
     if hold is not None and hold.fence != granted.fence:
         assert state.session_lease.kept  # one-endpoint-a-claim
-        effects += state.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
+        effects += state.lose_hold(lock_key, f"it was granted anew, under fence {granted.fence}")
         hold = None
     begins = granted.hold_ms and not holds.is_known(state, granted)
     if hold is None:
         trust = state.session_lease.trust
-        hold = state.holds[claim] = Hold(pending.endpoint, granted.fence, [], trust)
-        if isinstance(pending.asked, AcquireRequest) and not pending.asked.owner:
-            state.anonymous[claim.lock, granted.fence] = claim.owner
-    hold.levels.append(Acquisition(pending.user, pending.asked.request))
+        hold = state.holds[lock_key] = ClientHold(pending.endpoint, granted.fence, [], trust)
+        if isinstance(pending.request, AcquireRequest) and not pending.request.owner:
+            state.anonymous[lock_key.lock, granted.fence] = lock_key.owner
+    hold.levels.append(Acquisition(pending.user, pending.request.request))
     if begins:
-        holds.begin_lease(state, claim, pending, granted, now)
+        holds.begin_lease(state, lock_key, pending, granted, now)
     effects += state.reply(pending, granted)
-    return effects + state.in_flight.go_on(claim, now)
+    return effects + state.in_flight.go_on(lock_key, now)
 
 
 def on_renewed(
@@ -253,7 +253,7 @@ def on_renewed(
     effects, pending = _expected(state, sender, renewed, now)
     if pending is None:
         return effects
-    if not isinstance(pending.asked, AcquireRequest):
+    if not isinstance(pending.request, AcquireRequest):
         return effects + _extend(state, pending, renewed, now)
     granted = holds.granted_by(pending, renewed)
     if granted is None:
@@ -266,13 +266,13 @@ def on_renewed(
 
 
 def _extend(state: SessionState, pending: Pending, renewed: Renewed, now: Instant) -> list[Effect]:
-    claim = state.in_flight.drop(pending)
-    assert claim is not None
+    lock_key = state.in_flight.drop(pending)
+    assert lock_key is not None
     state.session_lease.confirm(pending.sent_at)
     effects = holds.take_renewal(state, pending, renewed, now)
-    if claim in state.holds:
-        effects += state.release_owed(claim, now)
-    return effects + state.in_flight.go_on(claim, now)
+    if lock_key in state.holds:
+        effects += state.release_owed(lock_key, now)
+    return effects + state.in_flight.go_on(lock_key, now)
 
 
 def on_released(
@@ -282,61 +282,61 @@ def on_released(
     effects, pending = _expected(state, sender, released, now)
     if pending is None:
         return effects
-    claim = state.in_flight.drop(pending)
-    assert claim is not None
-    hold = state.holds.get(claim)  # None if the rest was taken away meanwhile.
+    lock_key = state.in_flight.drop(pending)
+    assert lock_key is not None
+    hold = state.holds.get(lock_key)  # None if the rest was taken away meanwhile.
     if hold is not None:
         if released.count <= 0:
-            state.drop_hold(claim)
-        elif not _is_partial(pending.asked):
-            hold.freed(released.count, None if pending.owed else pending.asked.request)
+            state.drop_hold(lock_key)
+        elif not _is_partial(pending.request):
+            hold.freed(released.count, None if pending.owed else pending.request.request)
     state.session_lease.confirm(pending.sent_at)
     effects += state.reply(pending, released)
     if hold is not None and released.count > 0:
-        state.match_state(claim)
-        effects += state.release_owed(claim, now)
-    return effects + state.in_flight.go_on(claim, now)
+        state.match_state(lock_key)
+        effects += state.release_owed(lock_key, now)
+    return effects + state.in_flight.go_on(lock_key, now)
 
 
-def on_refused(state: SessionState, sender: Address, answer: Refused, now: Instant) -> list[Effect]:
+def on_refused(state: SessionState, sender: Address, reply: Refused, now: Instant) -> list[Effect]:
     """Pass a refusal on, unless the request goes on; note what it says about the session."""
-    if answer.reason is Reason.SESSION_EXPIRED:
-        return _on_expired(state, sender, answer, now)
-    if state.session_lease.asked_for(answer.session, answer.request):
-        return _on_not_opened(state, sender, answer, now)
-    effects, pending = _expected(state, sender, answer, now)
-    return effects if pending is None else effects + _on_refused(state, pending, answer, now)
+    if reply.reason is Reason.SESSION_EXPIRED:
+        return _on_expired(state, sender, reply, now)
+    if state.session_lease.asked_for(reply.session, reply.request):
+        return _on_not_opened(state, sender, reply, now)
+    effects, pending = _expected(state, sender, reply, now)
+    return effects if pending is None else effects + _on_refused(state, pending, reply, now)
 
 
 def _on_refused(
-    state: SessionState, pending: Pending, answer: Refused, now: Instant
+    state: SessionState, pending: Pending, reply: Refused, now: Instant
 ) -> list[Effect]:
-    claim = pending.claim
-    match pending.asked:
-        case AcquireRequest() if answer.reason is Reason.CANCELLED or holds.lapsed(pending, answer):
+    lock_key = pending.lock_key
+    match pending.request:
+        case AcquireRequest() if reply.reason is Reason.CANCELLED or holds.lapsed(pending, reply):
             # The node took us for gone. Our user still waits.
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]
         case CancellableRequest() if (
-            answer.reason in UNDECIDED
+            reply.reason in UNDECIDED
             and state.session_lease.kept
-            and (pending.said > 1 or pending.renewed_at is not None)
+            and (pending.times_sent > 1 or pending.renewed_at is not None)
         ):
-            asked = pending.asked
-            once = isinstance(asked, UpdateRequest) and not asked.IDEMPOTENT
-            if once and answer.reason in OVERLOADS:
-                answer = replace(answer, detail=f"{answer.detail}; {EARLIER}")
-            return [*state.reply(pending, answer), *state.in_flight.withdraw(pending, now)]
-        case ReadChanges() if answer.reason is Reason.STALE and (
+            request = pending.request
+            once = isinstance(request, UpdateRequest) and not request.IDEMPOTENT
+            if once and reply.reason in OVERLOADS:
+                reply = replace(reply, detail=f"{reply.detail}; {EARLIER}")
+            return [*state.reply(pending, reply), *state.in_flight.withdraw(pending, now)]
+        case ReadChanges() if reply.reason is Reason.STALE and (
             other := state.endpoints.after(pending.endpoint)
         ):
             return state.in_flight.again(pending, other.address, now)
         case ReleaseRequest() if (
-            answer.reason not in GONE
-            and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
+            reply.reason not in GONE
+            and reply.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
             # It releases more than is held, or the protocol has no such request.
             and not (
-                pending.asked.PARTIAL and answer.reason in {Reason.INVALID, Reason.UNSUPPORTED}
+                pending.request.PARTIAL and reply.reason in {Reason.INVALID, Reason.UNSUPPORTED}
             )
         ):
             if pending.user is None or state.session_lease.kept:
@@ -344,31 +344,33 @@ def _on_refused(
         case _:
             pass
     state.in_flight.drop(pending)
-    effects = state.reply(pending, answer)
-    if claim is None:
+    effects = state.reply(pending, reply)
+    if lock_key is None:
         return effects
-    effects = [*let_go(state, claim, pending, answer), *effects, *_rest_of(state, claim, now)]
-    state.match_state(claim)
+    effects = [*let_go(state, lock_key, pending, reply), *effects, *_rest_of(state, lock_key, now)]
+    state.match_state(lock_key)
     return effects
 
 
-def _is_partial(question: Question) -> bool:
-    return isinstance(question, ReleaseRequest) and question.PARTIAL
+def _is_partial(request: UserRequest) -> bool:
+    return isinstance(request, ReleaseRequest) and request.PARTIAL
 
 
-def _rest_of(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
-    """Go on with ``claim``: its releases are over if there is nothing left to release."""
+def _rest_of(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effect]:
+    """Go on with ``lock_key``: its releases are over if there is nothing left to release."""
     effects: list[Effect] = []
-    if claim not in state.holds:
-        for number in list(state.in_flight.releases.get(claim, ())):
+    if lock_key not in state.holds:
+        for number in list(state.in_flight.releases.get(lock_key, ())):
             pending = state.in_flight.pending[number]
             state.in_flight.drop(pending)
-            text = f"{titled(claim.lock)}: owner {claim.owner!r} does not hold it any more"
+            text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} does not hold it any more"
             effects += state.reply_no(pending, Rejection(Reason.NOT_HELD, text))
-    return [*effects, *state.in_flight.go_on(claim, now)]
+    return [*effects, *state.in_flight.go_on(lock_key, now)]
 
 
-def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
+def _on_late(
+    state: SessionState, sender: Address, reply: SessionReply, now: Instant
+) -> list[Effect]:
     """Drop a reply that no request waits for; a grant among them is handed back.
 
     A cancel usually does that, unless a network that delays without bound brought the wait
@@ -376,22 +378,22 @@ def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant)
     forget it. But where holds have deadlines, a proxy may have ended a wait while a leader
     granted it.
     """
-    if isinstance(answer, Refused) and answer.reason is Reason.FORBIDDEN and answer.request < 0:
-        return _on_cancel_forbidden(state, sender, answer, now)
+    if isinstance(reply, Refused) and reply.reason is Reason.FORBIDDEN and reply.request < 0:
+        return _on_cancel_forbidden(state, sender, reply, now)
     effects: list[Effect] = [Observe("client.late_answer_dropped")]
-    if not isinstance(answer, Granted) or sender not in state.endpoints.table:
+    if not isinstance(reply, Granted) or sender not in state.endpoints.table:
         return effects
     kept = state.session_lease.kept
-    if kept and (not answer.hold_ms or answer.session != state.session_lease.assigned):
+    if kept and (not reply.hold_ms or reply.session != state.session_lease.assigned):
         return effects
-    claim = Claim(answer.lock, answer.owner)
-    hold = state.holds.get(claim)
+    lock_key = LockKey(reply.lock, reply.owner)
+    hold = state.holds.get(lock_key)
     # A kept hold may be of this very request, which another leader granted again. So may any
     # other, if its endpoint has restarted: its earlier grants are over.
-    older = hold is not None and sender == hold.endpoint and answer.fence < hold.fence
-    repeated = hold is not None and (kept or older or hold.fence == answer.fence)
-    cancel_key = CancelKey(ANY_ENDPOINT if kept else sender, claim)
+    older = hold is not None and sender == hold.endpoint and reply.fence < hold.fence
+    repeated = hold is not None and (kept or older or hold.fence == reply.fence)
+    cancel_key = CancelKey(ANY_ENDPOINT if kept else sender, lock_key)
     if repeated or cancel_key in state.in_flight.cancels:
         return effects
     stray = Observe("client.stray_grant_returned")
-    return [*effects, Send(sender, Cancel(**answer.fields())), stray]
+    return [*effects, Send(sender, Cancel(**reply.fields())), stray]

@@ -103,7 +103,7 @@ ANY_ENDPOINT = Address("")
 """In a `CancelKey`: any endpoint in use may settle it."""
 
 
-class Claim(NamedTuple):
+class LockKey(NamedTuple):
     """An owner and a lock that it wants or holds."""
 
     lock: str
@@ -118,16 +118,16 @@ class Claim(NamedTuple):
 
 
 class CancelKey(NamedTuple):
-    """A claim, and the endpoint that owes a `Cancelled` for it."""
+    """A lock key, and the endpoint that owes a `Cancelled` for it."""
 
     endpoint: Address
-    claim: Claim
+    lock_key: LockKey
 
 
-CLAIMS_MAX = 4_096
+LOCK_KEYS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-NodeQuestion = (
+NodeRequest = (
     Describe
     | ListLocks
     | ListRecords
@@ -140,7 +140,9 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
+UserRequest = (
+    CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeRequest
+)
 """All requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
@@ -150,10 +152,10 @@ class Pending(Struct):
     number: int
     user: Address | None
     """None for a release that no user waits for."""
-    asked: Question
+    request: UserRequest
     """The request as the user sent it."""
-    claim: Claim | None
-    """The claim that needs a session, or None if it needs none."""
+    lock_key: LockKey | None
+    """The lock key that needs a session, or None if it needs none."""
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
@@ -162,7 +164,7 @@ class Pending(Struct):
     resend_at: Instant | None = None
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
     step_ms: int = RETRY_MS
-    said: int = 0
+    times_sent: int = 0
     """Number of times it was sent, under this number and in this session."""
     sent_at: Instant | None = None
     """Time at which it was first sent so."""
@@ -186,40 +188,40 @@ class PendingCancel:
     """Time of the last repetition; None before the first."""
 
 
-@lru_cache(maxsize=CLAIMS_MAX)
-def claim_named(lock: str, owner: str) -> Claim:
-    """Return the claim of ``owner`` to ``lock``, usually from the cache."""
-    return Claim(lock, owner)
+@lru_cache(maxsize=LOCK_KEYS_MAX)
+def lock_key_named(lock: str, owner: str) -> LockKey:
+    """Return the lock key of ``owner`` to ``lock``, usually from the cache."""
+    return LockKey(lock, owner)
 
 
-def as_sent(pending: Pending, session: str, now: Instant) -> Question:
+def as_sent(pending: Pending, session: str, now: Instant) -> UserRequest:
     """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
-    asked = pending.asked
-    owner = pending.claim.owner if pending.claim is not None else ""
-    match asked:
-        case CancellableRequest() if asked.WAITS:
+    request = pending.request
+    owner = pending.lock_key.owner if pending.lock_key is not None else ""
+    match request:
+        case CancellableRequest() if request.WAITS:
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
             number = pending.number
-            return replace(asked, session=session, owner=owner, request=number, wait_ms=wait_ms)
+            return replace(request, session=session, owner=owner, request=number, wait_ms=wait_ms)
         case CancellableRequest() | ReleaseRequest() | Renew():
-            return replace(asked, session=session, owner=owner, request=pending.number)
+            return replace(request, session=session, owner=owner, request=pending.number)
         case _:
-            return replace(asked, session=session, request=pending.number)
+            return replace(request, session=session, request=pending.number)
 
 
 def cancel_of(cancel_key: CancelKey, pending_cancel: PendingCancel, session: str) -> Cancel:
     """Return the message that cancels the wait of ``pending_cancel``."""
-    claim, number = cancel_key.claim, pending_cancel.number
-    return Cancel(lock=claim.lock, session=session, owner=claim.owner, request=number)
+    lock_key, number = cancel_key.lock_key, pending_cancel.number
+    return Cancel(lock=lock_key.lock, session=session, owner=lock_key.owner, request=number)
 
 
 def settle(
     cancels: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
     """Note that a wait was cancelled; return the cancel, or None if none was pending."""
-    claim = Claim(cancelled.lock, cancelled.owner)
+    lock_key = LockKey(cancelled.lock, cancelled.owner)
     for endpoint in (ANY_ENDPOINT, *endpoints):
-        cancel_key = CancelKey(endpoint, claim)
+        cancel_key = CancelKey(endpoint, lock_key)
         pending_cancel = cancels.get(cancel_key)
         if pending_cancel is not None and pending_cancel.number == cancelled.request:
             del cancels[cancel_key]
@@ -287,11 +289,11 @@ def windows(*, local: bool) -> tuple[ReadWindow, ReadWindow]:
 
 @dataclass(slots=True)
 class SessionRequests:
-    """All unanswered requests; the requests of one claim are sent one after another.
+    """All unanswered requests; the requests of one lock key are sent one after another.
 
-    No acquire or update is sent to an endpoint that owes a `Cancelled` for its claim, and no
-    request of a claim while an earlier one is unanswered (``releases`` also has renewals). So an
-    endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
+    No acquire or update is sent to an endpoint that owes a `Cancelled` for its lock key, and no
+    request of a lock key while an earlier one is unanswered (``releases`` also has renewals). So an
+    endpoint knows of one wait of a lock key at a time, and one cancel per endpoint and lock key is
     enough. Where sessions are kept, any endpoint knows all waits and holds of the client; otherwise
     each has its own.
     """
@@ -303,15 +305,15 @@ class SessionRequests:
     """For linearizable reads, and for reads with a maximum age."""
     number: int = 0
     pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
-    waits: dict[Claim, int] = field(default_factory=dict[Claim, int])
-    releases: dict[Claim, list[int]] = field(default_factory=dict[Claim, list[int]])
+    waits: dict[LockKey, int] = field(default_factory=dict[LockKey, int])
+    releases: dict[LockKey, list[int]] = field(default_factory=dict[LockKey, list[int]])
     cancels: dict[CancelKey, PendingCancel] = field(default_factory=dict[CancelKey, PendingCancel])
 
     def ask(
         self,
         user: Address | None,
-        question: Question,
-        claim: Claim | None,
+        request: UserRequest,
+        lock_key: LockKey | None,
         endpoint: Address,
         now: Instant,
         *,
@@ -319,74 +321,76 @@ class SessionRequests:
         survey: int = 0,
         owed: bool = False,
     ) -> list[Effect]:
-        """Send ``question`` to ``endpoint``, and repeat it until `drop`.
+        """Send ``request`` to ``endpoint``, and repeat it until `drop`.
 
-        ``claim`` is None for a request that needs no session.
+        ``lock_key`` is None for a request that needs no session.
         """
         self.number = number = self.number + 1
         ends_at = None if limit_ms is None else Instant(now + limit_ms * NS_PER_MS)
         pending = Pending(
-            number, user, question, claim, endpoint, now, ends_at, survey=survey, owed=owed
+            number, user, request, lock_key, endpoint, now, ends_at, survey=survey, owed=owed
         )
-        if claim is None and is_watch(question):
+        if lock_key is None and is_watch(request):
             pending.step_ms = RETRY_MS_MAX
         self._file(pending)
         return self._send(pending, now)
 
-    def releases_of(self, claim: Claim) -> list[Pending]:
-        """Return the unanswered releases of ``claim`` that end one of its acquires each.
+    def releases_of(self, lock_key: LockKey) -> list[Pending]:
+        """Return the unanswered releases of ``lock_key`` that end one of its acquires each.
 
         Those that a user asked for count, also if nobody waits for them any more. The acquires that
         the session gives back are not among a hold's levels any more.
         """
         return [
             pending
-            for number in self.releases.get(claim, ())
+            for number in self.releases.get(lock_key, ())
             if not (pending := self.pending[number]).owed
-            and isinstance(pending.asked, ReleaseRequest)
-            and not pending.asked.PARTIAL
+            and isinstance(pending.request, ReleaseRequest)
+            and not pending.request.PARTIAL
         ]
 
-    def drop(self, pending: Pending) -> Claim | None:
-        """Forget ``pending``: it has a reply, or is not wanted any more. Return its claim."""
+    def drop(self, pending: Pending) -> LockKey | None:
+        """Forget ``pending``: it has a reply, or is not wanted any more. Return its lock key."""
         del self.pending[pending.number]
-        claim = pending.claim
-        if claim is None:
+        lock_key = pending.lock_key
+        if lock_key is None:
             if (window := self._window(pending)) is not None:
                 window.drop(pending.number)
-        elif isinstance(pending.asked, CancellableRequest):
-            del self.waits[claim]
+        elif isinstance(pending.request, CancellableRequest):
+            del self.waits[lock_key]
         else:
-            numbers = self.releases[claim]
+            numbers = self.releases[lock_key]
             numbers.remove(pending.number)
             if not numbers:
-                del self.releases[claim]
-        return claim
+                del self.releases[lock_key]
+        return lock_key
 
     def withdraw(self, pending: Pending, now: Instant) -> list[Effect]:
         """Forget ``pending``; cancel a wait at the endpoint to which it was sent."""
-        claim = self.drop(pending)
-        if claim is None:
+        lock_key = self.drop(pending)
+        if lock_key is None:
             return []
-        if not isinstance(pending.asked, CancellableRequest) or pending.sent_at is None:
-            return self.go_on(claim, now)
+        if not isinstance(pending.request, CancellableRequest) or pending.sent_at is None:
+            return self.go_on(lock_key, now)
         endpoint = self.endpoints.table[pending.endpoint]
-        if endpoint.refused and endpoint.heard_at is None and not self.session_lease.kept:
+        if endpoint.refused and endpoint.received_at is None and not self.session_lease.kept:
             return []  # It never was a node of ours; a kept wait may have been elsewhere before.
-        cancel_key = self._cancel_key(pending.endpoint, claim)
+        cancel_key = self._cancel_key(pending.endpoint, lock_key)
         assert cancel_key not in self.cancels
         pending_cancel = PendingCancel(pending.number, now, paused(self.random, RETRY_MS, now))
         self.cancels[cancel_key] = pending_cancel
         return [self.cancel(cancel_key, pending_cancel, now)]
 
-    def go_on(self, claim: Claim, now: Instant, endpoint: Address = ANY_ENDPOINT) -> list[Effect]:
-        """Send the requests that were blocked by an earlier one of ``claim`` (at ``endpoint``)."""
-        if claim not in self.waits and claim not in self.releases:
+    def go_on(
+        self, lock_key: LockKey, now: Instant, endpoint: Address = ANY_ENDPOINT
+    ) -> list[Effect]:
+        """Send what was blocked by an earlier request of ``lock_key`` (at ``endpoint``)."""
+        if lock_key not in self.waits and lock_key not in self.releases:
             return []
         effects: list[Effect] = []
-        numbers = self.releases.get(claim, [])
-        if claim in self.waits:
-            numbers = sorted([*numbers, self.waits[claim]])
+        numbers = self.releases.get(lock_key, [])
+        if lock_key in self.waits:
+            numbers = sorted([*numbers, self.waits[lock_key]])
         for number in list(numbers):
             pending = self.pending[number]
             if pending.sent_at is None and endpoint in (ANY_ENDPOINT, pending.endpoint):
@@ -427,7 +431,7 @@ class SessionRequests:
                 pending.endpoint = other
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
                 effects += self._send(pending, now)
-            elif not isinstance(pending.asked, ReleaseRequest):
+            elif not isinstance(pending.request, ReleaseRequest):
                 effects += self.again(pending, other, now)
             else:
                 continue
@@ -461,7 +465,7 @@ class SessionRequests:
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if self._resend_at(pending) <= now:
-                most_ms = WATCH_RETRY_MS_MAX if is_watch(pending.asked) else RETRY_MS_MAX
+                most_ms = WATCH_RETRY_MS_MAX if is_watch(pending.request) else RETRY_MS_MAX
                 pending.step_ms = min(2 * pending.step_ms, most_ms)
                 pending.resend_at = paused(self.random, pending.step_ms, now)
                 effects += self._send(pending, now)
@@ -521,8 +525,12 @@ class SessionRequests:
         return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
-        asked = pending.asked
-        if pending.ends_at is None or not isinstance(asked, CancellableRequest) or not asked.WAITS:
+        request = pending.request
+        if (
+            pending.ends_at is None
+            or not isinstance(request, CancellableRequest)
+            or not request.WAITS
+        ):
             return pending.ends_at
         if not self.endpoints.any_usable():
             return pending.ends_at  # No node can judge the wait, or grant it.
@@ -541,8 +549,8 @@ class SessionRequests:
         return Pending(
             self.number,
             pending.user,
-            pending.asked,
-            pending.claim,
+            pending.request,
+            pending.lock_key,
             endpoint,
             pending.requested_at,
             pending.ends_at,
@@ -552,52 +560,57 @@ class SessionRequests:
         )
 
     def _file(self, pending: Pending) -> None:
-        number, claim = pending.number, pending.claim
+        number, lock_key = pending.number, pending.lock_key
         self.pending[number] = pending
-        if claim is None:
+        if lock_key is None:
             return
-        if isinstance(pending.asked, CancellableRequest):
-            self.waits[claim] = number
+        if isinstance(pending.request, CancellableRequest):
+            self.waits[lock_key] = number
         else:
-            self.releases.setdefault(claim, []).append(number)
+            self.releases.setdefault(lock_key, []).append(number)
 
     def _send(self, pending: Pending, now: Instant) -> list[Effect]:
-        session_lease, claim = self.session_lease, pending.claim
+        session_lease, lock_key = self.session_lease, pending.lock_key
         session = session_lease.name
-        if claim is not None:
+        if lock_key is not None:
             number = pending.number
-            releases = self.releases.get(claim)  # Numbers only rise: the first is the least.
-            earlier = self.waits.get(claim, number) < number
+            releases = self.releases.get(lock_key)  # Numbers only rise: the first is the least.
+            earlier = self.waits.get(lock_key, number) < number
             if earlier or not session_lease.ready or (releases and releases[0] < number):
                 return []
             if (
                 self.cancels
-                and (cancel_key := self._cancel_key(pending.endpoint, claim)) in self.cancels
+                and (cancel_key := self._cancel_key(pending.endpoint, lock_key)) in self.cancels
             ):
                 return [self.cancel(cancel_key, self.cancels[cancel_key], now)]
             session = session_lease.assigned
         elif (window := self._window(pending)) is not None and not window.admit(pending.number):
             return []
-        pending.said += 1
+        pending.times_sent += 1
         if pending.sent_at is None:
             pending.sent_at = now
-        said = as_sent(pending, session, now)
+        times_sent = as_sent(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
-        if session_lease.kept and isinstance(said, CancellableRequest) and said.WAITS:
-            return [Send(pending.endpoint, said)]
+        if session_lease.kept and isinstance(times_sent, CancellableRequest) and times_sent.WAITS:
+            return [Send(pending.endpoint, times_sent)]
         return [
-            self.send(pending.endpoint, said, now, owes=claim is not None or not is_watch(said))
+            self.send(
+                pending.endpoint,
+                times_sent,
+                now,
+                owes=lock_key is not None or not is_watch(times_sent),
+            )
         ]
 
     def _window(self, pending: Pending) -> ReadWindow | None:
-        asked = pending.asked
-        if pending.claim is not None or not isinstance(asked, LockQuery) or is_watch(asked):
+        request = pending.request
+        if pending.lock_key is not None or not isinstance(request, LockQuery) or is_watch(request):
             return None
-        bounded = not isinstance(asked, ReadBackup) and asked.age_ms is not None
+        bounded = not isinstance(request, ReadBackup) and request.age_ms is not None
         return self.windows[bounded]
 
-    def _cancel_key(self, endpoint: Address, claim: Claim) -> CancelKey:
-        return CancelKey(ANY_ENDPOINT if self.session_lease.kept else endpoint, claim)
+    def _cancel_key(self, endpoint: Address, lock_key: LockKey) -> CancelKey:
+        return CancelKey(ANY_ENDPOINT if self.session_lease.kept else endpoint, lock_key)
 
     def cancel(self, cancel_key: CancelKey, pending_cancel: PendingCancel, now: Instant) -> Send:
         """Send a cancel, once more."""

@@ -13,16 +13,16 @@ A request goes through these steps (`requests.py`). It is *filed* until it has a
                refused              │       │  └─ no reply: repeated after growing pauses under the
                                     │       │     same number, here or at another endpoint
                                     │       └──── held back: until there is a session, until earlier
-                                    │             requests of its claim end, until a read has room
+                                    │             requests of its key end, until a read has room
                                     └─ ends: by its reply, by its timeout, or with its session
 
-- *Claims.* A claim is a lock and an owner. The requests of one claim are sent one after another, in
-  order. So a node knows one wait of a claim at a time, and a release never overtakes an acquire.
+- *Lock keys.* A lock key is a lock and an owner. The requests of one are sent one after another, in
+  order. So a node knows one wait of a key at a time, and a release never overtakes an acquire.
 - *Numbers.* The cluster applies a number at most once. A repetition has the number of the first
   attempt, and so has a request that moves to another endpoint, where the cluster keeps sessions.
 - *Pending cancels.* When nobody waits for an acquire any more, it may still be granted. Forgetting
   it would leave a lock held by nobody. So its cancel is sent until an endpoint confirms it, and
-  nothing else of that claim is sent before.
+  nothing else of that lock key is sent before.
 - *Silence.* A timeout says nothing about the outcome. An acquire becomes a pending cancel; a
   release goes on in the background; an update is reported as unknown.
 
@@ -35,9 +35,9 @@ Time connects them. The cluster ends a session when nothing of it was received f
 grants its locks to others. The client cannot observe that, so it counts for itself: from when it
 *sent* the last message that the cluster confirmed, on its own clock, less the drift of two clocks.
 At that time it gives all holds up, whatever arrives later. A hold with a deadline is counted alike,
-from when its request or its renewal was sent. The client's threads read `Hold.state_at` and reach
-the same result without asking this role, also while the role is paused. That is safe because the
-times only grow while a hold lives, and a lost hold never returns.
+from when its request or its renewal was sent. The client's threads read `ClientHold.state_at` and
+reach the same result without asking this role, also while the role is paused. That is safe because
+the times only grow while a hold lives, and a lost hold never returns.
 
 Where the cluster keeps no sessions (stage UNKEPT), a hold belongs to the node that granted it. Then
 a release goes to that node, and a request that leaves a node is cancelled there and sent elsewhere
@@ -100,7 +100,7 @@ from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints, holds, replies, upkeep
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, Endpoint, Endpoints
-from fencelock.actors.session.holds import Hold, judge_belief
+from fencelock.actors.session.holds import ClientHold, judge_belief
 from fencelock.actors.session.lease import (
     Ending,
     SessionLease,
@@ -119,9 +119,9 @@ from fencelock.actors.session.message import (
     WatchCluster,
 )
 from fencelock.actors.session.refusals import (
-    Answer,
     Rejection,
-    claim_of,
+    SessionReply,
+    lock_key_of,
     refused,
     unfinished,
     why_not,
@@ -129,11 +129,11 @@ from fencelock.actors.session.refusals import (
 from fencelock.actors.session.requests import (
     ANSWER_MS,
     CancelKey,
-    Claim,
+    LockKey,
     PendingCancel,
-    Question,
     RandomSource,
     SessionRequests,
+    UserRequest,
     later,
     windows,
 )
@@ -151,14 +151,14 @@ TICK_MS = 100
 _TICK_NS = TICK_MS * NS_PER_MS
 
 Event = (
-    Question
+    UserRequest
     | Cancel
     | Abandon
     | Close
     | Survey
     | WatchCluster
     | Undecided
-    | Answer
+    | SessionReply
     | Cancelled
     | Alive
     | Opened
@@ -190,8 +190,8 @@ class ClientSession(Role[Event | SessionTick]):
         one-reply: A user receives one reply to a request, from an endpoint or the session.
         unwanted-grants-cancelled: A grant that no user waits for any more is cancelled until that
             is confirmed.
-        one-endpoint-a-claim: Without a kept session a claim waits at one endpoint at a time, or is
-            held through one, never both.
+        one-endpoint-a-claim: Without a kept session the owner of a lock key waits at one endpoint
+            at a time, or holds through one, never both.
         nothing-held-beyond-trust: Nothing is held after ``session_lease.until``, whatever the
             cluster sends later.
 
@@ -206,7 +206,7 @@ class ClientSession(Role[Event | SessionTick]):
         ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
         label: description of this client for people, such as host and process.
         secret: random digits in the names of its sessions, so that nobody else can use them.
-        holds: an empty table for the holds, which the client's threads may read; see `Hold`.
+        holds: an empty table for the holds, which the client's threads may read; see `ClientHold`.
         cancels: the same for the cancels that no endpoint has confirmed.
 
     """
@@ -224,7 +224,7 @@ class ClientSession(Role[Event | SessionTick]):
         ttl_ms: int = TTL_MS,
         label: str = "",
         secret: str = "",
-        holds: dict[Claim, Hold] | None = None,
+        holds: dict[LockKey, ClientHold] | None = None,
         cancels: dict[CancelKey, PendingCancel] | None = None,
     ) -> None:
         super().__init__(address, host)
@@ -326,57 +326,57 @@ class ClientSession(Role[Event | SessionTick]):
 
 
 def on_request(
-    state: SessionState, user: Address, question: Question, now: Instant
+    state: SessionState, user: Address, request: UserRequest, now: Instant
 ) -> list[Effect]:
     """Refuse a user's request, or file it and send it to an endpoint."""
     if not user.startswith(state.home):
         return [Observe("client.stranger_dropped")]
-    claim: Claim | None = None
+    lock_key: LockKey | None = None
     if state.closing.begun:
         no: Rejection | None = CLOSED
     else:
         try:
-            claim = claim_of(state, user, question)
-            no = why_not(state, question, claim, now)
+            lock_key = lock_key_of(state, user, request)
+            no = why_not(state, request, lock_key, now)
         except InvalidRequestError as problem:
             no = Rejection(Reason.INVALID, str(problem))
     if no is not None:
-        return [Send(user, refused(question, state.session_lease.name, no))]
-    if isinstance(question, ReleaseRequest):
-        assert claim is not None
-        return _release(state, user, question, claim, now)
+        return [Send(user, refused(request, state.session_lease.name, no))]
+    if isinstance(request, ReleaseRequest):
+        assert lock_key is not None
+        return _release(state, user, request, lock_key, now)
     limit_ms: int | None = ANSWER_MS
     endpoint = state.endpoints.choose()
-    if isinstance(question, CancellableRequest):
-        limit_ms = question.wait_ms if question.WAITS else ANSWER_MS
+    if isinstance(request, CancellableRequest):
+        limit_ms = request.wait_ms if request.WAITS else ANSWER_MS
         state.session_lease.need(now)
-    elif isinstance(question, ReadBackup):
-        endpoint = state.endpoints.choose_on(question.node)
-    elif is_watch(question):
+    elif isinstance(request, ReadBackup):
+        endpoint = state.endpoints.choose_on(request.node)
+    elif is_watch(request):
         limit_ms = WATCH_MS + ANSWER_MS
     in_flight = state.in_flight
-    effects = in_flight.ask(user, question, claim, endpoint.address, now, limit_ms=limit_ms)
+    effects = in_flight.ask(user, request, lock_key, endpoint.address, now, limit_ms=limit_ms)
     return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
 
 def _release(
-    state: SessionState, user: Address, release: ReleaseRequest, claim: Claim, now: Instant
+    state: SessionState, user: Address, release: ReleaseRequest, lock_key: LockKey, now: Instant
 ) -> list[Effect]:
     in_flight = state.in_flight
     state.session_lease.need(now)
-    for number in in_flight.releases.get(claim, ()):
+    for number in in_flight.releases.get(lock_key, ()):
         pending = in_flight.pending[number]
-        asked = pending.asked
-        same = type(asked) is type(release) and not release.PARTIAL
-        same = same and isinstance(asked, ReleaseRequest) and asked.fence == release.fence
+        request = pending.request
+        same = type(request) is type(release) and not release.PARTIAL
+        same = same and isinstance(request, ReleaseRequest) and request.fence == release.fence
         if pending.user is None and same:  # It is in flight already: wait for its reply.
-            pending.user, pending.asked, pending.requested_at = user, release, now
+            pending.user, pending.request, pending.requested_at = user, release, now
             pending.ends_at, pending.owed = later(now, ANSWER_MS), False
             in_flight.hurry(pending.endpoint, now)
             return in_flight.repeat(now)
-    endpoint = state.endpoint_for(state.holds[claim])
-    effects = in_flight.ask(user, release, claim, endpoint, now, limit_ms=ANSWER_MS)
-    state.match_state(claim)
+    endpoint = state.endpoint_for(state.holds[lock_key])
+    effects = in_flight.ask(user, release, lock_key, endpoint, now, limit_ms=ANSWER_MS)
+    state.match_state(lock_key)
     return effects
 
 
@@ -419,19 +419,19 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     """
     if not user.startswith(state.home):
         return [Observe("client.stranger_dropped")]
-    claim = Claim(cancel.lock, cancel.owner or role_of(user))
+    lock_key = LockKey(cancel.lock, cancel.owner or role_of(user))
     effects: list[Effect] = []
-    number = state.in_flight.waits.get(claim)
+    number = state.in_flight.waits.get(lock_key)
     waiting = None if number is None else state.in_flight.pending[number]
-    if waiting is not None and waiting.asked.request == cancel.request:
-        text = f"{titled(claim.lock)}: the wait was cancelled"
+    if waiting is not None and waiting.request.request == cancel.request:
+        text = f"{titled(lock_key.lock)}: the wait was cancelled"
         no = unfinished(waiting, Rejection(Reason.CANCELLED, text))
         effects += state.refuse(waiting, no, now)
-    elif (hold := state.holds.get(claim)) is not None:
-        releases = state.in_flight.releases_of(claim)
-        if all(release.asked.request != cancel.request for release in releases):
+    elif (hold := state.holds.get(lock_key)) is not None:
+        releases = state.in_flight.releases_of(lock_key)
+        if all(release.request.request != cancel.request for release in releases):
             for level in [level for level in hold.levels if level.token == cancel.request][:1]:
-                effects += state.give_back(claim, level, now)
+                effects += state.give_back(lock_key, level, now)
     cancelled = Cancelled(
         lock=cancel.lock,
         session=state.session_lease.name,
@@ -448,13 +448,13 @@ def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant)
     for pending in list(state.in_flight.pending.values()):
         if pending.user != user:
             continue
-        if isinstance(pending.asked, ReleaseRequest):
+        if isinstance(pending.request, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
             effects += state.in_flight.withdraw(pending, now)
-    for claim, hold in list(state.holds.items()):
+    for lock_key, hold in list(state.holds.items()):
         for level in [level for level in hold.levels if level.user == user]:
-            effects += state.give_back(claim, level, now)
+            effects += state.give_back(lock_key, level, now)
     return effects
 
 
@@ -487,10 +487,10 @@ def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> 
     for pending in list(state.in_flight.pending.values()):
         if pending.survey:
             state.in_flight.drop(pending)
-        elif not isinstance(pending.asked, ReleaseRequest) and kept:
+        elif not isinstance(pending.request, ReleaseRequest) and kept:
             effects += state.reply_no(pending, unfinished(pending, no))
             state.in_flight.drop(pending)
-        elif not isinstance(pending.asked, ReleaseRequest):
+        elif not isinstance(pending.request, ReleaseRequest):
             effects += state.refuse(pending, no, now)
     if kept:
         closing.session = state.session_lease.assigned
@@ -511,7 +511,7 @@ def finish_closing(state: SessionState, now: Instant) -> list[Effect]:
         return []
     if now < closing.due_at and state.session_lease.ready and not state.session_lease.kept:
         endpoint = state.endpoints.choose()
-        if not closing.end_sent and endpoint.heard_at is not None:
+        if not closing.end_sent and endpoint.received_at is not None:
             return _end_unkept(state, closing.due_at, now)
         if closing.session and endpoint.usable:
             return []
@@ -535,9 +535,9 @@ def _release_all(state: SessionState, now: Instant) -> list[Effect]:
     if state.session_lease.stage is Stage.OPENING:
         state.session_lease.drop()
     effects: list[Effect] = []
-    for claim, hold in state.holds.items():
-        for level in list(hold.levels) if claim not in state.in_flight.releases else ():
-            effects += state.give_back(claim, level, now)
+    for lock_key, hold in state.holds.items():
+        for level in list(hold.levels) if lock_key not in state.in_flight.releases else ():
+            effects += state.give_back(lock_key, level, now)
     return effects
 
 

@@ -8,11 +8,17 @@ from fencelock.actors.api.message import NodeStatus, Release, ReleaseRequest
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.endpoints import Endpoints, Probing
-from fencelock.actors.session.holds import Acquisition, Hold, HoldState, UnreportedLosses
+from fencelock.actors.session.holds import Acquisition, ClientHold, HoldState, UnreportedLosses
 from fencelock.actors.session.lease import LINGER_MS, Ending, SessionLease, Stage
 from fencelock.actors.session.message import HoldsLost, Loss, Surveyed
-from fencelock.actors.session.refusals import Answer, Rejection, as_asked, refused
-from fencelock.actors.session.requests import Claim, Pending, SessionRequests, claim_named, later
+from fencelock.actors.session.refusals import Rejection, SessionReply, as_requested, refused
+from fencelock.actors.session.requests import (
+    LockKey,
+    Pending,
+    SessionRequests,
+    later,
+    lock_key_named,
+)
 from fencelock.actors.session.upkeep import ClusterPoll
 
 
@@ -73,8 +79,8 @@ class SessionState:
     """Prefix of the users' addresses: they live on the session's own node."""
     watcher: Address | None = None
     """The role that is notified of suspicion and losses."""
-    holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])
-    """The holds of the users that are not over. The client's threads read them; see `Hold`."""
+    holds: dict[LockKey, ClientHold] = field(default_factory=dict[LockKey, ClientHold])
+    """The holds of the users. The client's threads read them; see `ClientHold`."""
     anonymous: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Owners of the holds whose acquire named none, by lock and fence: the fence is the proof."""
     unreported: UnreportedLosses = field(default_factory=UnreportedLosses)
@@ -96,16 +102,18 @@ class SessionState:
         if owner is not None:
             return owner
         holds = self.holds.items()
-        named = (claim.owner for claim, h in holds if claim.lock == lock and h.fence == fence)
+        named = (
+            lock_key.owner for lock_key, h in holds if lock_key.lock == lock and h.fence == fence
+        )
         return next(named, "")
 
-    def drop_hold(self, claim: Claim) -> Hold:
+    def drop_hold(self, lock_key: LockKey) -> ClientHold:
         """Drop a hold that was released or lost, and return it."""
-        hold = self.holds.pop(claim)
+        hold = self.holds.pop(lock_key)
         if hold.state is not HoldState.LOST:
             hold.move(HoldState.RELEASED)
         if self.anonymous:
-            self.anonymous.pop((claim.lock, hold.fence), None)
+            self.anonymous.pop((lock_key.lock, hold.fence), None)
         return hold
 
     def drop_holds(self) -> None:
@@ -118,61 +126,63 @@ class SessionState:
         self.holds.clear()
         self.anonymous.clear()
 
-    def note_loss(self, claim: Claim, hold: Hold, times: int, detail: str) -> None:
+    def note_loss(self, lock_key: LockKey, hold: ClientHold, times: int, detail: str) -> None:
         """Remember the loss of a hold, which ``times`` releases may still report.
 
         It is remembered before the hold is dropped: who named no owner does not name it then.
         """
-        if (claim.lock, hold.fence) in self.anonymous:
-            claim = claim_named(claim.lock, "")
-        self.unreported.add(claim, hold.fence, times, detail)
+        if (lock_key.lock, hold.fence) in self.anonymous:
+            lock_key = lock_key_named(lock_key.lock, "")
+        self.unreported.add(lock_key, hold.fence, times, detail)
 
-    def reply(self, pending: Pending, answer: Answer) -> list[Effect]:
+    def reply(self, pending: Pending, reply: SessionReply) -> list[Effect]:
         """Reply to the user, under its own number; do nothing if no user waits."""
         if pending.user is None:
             return []
-        return [Send(pending.user, as_asked(answer, pending.asked))]
+        return [Send(pending.user, as_requested(reply, pending.request))]
 
     def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
         """Reply to the user with the refusal ``no``."""
-        return self.reply(pending, refused(pending.asked, self.session_lease.name, no))
+        return self.reply(pending, refused(pending.request, self.session_lease.name, no))
 
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
         """End ``pending`` with ``no``; a wait is cancelled, a release continues unattended."""
         effects = self.reply_no(pending, no)
-        if isinstance(pending.asked, ReleaseRequest):
+        if isinstance(pending.request, ReleaseRequest):
             pending.user, pending.ends_at = None, None
             return effects
         return [*effects, *self.in_flight.withdraw(pending, now)]
 
-    def endpoint_for(self, hold: Hold) -> Address:
+    def endpoint_for(self, hold: ClientHold) -> Address:
         """Return the endpoint for a release of ``hold``."""
         return self.endpoints.choose().address if self.session_lease.kept else hold.endpoint
 
-    def give_back(self, claim: Claim, level: Acquisition, now: Instant) -> list[Effect]:
-        """Release one acquisition of ``claim``, though no user waits for the reply."""
-        self.holds[claim].take(level)
-        return self.release_owed(claim, now)
+    def give_back(self, lock_key: LockKey, level: Acquisition, now: Instant) -> list[Effect]:
+        """Release one acquisition of ``lock_key``, though no user waits for the reply."""
+        self.holds[lock_key].take(level)
+        return self.release_owed(lock_key, now)
 
-    def release_owed(self, claim: Claim, now: Instant) -> list[Effect]:
+    def release_owed(self, lock_key: LockKey, now: Instant) -> list[Effect]:
         """Release the holds that no user owns, one after the other."""
-        hold = self.holds[claim]
-        if hold.owed <= 0 or claim in self.in_flight.releases:
+        hold = self.holds[lock_key]
+        if hold.owed <= 0 or lock_key in self.in_flight.releases:
             return []
-        release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
+        release = Release(lock=lock_key.lock, fence=hold.fence, owner=lock_key.owner)
         endpoint = self.endpoint_for(hold)
-        effects = self.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
-        self.match_state(claim)
+        effects = self.in_flight.ask(
+            None, release, lock_key, endpoint, now, limit_ms=None, owed=True
+        )
+        self.match_state(lock_key)
         return effects
 
-    def match_state(self, claim: Claim) -> None:
-        """Move the hold of ``claim`` to RELEASING while a release of it is in progress."""
-        hold = self.holds.get(claim)
+    def match_state(self, lock_key: LockKey) -> None:
+        """Move the hold of ``lock_key`` to RELEASING while a release of it is in progress."""
+        hold = self.holds.get(lock_key)
         if hold is None:
             return
         releasing = False
-        for number in self.in_flight.releases.get(claim, ()):
-            if isinstance(self.in_flight.pending[number].asked, ReleaseRequest):
+        for number in self.in_flight.releases.get(lock_key, ()):
+            if isinstance(self.in_flight.pending[number].request, ReleaseRequest):
                 releasing = True
         if releasing != (hold.state is HoldState.RELEASING):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
@@ -184,13 +194,13 @@ class SessionState:
             return []
         return [Send(self.watcher, suspected)]
 
-    def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
+    def lose_hold(self, lock_key: LockKey, detail: str, told: int = 0) -> list[Effect]:
         """Drop a hold that was taken away; ``told`` of its users are notified in another way."""
-        hold = self.holds[claim]
+        hold = self.holds[lock_key]
         hold.lose(detail)
-        self.note_loss(claim, hold, len(hold.levels) - told, detail)
-        self.drop_hold(claim)
-        return self.report_losses((Loss(claim.lock, claim.owner, hold.fence),), detail)
+        self.note_loss(lock_key, hold, len(hold.levels) - told, detail)
+        self.drop_hold(lock_key)
+        return self.report_losses((Loss(lock_key.lock, lock_key.owner, hold.fence),), detail)
 
     def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
         """Notify the watcher of lost holds."""
@@ -205,8 +215,8 @@ class SessionState:
         for number, survey in list(self.surveys.items()):
             left = [
                 pending
-                for question in survey.missing.values()
-                if (pending := self.in_flight.pending.get(question)) is not None
+                for request in survey.missing.values()
+                if (pending := self.in_flight.pending.get(request)) is not None
             ]
             if any(self.endpoints.table[pending.endpoint].usable for pending in left):
                 continue
@@ -242,10 +252,10 @@ class SessionState:
             or now < later(self.session_lease.used_at, LINGER_MS)
         )
 
-    def claims_pending(self) -> list[Pending]:
+    def pending_of_locks(self) -> list[Pending]:
         """Return the requests that need a session, in order."""
-        questions = self.in_flight.pending.values()
-        return [pending for pending in questions if pending.claim is not None]
+        requests = self.in_flight.pending.values()
+        return [pending for pending in requests if pending.lock_key is not None]
 
     def busy(self) -> bool:
         """Return whether anything may become due."""

@@ -12,7 +12,7 @@ from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints
-from fencelock.actors.session.endpoints import come_back, hear, prefer_master
+from fencelock.actors.session.endpoints import come_back, note_life, prefer_master
 from fencelock.actors.session.lease import (
     end_sessions,
     greet,
@@ -76,7 +76,7 @@ class ClusterPoll:
         self.endpoint, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
         self._doubt(now)
 
-    def hear(self, endpoint: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
+    def note_life(self, endpoint: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
         """Take an endpoint's message; return whether it answers the last request."""
         if not self.wanted or endpoint != self.endpoint or word.request != self.request:
             return False
@@ -163,11 +163,11 @@ def on_news(
     state: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
 ) -> list[Effect]:
     """Pass on the state of the cluster, and ask for the next."""
-    if word.session != state.session_lease.assigned or not state.cluster_poll.hear(
+    if word.session != state.session_lease.assigned or not state.cluster_poll.note_life(
         sender, word, now
     ):
         return [Observe("client.late_answer_dropped")]
-    effects = hear(state, sender, now)
+    effects = note_life(state, sender, now)
     effects += state.cluster_poll.tell(state.watcher, state_of(word))
     return [*effects, *keep_watching(state, now)]
 
@@ -243,13 +243,13 @@ def on_link_down(
 
 
 def follow_members(
-    state: SessionState, sender: Address, answer: Alive | Opened, now: Instant
+    state: SessionState, sender: Address, reply: Alive | Opened, now: Instant
 ) -> list[Effect]:
     """Connect to the members that a node names, and drop those that it named before."""
     if sender.startswith(state.home):
         return []  # The callers inside a node use its own proxy.
     endpoints = state.endpoints
-    new = endpoints.learn(answer.view, answer.members)
+    new = endpoints.learn(reply.view, reply.members)
     effects: list[Effect] = [Connect(member.node, member.endpoint) for member in new]
     for endpoint in [one for one in endpoints.table.values() if one.left]:
         address = endpoint.address
@@ -294,7 +294,7 @@ def _leave(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]
 def _busy(state: SessionState, now: Instant) -> list[Address]:
     """Return the endpoints that need keep-alives, in order; all, if none replies."""
     in_flight, endpoints = state.in_flight, state.endpoints
-    used = {question.endpoint for question in in_flight.pending.values()}
+    used = {request.endpoint for request in in_flight.pending.values()}
     if state.session_lease.kept:
         used |= {endpoints.current} if state.session_used(now) else set()
     else:

@@ -24,7 +24,7 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.session.holds import HOLDING, HoldState
-from fencelock.actors.session.holds import Hold as LocalHold
+from fencelock.actors.session.holds import ClientHold as LocalHold
 from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import (
     BaseHold,

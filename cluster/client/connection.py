@@ -52,7 +52,7 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.actors.message import Event, address_of
-from fencelock.actors.session.holds import Hold
+from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.message import (
     Close,
     ClusterState,
@@ -61,7 +61,7 @@ from fencelock.actors.session.message import (
     Surveyed,
     WatchCluster,
 )
-from fencelock.actors.session.requests import CancelKey, Claim, PendingCancel
+from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
 from fencelock.actors.session.session import CLOSE_MS, ClientSession
 from fencelock.cluster.client.accounts import operator_named
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
@@ -147,7 +147,7 @@ class Connection:
         self.links: Links = hub
         try:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
-            holds: dict[Claim, Hold] = {}
+            holds: dict[LockKey, ClientHold] = {}
             cancels: dict[CancelKey, PendingCancel] = {}
             self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._tell)
             cast = self._cast(settings, tuple(links), holds, cancels)
@@ -165,7 +165,7 @@ class Connection:
         self,
         settings: Settings,
         links: tuple[str, ...],
-        holds: dict[Claim, Hold],
+        holds: dict[LockKey, ClientHold],
         cancels: dict[CancelKey, PendingCancel],
     ) -> RoleSet:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label

@@ -17,7 +17,7 @@ from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holds import HOLDING, HoldState
-from fencelock.actors.session.holds import Hold as LocalHold
+from fencelock.actors.session.holds import ClientHold as LocalHold
 from fencelock.cluster.client.hold_registry import (
     Callback,
     HoldRegistry,

@@ -48,7 +48,7 @@ Threads
 
 ``_guard`` is held for moves of ownerships. It is never held while a callback or a request runs. The
 session's ``holds`` and ``cancels`` are read without it: only the session's thread writes them, each
-field with one assignment (`Hold` says why that is safe). `granted` and `released` run on that
+field with one assignment (`ClientHold` says why that is safe). `granted` and `released` run on that
 thread, so a grant is joined with its hold before any loss of it can be handled.
 
 Losses
@@ -77,14 +77,14 @@ from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Event, Instant
-from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost, Suspected
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
-    Claim,
+    LockKey,
     PendingCancel,
-    claim_named,
+    lock_key_named,
 )
 from fencelock.cluster.client.callback_executor import CallbackExecutor, Notice, check_callback
 from fencelock.cluster.client.owner import owner_of_acquire
@@ -145,7 +145,7 @@ class Ownership:
     """The listeners of the lock objects and holds through which it was acquired."""
     levels: list[int] = field(init=False)
     """The tokens of its acquires whose release has not begun, oldest first."""
-    hold: Hold | None = field(init=False, default=None)
+    hold: ClientHold | None = field(init=False, default=None)
     """The session's hold, once the lock was granted."""
     acquiring: int = field(init=False, default=0)
     """The token of the acquire that has begun and has no answer, one at a time, or 0 for none. Not
@@ -230,7 +230,7 @@ class HoldRegistry:
     def __init__(
         self,
         now: Callable[[], Instant],
-        holds: dict[Claim, Hold],
+        holds: dict[LockKey, ClientHold],
         cancels: dict[CancelKey, PendingCancel],
         executor: CallbackExecutor,
         tell: Callable[[Event], None],
@@ -323,7 +323,7 @@ class HoldRegistry:
                 self._drop_if_done(own)
                 return
             assert isinstance(answer, Granted)
-            hold, earlier = self._holds[claim_named(own.lock, own.owner)], own.hold
+            hold, earlier = self._holds[lock_key_named(own.lock, own.owner)], own.hold
             if earlier is not None and earlier is not hold:
                 if not own.reported:
                     call.lost_before = own
@@ -536,7 +536,7 @@ class HoldRegistry:
             return None
         return own
 
-    def _find_lost(self, own: Ownership, hold: Hold, now: Instant) -> None:
+    def _find_lost(self, own: Ownership, hold: ClientHold, now: Instant) -> None:
         """Note that a thread found ``hold`` lost, probably before the session did."""
         with self._guard:
             if own.noticed:

@@ -13,7 +13,7 @@ from fencelock.actors.message import node_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
 from fencelock.actors.session.message import EndpointChanged
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.requests import LockKey
 
 
 def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
@@ -52,7 +52,7 @@ def test_a_grant_of_the_endpoint_that_was_left_reaches_nobody(unkept: UnkeptSess
     moved = Send(B, one(api.Acquire, said, B))
     assert of(api.Granted, unkept.grant(asked, fence=7)) == []
     assert one(api.Granted, unkept.grant(moved, fence=9), ANN).fence == 9
-    assert unkept.role.session_state.holds[Claim("x", "ann")].endpoint == B
+    assert unkept.role.session_state.holds[LockKey("x", "ann")].endpoint == B
 
 
 def test_the_watcher_is_told_of_another_endpoint_once(harness: SessionHarness) -> None:

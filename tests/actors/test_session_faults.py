@@ -12,7 +12,7 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.role_message import LinkDown, LinkUp
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import ClientSession
 
 A, B = Address("a/proxy"), Address("b/proxy")
@@ -79,7 +79,7 @@ class Fault:
             assert send.message.reason is api.Reason.UNAVAILABLE
             self.late += 1
             owner = send.message.owner
-            fence = self.harness.role.session_state.holds[Claim(owner, owner)].fence
+            fence = self.harness.role.session_state.holds[LockKey(owner, owner)].fence
             return self.harness.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
         assert isinstance(send.message, api.Released)
         self.finished += 1

@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import session
 from fencelock.actors.session.lease import MOVES, SessionLease, Stage
-from fencelock.actors.session.requests import claim_named
+from fencelock.actors.session.requests import lock_key_named
 from fencelock.actors.session.session import HANDLERS, ClientSession
 
 
@@ -46,11 +46,11 @@ def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
     )
     for stage in (Stage.OPENING, Stage.OPEN):
         role.session_state.session_lease.enter(stage)
-    kept = claim_named.cache_info().currsize
+    kept = lock_key_named.cache_info().currsize
     for user in (Address("a/proxy"), Address("c/ask-1")):
         for request in (
             Release(lock="n" * 100_000, fence=7, owner="o"),
             Acquire(lock="n" * 100_000, owner="o"),
         ):
             role.handle(user, request, Instant(0))
-    assert claim_named.cache_info().currsize == kept
+    assert lock_key_named.cache_info().currsize == kept

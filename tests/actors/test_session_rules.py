@@ -545,7 +545,7 @@ def forgets_what_it_must_withdraw(self: Any, pending: Any, now: Any) -> list[Sen
 
 
 def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
-    if pending.said:
+    if pending.times_sent:
         self.drop(pending)
         pending = self._renumbered(pending, pending.endpoint, now)
         self._file(pending)

@@ -10,9 +10,9 @@ from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.effect import Send
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.requests import LockKey
 
-CLAIM = Claim(object_name(RWLOCK, "S"), "ann")
+CLAIM = LockKey(object_name(RWLOCK, "S"), "ann")
 
 
 def acquire(harness: SessionHarness, token: int = 4, *, write: bool = True) -> list[Send]:

@@ -11,10 +11,10 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, role_of
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.requests import LockKey
 
 LOCK = object_name(SEMAPHORE, "S")
-CLAIM = Claim(LOCK, "ann")
+CLAIM = LockKey(LOCK, "ann")
 
 
 def acquire(harness: SessionHarness, user: Address = ANN, amount: int = 3) -> list[Send]:

@@ -11,7 +11,7 @@ import pytest
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.effect import Effect, Effects, Send
 from fencelock.actors.message import Address, Event, Instant, node_of
-from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.lease import SessionLease, SessionTrust
 from fencelock.actors.session.message import HoldsLost, Loss
 from fencelock.actors.session.session import ClientSession
@@ -87,11 +87,11 @@ def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:
-    def freed(self: Hold, count: int, token: int | None) -> None:
+    def freed(self: ClientHold, count: int, token: int | None) -> None:
         del count, token
         self.levels.clear()
 
-    patch.setattr(Hold, "freed", freed)
+    patch.setattr(ClientHold, "freed", freed)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ class SessionWorld:
 
     def __init__(self, *, clocks_true: bool = True) -> None:
         self.clocks = {"c1": 0, "c2": 0}
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, ClientHold] = {}
         self.judge = LockJudge(("n1",), (ANN, BEN), clients=self, clocks_true=clocks_true)
 
     def now(self, client: str) -> Instant:
         return Instant(self.clocks[client])
 
-    def hold_of(self, client: str, lock: str, owner: str) -> Hold | None:
+    def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
         assert lock == "x"
         return self.holds.get(f"{client}/{owner}")
 
@@ -135,7 +135,7 @@ class SessionWorld:
     def give(self, user: Address, fence: int, count: int = 1) -> None:
         """Let ``user`` want the lock, and its session hold it and pass the grant on."""
         trust = SessionTrust(suspect_at=Instant(50), until=UNTIL)
-        self.holds[user] = Hold(Address("n1/proxy"), fence, [], trust)
+        self.holds[user] = ClientHold(Address("n1/proxy"), fence, [], trust)
         self.pass_on(user, fence, count)
 
     def pass_on(self, user: Address, fence: int, count: int = 1) -> None:

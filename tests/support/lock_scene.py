@@ -8,10 +8,10 @@ from typing import Any
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted, Release, Released
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.message import HoldsLost, Loss
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.requests import LockKey
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.lock import Lock, RLock
@@ -36,7 +36,7 @@ class ScriptedSession:
         self.asked: list[tuple[Event, AskReply]] = []
         self.abandoned: list[AskReply] = []
         self.before: Callable[[], None] = lambda: None
-        self.holds: dict[Claim, Hold] = {}
+        self.holds: dict[LockKey, ClientHold] = {}
         self.trust = SessionTrust(NEVER, NEVER)
 
     def submit(self, message: Event, reply: AskReply) -> None:
@@ -48,7 +48,7 @@ class ScriptedSession:
         self.asked.append((message, reply))
         self.before()
         if isinstance(message, Release):
-            hold = self.holds.get(Claim(message.lock, message.owner))
+            hold = self.holds.get(LockKey(message.lock, message.owner))
             if hold is not None and hold.state is not HoldState.RELEASING:
                 hold.move(HoldState.RELEASING)
         if self.refusal is not None:
@@ -64,21 +64,21 @@ class ScriptedSession:
                 return self.grant(lock, owner, self.fence, self.count)
             case Release(lock=lock, owner=owner):
                 self.count -= 1
-                hold = self.holds.get(Claim(lock, owner))
+                hold = self.holds.get(LockKey(lock, owner))
                 if hold is not None:
                     hold.move(HoldState.HELD if self.count else HoldState.RELEASED)
                 if not self.count:
-                    self.holds.pop(Claim(lock, owner), None)
+                    self.holds.pop(LockKey(lock, owner), None)
                 return Released(lock=lock, count=self.count)
             case _:
                 raise AssertionError(message)
 
     def grant(self, lock: str, owner: str, fence: int, count: int = 1) -> Granted:
         """Return the grant of a lock that the session holds from now on."""
-        known = self.holds.get(Claim(lock, owner))
+        known = self.holds.get(LockKey(lock, owner))
         if known is None or known.fence != fence:
-            hold = Hold(Address("a/proxy"), fence, [], self.trust)
-            self.holds[Claim(lock, owner)] = hold
+            hold = ClientHold(Address("a/proxy"), fence, [], self.trust)
+            self.holds[LockKey(lock, owner)] = hold
         return Granted(lock=lock, owner=owner, fence=fence, count=count)
 
     def asks(self) -> list[Acquire]:
@@ -117,9 +117,9 @@ class Scene:
 
     def lose(self, fence: int, owner: str = "ann", detail: str = "the session ended") -> None:
         self.session.count = 0
-        hold = self.session.holds.get(Claim("x", owner))
+        hold = self.session.holds.get(LockKey("x", owner))
         if hold is not None and hold.fence == fence:
             hold.lose(detail)
-            del self.session.holds[Claim("x", owner)]
+            del self.session.holds[LockKey("x", owner)]
         losses = (Loss(lock="x", owner=owner, fence=fence),)
         self.hold_registry.on_event(HoldsLost(losses=losses, detail=detail))

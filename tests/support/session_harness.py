@@ -9,9 +9,9 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Instant, node_of, role_of
-from fencelock.actors.session.holds import Hold, Lease
+from fencelock.actors.session.holds import ClientHold, Lease
 from fencelock.actors.session.lease import SessionTrust
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
 from support.effects import only_sent, sent
 from support.role_harness import RoleHarness
@@ -66,7 +66,9 @@ class SessionHarness(KeptAlive):
 
     """
 
-    def __init__(self, ttl_ms: int = TTL_MS, holds: dict[Claim, Hold] | None = None) -> None:
+    def __init__(
+        self, ttl_ms: int = TTL_MS, holds: dict[LockKey, ClientHold] | None = None
+    ) -> None:
         super().__init__(
             lambda host: ClientSession(
                 ME,
@@ -96,7 +98,7 @@ class SessionHarness(KeptAlive):
 
     def lease(self, user: Address = ANN, lock: str = "x") -> Lease | None:
         """Return the deadlines of the hold of ``user``, which the client's threads read."""
-        return self.role.session_state.holds[Claim(lock, role_of(user))].lease
+        return self.role.session_state.holds[LockKey(lock, role_of(user))].lease
 
     def until(self, user: Address = ANN, lock: str = "x") -> Instant:
         """Return the deadline of a hold that has one."""

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from fencelock.actors.api.message import Abandon
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Refusal
-from fencelock.actors.session.holds import Hold as SessionHold
-from fencelock.actors.session.requests import CancelKey, Claim, PendingCancel
+from fencelock.actors.session.holds import ClientHold as SessionHold
+from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Result
 from fencelock.cluster.client.base_lock import BaseLock
@@ -68,7 +68,7 @@ class SteppedClient:
         self._asks: dict[Address, AskReply] = {}
         self._node = node
         self._number = 0
-        holds: dict[Claim, SessionHold] = {}
+        holds: dict[LockKey, SessionHold] = {}
         cancels: dict[CancelKey, PendingCancel] = {}
         self.node = LocalNode(
             node, lambda: log.now, log.propose, self._reply, holds=holds, cancels=cancels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from fencelock.actors.message import Instant, address_of
-from fencelock.actors.session.holds import Hold
-from fencelock.actors.session.requests import Claim
+from fencelock.actors.session.holds import ClientHold
+from fencelock.actors.session.requests import LockKey
 from fencelock.verification.simulation.world import World
 
 
@@ -17,7 +17,7 @@ class Clients(Protocol):
         """Read the clock of a client's node."""
         ...
 
-    def hold_of(self, client: str, lock: str, owner: str) -> Hold | None:
+    def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
         """Return the hold that the threads of a client read, or None if there is none."""
         ...
 
@@ -32,9 +32,9 @@ class ClientView:
         """Read the clock of a client's node."""
         return self.world.nodes[client].now()
 
-    def hold_of(self, client: str, lock: str, owner: str) -> Hold | None:
+    def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
         """Return the hold that the threads of a client read, or None if there is none."""
-        hold: Hold | None = self._session(client).holds.get(Claim(lock, owner))
+        hold: ClientHold | None = self._session(client).holds.get(LockKey(lock, owner))
         return hold
 
     def relied_on(self, client: str) -> tuple[str, Instant] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, node_of, role_of
-from fencelock.actors.session.holds import Hold, HoldState
+from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost
 from fencelock.verification.simulation.client_view import Clients
 from fencelock.verification.simulation.trace import Delivery
@@ -28,7 +28,7 @@ class JudgedHold:
     """The node through which it was granted, empty if none is known."""
     boot: int
     """The boot of that node when it granted."""
-    believed: Hold | None = None
+    believed: ClientHold | None = None
     """The hold of the client, from which its threads learn of a loss; None without sessions."""
 
 
@@ -86,7 +86,7 @@ class LockJudge:
         """All fences ever shown at a lock, and their contenders."""
         self.highest: dict[str, int] = {}
         self._granted_by: dict[tuple[str, str, str, int], tuple[str, int]] = {}
-        self._given: dict[Address, Hold | None] = {}
+        self._given: dict[Address, ClientHold | None] = {}
         """The hold of the last grant that each contender's session passed on."""
         self._dead: set[tuple[str, int]] = set()
 
