@@ -15,6 +15,7 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.message import LockDescription, QueryLock, Ready, Report, Reported
 from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.role_message import RoleNotice
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
@@ -42,6 +43,19 @@ def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
     assert isinstance(status, NodeStatus)
     assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
     assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)
+
+
+def test_the_log_has_a_line_when_a_node_starts_and_when_it_is_ready(proxy: Proxy) -> None:
+    def notices(ready: Ready) -> list[str]:
+        return [one.text for one in sent(proxy.handle(BACKEND, ready, T0), RoleNotice)]
+
+    waits = Ready(ready=False, detail="n2 is missing")
+    ready = ["n1 is ready: it can grant locks"]
+    assert notices(waits) == ["n1 is not ready yet: n2 is missing"]
+    assert notices(waits) == []
+    assert notices(Ready(ready=True, detail="ready")) == ready
+    assert notices(waits) == []
+    assert notices(Ready(ready=True, detail="ready")) == ready
 
 
 def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:

@@ -34,6 +34,14 @@ def test_a_new_journal_is_of_whoever_opens_it_first_and_stays_so(tmp_path: Path)
     assert list(start(tmp_path, MINE)) == [STREAM]
 
 
+def test_the_id_of_a_journal_is_one_that_messages_can_carry_and_never_zero(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    drawn = claim(journal, journal.take_records(), MINE)
+    journal.close()
+
+    assert 1 <= drawn.id <= 1 << 62
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [

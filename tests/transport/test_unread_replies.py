@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from fencelock.actors.proxy.access import key_of
-from fencelock.transport.descriptors import acked_bytes
+from fencelock.transport.descriptors import acked_bytes, unread_of
 from fencelock.transport.held_bytes import UnreadReplies
 
 Pair = tuple[socket.socket, socket.socket]
@@ -90,3 +90,9 @@ def test_clients_with_one_key_share_its_quota_of_unread_replies() -> None:
 
 def test_one_reply_above_the_quota_is_sent_to_a_client_that_reads(connection: Pair) -> None:
     assert UnreadReplies(10_000).take("reader", connection[0].fileno(), 50_000)
+
+
+def test_nothing_is_counted_for_a_descriptor_that_is_no_connection() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert unread_of(here.fileno()) is None
