@@ -22,7 +22,8 @@ that cannot be written must stop the node, because later effects depend on it.
 
 An `AssertionError` is no exception to this. Where nothing is changed it costs the request as well:
 a node that stopped for it could be stopped by any stranger, at each attempt. If an invariant is
-broken, the role that owns it stops at its next change.
+broken, the role that owns it stops at its next change. In the table any assertion that fails is
+such a change: its commands are in the log already, see ``actors/table/poison.py``.
 
 The host logs what goes on, with the traceback, once an interval for each place, and counts it as
 `host.fault`. The simulator fails the seed. Nothing here replaces a limit: every field of

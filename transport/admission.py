@@ -162,13 +162,13 @@ class FrameValidator:
             return Dropped("wire.malformed", detail=repr(error))
 
     def _admitted(self, link: str, raw: bytes) -> Frame:
-        known = self.client or link in self._members
+        member = self.client or link in self._members  # Only members may send large frames.
         size = len(raw)
         if link == self.node:  # Its senders could pose as roles and callers of our own.
             raise _DroppedError("wire.spoofed_sender")
-        if size > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
+        if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
             raise _DroppedError("wire.oversized", hostile=True)
-        if size > SMALL_BYTES and not has_few_arrays(raw, member=known):
+        if size > SMALL_BYTES and not has_few_arrays(raw, member=member):
             raise _DroppedError(
                 "wire.malformed", detail="more arrays than a frame has", hostile=True
             )
@@ -176,7 +176,7 @@ class FrameValidator:
         same = frame.group == self.group
         if not same and frame.group and self.group:
             raise _DroppedError(*_refused(frame, self._other_group(frame.group)))
-        if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
+        if not member and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
             raise _DroppedError("wire.oversized")
         same = same or self.client
         passed = self._passed if same else self._passed_ungrouped

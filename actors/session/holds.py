@@ -23,7 +23,7 @@ The session decides a loss in four cases. Each ends in `ClientHold.lose`, except
 a hold whose release was already under way (`SessionState.drop_hold`):
 
 - its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
-  (`lose`): all holds are lost;
+  (`on_ended`): all holds are lost;
 - the deadline of a hold has passed, by the client's clock (`judge_deadlines`);
 - the cluster took one hold away (`on_hold_lost`);
 - the cluster no longer knows the hold (`let_go`).

@@ -48,7 +48,7 @@ LATER_REQUEST = Why(Cause.LATER_REQUEST)
 
 
 def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
-    """Grant a lock, acquire it again, queue or deny (rules 1-19, 32-37, 44-47).
+    """Grant a lock, acquire it again, queue or deny.
 
     Raises:
         InvalidRequestError: see the ``check`` of ``command``; nothing was done.
@@ -132,7 +132,7 @@ def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
 
 
 def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:
-    """Release one hold (rules 20-25, 48, 50), or permits. Owner and fence must both be right.
+    """Release one hold, or permits. Owner and fence must both be right.
 
     A `Release` gives back all permits of a hold that is held once.
 
@@ -264,7 +264,7 @@ def begin(
 ) -> OwnerState | None:
     """Make a new request its owner's last one; for a repetition, send its outcome, return None.
 
-    Any request but an invalid one counts as a keep-alive (rule 85).
+    Any request but an invalid one counts as a keep-alive.
     """
     sessions = table.sessions
     session = sessions.by_id.get(command.session)
@@ -288,7 +288,7 @@ def begin(
         return None
     elif owner_state.hold is None:
         table.changing = True
-        if owner_state.wait is not None:  # It is sequential: it gave that wait up (rules 47, 48).
+        if owner_state.wait is not None:  # It is sequential: it gave that wait up.
             table.end_wait(owner_state.wait, Reason.CANCELLED, out, GIVEN_UP)
         session.idle.pop(key, None)
     owner_state.request = request
@@ -297,14 +297,14 @@ def begin(
 
 
 def keep(table: TableState, session: Session) -> None:
-    """Keep a session alive (rule 85): a change that is whole by itself."""
+    """Keep a session alive: a change that is whole by itself."""
     table.changing = True
     table.sessions.keep(session, table.time_ms)
     table.changing = False
 
 
 def _repeat(owner_state: OwnerState, command: CancellableRequest | ReleaseRequest) -> Result:
-    """Return the outcome of a request that is not new (rules 44-46, 49-52)."""
+    """Return the outcome of a request that is not new."""
     releasing, hold = isinstance(command, ReleaseRequest), owner_state.hold
     last = command.request == owner_state.request and releasing == owner_state.releasing
     if last and owner_state.outcome is not None:

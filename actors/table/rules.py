@@ -151,7 +151,7 @@ def open_session(table: TableState, command: Open, out: list[Result]) -> None:
 
 
 def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> None:
-    """Keep a session alive (rules 80, 81)."""
+    """Keep a session alive."""
     session = table.sessions.by_id.get(command.session)
     if session is None:
         out.append(session_expired(command))
@@ -161,7 +161,7 @@ def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> No
 
 
 def end_session(table: TableState, command: End, out: list[Result]) -> None:
-    """End a session, unless the reason does not hold any more (rules 84, 87, 88)."""
+    """End a session, unless the reason does not hold any more."""
     session = table.sessions.by_id.get(command.session)
     reason, request = command.reason, command.request
     if session is None:  # The request is a repetition, or the session has expired.

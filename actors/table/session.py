@@ -123,7 +123,7 @@ class Session:
     unknown owner is answered so (`Reason.FORGOTTEN`), although the log may never have seen it.
 
     Attributes:
-        number: its place among all sessions that ever existed (rule 92).
+        number: its place among all sessions that ever existed.
         id: its name with the number: unique for ever, at no cost in memory.
         name: the client's name for it.
         version: rises with every keep-alive.
@@ -267,7 +267,7 @@ class Sessions:
             session.forget(now_ms)
 
     def extend(self, now_ms: int) -> None:
-        """Let every session live at least one TTL from ``now_ms`` (rule 83)."""
+        """Let every session live at least one TTL from ``now_ms``."""
         self.signs += 1
         self.extended_version = self.signs
         self.extended_ms = max(self.extended_ms, now_ms)

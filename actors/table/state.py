@@ -42,7 +42,7 @@ INVARIANTS = {
     "one-holder": "a lock has one holder at most",
     "fences-rise": "each grant has a fence above those of all earlier grants, of whatever object",
     "same-fence-again": "an owner enters again under the same fence, within its limit",
-    "queue-in-log-order": "waits are granted in the order of the log",
+    "queue-in-log-order": "waits are granted in the order of the log; a large one is not overtaken",
     "all-at-once": "a claim for several locks is granted in one step, when it is the next of each",
     "release-by-fence": "a release needs the owner and the fence",
     "ended-gets-nothing": "an ended session is granted nothing; its end ends its waits in one step",
@@ -310,7 +310,7 @@ class TableState:
         out: list[Result],
         operator: str = "",
     ) -> None:
-        """End a session in one step: its waits, itself, its holds, the next grants (rule 89).
+        """End a session in one step: its waits, itself, its holds, the next grants.
 
         More entries of maps than `ENDS_MAX` end with it a little later; see `end_departed`.
         """

@@ -230,7 +230,7 @@ class LockTable(TableState):
         return None if due is None or (before is not None and due[0] >= before) else due[0]
 
     def shift(self, time_ms: int) -> None:
-        """Let every session live at least one TTL from ``time_ms`` (rule 83).
+        """Let every session live at least one TTL from ``time_ms``.
 
         The log time until then does not count for the deadlines of holds.
         """

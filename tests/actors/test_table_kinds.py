@@ -110,7 +110,7 @@ def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kin
 
 @held_kinds
 def test_a_release_grants_the_first_waiter_of_any_kind(table: LockTable, kind: Kind) -> None:
-    """Rules release-grants-the-next, waits-in-log-order."""
+    """Rules release-grants-the-next, queue-in-log-order."""
     make_wait(table, kind, kind.claim(B), kind.claim(C))
     freed, held = applied(table, kind.release(A, 1))
     assert freed == f"{A} has 0 left"

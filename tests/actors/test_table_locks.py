@@ -135,7 +135,7 @@ def test_a_release_grants_the_waiter_in_the_same_step(log: TableLog, wait_ms: in
 
 
 def test_waiters_are_served_in_the_order_of_the_log(log: TableLog) -> None:
-    """Rule waits-in-log-order."""
+    """Rule queue-in-log-order."""
     log.acquire("a")
     for owner in "bcd":
         log.acquire(owner)

@@ -32,7 +32,7 @@ RULES = {
     "releases-are-counted": "A lock is free after as many releases as acquires; each release says "
     "how many are left.",
     "only-holders-release": "Only the holder releases, and only under its fence.",
-    "waits-in-log-order": "Waiters are granted in the order in which the log has their acquires.",
+    "queue-in-log-order": "Waiters are granted in the order in which the log has their acquires.",
     "tries-never-wait": "A try at a held lock fails at once and leaves nothing behind.",
     "waits-end-by-log-time": "A wait ends by log time, at its timeout and not before, and leaves "
     "no deadline. Without a timeout it never ends by time.",

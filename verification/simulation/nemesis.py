@@ -1,4 +1,4 @@
-"""Faults of nodes: partitions, pauses, crashes and clock errors, until the run is healed."""
+"""Faults of nodes, until the run is healed: partitions, pauses, crashes, clock errors and disks."""
 
 from __future__ import annotations
 
