@@ -23,6 +23,7 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table.sentences import worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand
 
@@ -108,10 +109,11 @@ def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None
         if known and not refusal_of(first):
             table.apply(0, first)
         version = table.sessions.by_id["s.1"].version
-        told = table.apply(0, replace(command, request=command.request + (command.request == 1)))
+        sent = replace(command, request=command.request + (command.request == 1))
+        outcomes = [o for o in table.apply(0, sent) if isinstance(o, Refused)]
         refusal = refusal_of(command)
         refused += bool(refusal)
-        invalid = [o.detail for o in told if isinstance(o, Refused) and o.reason is Reason.INVALID]
+        invalid = [worded(o, sent).detail for o in outcomes if o.reason is Reason.INVALID]
         assert invalid == ([refusal] if refusal else [])
         assert (table.sessions.by_id["s.1"].version > version) == (not refusal)
     assert refused > 50

@@ -97,9 +97,9 @@ def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
 
 
 def test_a_failing_seed_can_be_repeated_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(topology.RECIPES, "central", nobody)
+    monkeypatch.setitem(topology.RECIPES, "lamport", nobody)
 
-    result = runner.invoke(app, ["--protocol", "central", "--seed", "5", "--trace"])
+    result = runner.invoke(app, ["--protocol", "lamport", "--seed", "5", "--trace"])
 
     assert result.exit_code == 1
     assert "begins life 1" in result.output
