@@ -108,6 +108,17 @@ def describe(name: str, count: int = 1) -> bytes:
     return encode_frame(Frame("test", 0, 0, (envelope,) * count))
 
 
+def used(
+    context: zmq.Context[zmq.Socket[bytes]], node: ListeningNode, count: int
+) -> list[zmq.Socket[bytes]]:
+    """Return the sockets of the clients ``good0``, ``good1`` and so on; each has sent a frame."""
+    good = [dealer(context, node, f"good{number}") for number in range(count)]
+    for number, socket in enumerate(good):
+        socket.send(describe(f"good{number}"))
+    node.until(lambda: len(node.arrivals) == count)
+    return good
+
+
 def greeted(node: ListeningNode) -> tcp.socket:
     """Return a connection that completed ZMTP's handshake and says nothing more."""
     one = tcp.create_connection(node.where)
@@ -172,10 +183,7 @@ def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
     counter: str,
 ) -> None:
     node = make(**limit)
-    good = [dealer(context, node, f"good{number}") for number in range(8)]
-    for number, socket in enumerate(good):
-        socket.send(describe(f"good{number}"))
-    node.until(lambda: len(node.arrivals) == len(good))
+    good = used(context, node, 8)
     strangers = [greeted(node) for _ in range(40)]
     node.until(lambda: sum(map(is_closed, strangers)) >= 38)
     assert node.counters[counter] >= 38
@@ -198,16 +206,14 @@ def test_a_frame_over_the_descriptor_of_an_ended_connection_is_not_lost(
     counter: str,
 ) -> None:
     node = make(**limit)
-    good = [dealer(context, node, f"good{number}") for number in range(8)]
-    for number, socket in enumerate(good):
-        socket.send(describe(f"good{number}"))
-    node.until(lambda: len(node.arrivals) == len(good))
+    used(context, node, 8)
     strangers = [greeted(node) for _ in range(20)]
     for one in strangers:  # The node greets: it has accepted the connection, and the event waits.
         one.setblocking(True)
         one.settimeout(PATIENCE_S)
         assert one.recv(64)
-    monkeypatch.setattr(connections, "EVENTS_MAX", len(strangers))  # Not those of their ends.
+    # One turn processes the events of their acceptance, and leaves those of their ends.
+    monkeypatch.setattr(connections, "EVENTS_MAX", len(strangers))
     node.turn()
     known = node.hub._listener.connections._all  # type: ignore[union-attr]
     ended = list(known.by_state[connections.State.ENDED])
@@ -232,19 +238,15 @@ def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
     counter: str,
 ) -> None:
     node = make(peers={"n2": "tcp://127.0.0.1:9"}, **limit)
-    names = [f"good{number}" for number in range(10)]
-    good = [dealer(context, node, name) for name in names]
-    for name, socket in zip(names, good, strict=True):
-        socket.send(describe(name))
-    node.until(lambda: len(node.arrivals) == len(good))
+    good = used(context, node, 10)
     late = dealer(context, node, "late")
     late.send(describe("late"))
     node.until(lambda: node.counters[counter] == 1)
     member = dealer(context, node, "n2")
     member.send(describe("n2"))
     node.until(lambda: node.came("n2") == 1)
-    for name, socket in zip(names, good, strict=True):
-        socket.send(describe(name))
+    for number, socket in enumerate(good):
+        socket.send(describe(f"good{number}"))
     member.send(describe("n2"))
     node.until(lambda: node.came("n2") == 2 and len(node.arrivals) == 2 * len(good) + 2)
     assert node.came("late") == 0
