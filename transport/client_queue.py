@@ -59,9 +59,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from fencelock.transport.descriptors import CONNECTIONS_MAX, borrow, end_connection, peer_of
 from fencelock.transport.frame import Frame
@@ -136,13 +138,12 @@ class QueuedFrame(NamedTuple):
     rest: Frame | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Owner:
+class Owner(Struct, eq=False):
     """An owner of which frames wait."""
 
     name: str
-    lane: Lane = field(init=False)
-    frames: deque[QueuedFrame] = field(default_factory=deque[QueuedFrame])
+    frames: deque[QueuedFrame]
+    lane: Lane
     size: int = 0
     """Their bytes."""
 
@@ -231,9 +232,10 @@ class ClientQueue:
         if owner is None:
             if len(self.owners) >= CONNECTIONS_MAX:
                 return False
-            owner = self.owners[name] = Owner(name)
             is_known = self._clients is None or waiting.client in self._clients
-            self._enter(owner, self._known if is_known else self._new)
+            lane = self._known if is_known else self._new
+            owner = self.owners[name] = Owner(name, deque(), lane)
+            self._enter(owner, lane)
         elif owner.size + size > CLIENT_WAITING_MAX or len(owner.frames) >= self._most:
             return False
         owner.frames.append(waiting)

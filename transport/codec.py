@@ -17,8 +17,9 @@ Last fields that are missing have their defaults in all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -41,6 +42,9 @@ more within one wire version should be a new message."""
 NATIVE = (bytes,)
 """Types beyond JSON's that CBOR has, so msgspec leaves their values alone."""
 
+plain: Callable[[Any], Any] = partial(to_builtins, builtin_types=NATIVE)
+"""Returns a value with an array in place of each message."""
+
 _ERROR = re.compile(r"(?P<text>.*?)(?: - at `\$(?:\[(?P<place>\d+)\])?.*`)?", re.DOTALL)
 """An error's text. The place of the wrong value begins with that of its field."""
 
@@ -59,11 +63,6 @@ class FieldError(MalformedFrameError):
     def __init__(self, text: str, place: int) -> None:
         super().__init__(text)
         self.place = place
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` with an array in place of each message."""
-    return to_builtins(value, builtin_types=NATIVE)
 
 
 def encode(message: Message) -> bytes:

@@ -160,12 +160,13 @@ def encode_frame(frame: Frame, alias: str = "", *, check: bool = True) -> bytes:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
     if not 0 <= frame.group | frame.stamp <= INT_MAX:
         raise ValueError(f"group {frame.group} or stamp {frame.stamp}: 0 to {INT_MAX} are allowed")
-    items = [
-        (_unaliased(to, alias) if alias else _valid(to), _valid(sender), message)
-        for to, sender, message in envelopes
-    ]
+    if alias:
+        envelopes = [(_unaliased(to, alias), sender, message) for to, sender, message in envelopes]
+    for to, sender, _ in envelopes:
+        _valid(to)
+        _valid(sender)
     cluster = _valid_cluster(frame.cluster)
-    raw = [WIRE_VERSION, cluster, frame.group, frame.stamp, plain(items)]
+    raw = [WIRE_VERSION, cluster, frame.group, frame.stamp, plain(envelopes)]
     if check:
         try:
             convert(raw, _received_type(len(REGISTRY)), builtin_types=NATIVE)
@@ -225,9 +226,11 @@ def open_frame(data: bytes) -> list[Any]:
         MalformedFrameError: it is not our CBOR, or not an array that begins with a version.
 
     """
-    if not data.startswith(USUAL_START):
-        _judge_first_bytes(data)
-    items: list[Any] = load(data)
+    if data.startswith(USUAL_START):
+        items: list[Any] = load(data)
+        return items
+    _judge_first_bytes(data)
+    items = load(data)
     version = first_of(items)
     if version != WIRE_VERSION:
         raise WrongVersionError(version)

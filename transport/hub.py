@@ -28,7 +28,6 @@ from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
 from fencelock.transport.listener import Arrival, Listener
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
-    EVENTS,
     HANDSHAKE_FAILURES,
     LINK_EVENTS,
     NOBLOCK,
@@ -37,6 +36,7 @@ from fencelock.transport.sockets import (
     close_socket,
     connected_dealer,
     discard_parts,
+    poll_sockets,
     send_part,
 )
 
@@ -445,11 +445,11 @@ class SocketHub:
                 else:
                     if frame.newer:
                         self._count("wire.newer_message", frame.newer)
-                    arrivals.append(Arrival(node, frame))
+                    arrivals.append((node, frame))
             # Mostly one comes at a time: asking for more is then cheaper than a failed read.
-            if number == 0 and not socket.get(EVENTS) & POLLIN:
+            if number == 0 and not poll_sockets(((socket, POLLIN),), 0):
                 return 1
-        self._poller.used[socket] = None  # There may be more.
+        self._poller.used[socket] = POLLIN  # There may be more.
         return most
 
     def _drop(self, link: Link, dropped: Dropped) -> None:
@@ -469,7 +469,7 @@ class SocketHub:
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
-                self._poller.used[link.dealer] = None
+                self._poller.used[link.dealer] = POLLIN
                 if link.retry_at:
                     self._retries.add(link)
             news += link.news()
@@ -484,8 +484,8 @@ class SocketHub:
             self._retries.discard(link)
             if link.retry_at:  # Else it is up meanwhile.
                 link.retry()
-                self._poller.used[link.dealer] = None
-                self._poller.used[link.monitor] = None
+                self._poller.used[link.dealer] = POLLIN
+                self._poller.used[link.monitor] = POLLIN
 
     def unheard(self) -> list[str]:
         """Return the peers to which a link is up, if no frame ever came from any peer."""
@@ -528,7 +528,7 @@ class SocketHub:
         unread.count += size
         peer.sent += 1
         if client or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
-            self._poller.used[peer.dealer] = None
+            self._poller.used[peer.dealer] = POLLIN
         try:
             send_part(peer.dealer, raw, NOBLOCK)
         except zmq.Again:

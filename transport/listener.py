@@ -42,7 +42,6 @@ from fencelock.transport.held_bytes import (
 from fencelock.transport.keys import KeyGuard
 from fencelock.transport.polling import Poller
 from fencelock.transport.sockets import (
-    EVENTS,
     NOBLOCK,
     NOBLOCK_MORE,
     POLLIN,
@@ -51,6 +50,7 @@ from fencelock.transport.sockets import (
     close_socket,
     connection_monitor,
     discard_parts,
+    poll_sockets,
     send_part,
 )
 
@@ -74,12 +74,9 @@ OPEN_S = 1.0
 _SRCFD = int(zmq.SRCFD)
 
 
-class Arrival(NamedTuple):
-    """A frame that passed every check, and the link it came over."""
-
-    link: str
-    """The peer's node id or its alias, or the client's id."""
-    frame: Frame
+Arrival = tuple[str, Frame]
+"""A frame that passed every check, with the link that it came over: the peer's node id or its
+alias, or the client's id. A plain tuple, since each frame makes one."""
 
 
 class Listener:
@@ -159,7 +156,7 @@ class Listener:
         """Look after connections; ``readable`` are the sockets that have something to read."""
         connections = self.connections
         if connections.monitor in readable and connections.watch():
-            self._poller.used[connections.monitor] = None
+            self._poller.used[connections.monitor] = POLLIN
         connections.tend()
         for host in self.held.tend():
             connections.bar(host, UNFINISHED_BARRED_S)
@@ -186,11 +183,11 @@ class Listener:
             else:
                 most -= 1 + self._sort(identity, part, arrivals) // WEIGHT_BYTES
             # Mostly one comes at a time: asking for more is then cheaper than a failed read.
-            if first and not self._discarded and not socket.get(EVENTS) & POLLIN:
+            if first and not self._discarded and not poll_sockets(((socket, POLLIN),), 0):
                 held.empties += 1
                 return
             first = False
-        self._poller.used[socket] = None  # There may be more.
+        self._poller.used[socket] = POLLIN  # There may be more.
 
     def _end_sender(self, part: zmq.Frame) -> None:
         """End the connection of the first of several parts: no version of ours sends that.
@@ -246,7 +243,7 @@ class Listener:
             ) or connections.spoke(source, name):
                 if frame.newer:
                     self._count("wire.newer_message", frame.newer)
-                arrivals.append(Arrival(name, frame))
+                arrivals.append((name, frame))
             return size
         if self.unread.blocked and self.unread.is_blocked(name):
             return self._drop_unread("wire.client_slow", name, identity, source)
@@ -297,7 +294,7 @@ class Listener:
                     queue.put_back(owner, waiting._replace(raw=b"", rest=rest))
                     frame = replace(frame, envelopes=envelopes[:room])
                 taken = len(frame.envelopes) or 1
-                arrivals.append(Arrival(waiting.client, frame))
+                arrivals.append((waiting.client, frame))
             left -= taken
             lane.room -= taken
             if not queue.owners or time.perf_counter_ns() >= ends:
@@ -384,7 +381,7 @@ class Listener:
 
     def _answer(self, identity: bytes, descriptor: int, raw: bytes) -> bool:
         """Send ``raw``; return whether the connection exists."""
-        self._poller.used[self.socket] = None
+        self._poller.used[self.socket] = POLLIN
         try:
             send_part(self.socket, identity, NOBLOCK_MORE)
             send_part(self.socket, raw, NOBLOCK)

@@ -16,9 +16,10 @@ import os
 import select
 import sys
 import threading
+from operator import itemgetter
 from time import perf_counter_ns
 
-from fencelock.transport.sockets import EVENTS, POLLIN, Socket
+from fencelock.transport.sockets import POLLIN, Socket, poll_sockets
 
 SPIN_NS = 300_000
 """Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
@@ -56,7 +57,7 @@ class Poller:
         """Whether the last wait was brief."""
         self._poll = select.poll()
         self._sources: dict[int, Socket | int] = {}
-        self.used: dict[Socket, None] = {}
+        self.used: dict[Socket, int] = {}
 
     def register(self, source: Socket | int) -> None:
         """Watch a socket, or a plain descriptor."""
@@ -64,7 +65,7 @@ class Poller:
             descriptor = source
         else:
             descriptor = source.FD
-            self.used[source] = None
+            self.used[source] = POLLIN
         self._poll.register(descriptor, select.POLLIN)
         self._sources[descriptor] = source
 
@@ -82,9 +83,7 @@ class Poller:
         """
         found: set[Socket | int] = set()
         if self.used:
-            for socket in self.used:
-                if socket.get(EVENTS) & POLLIN:
-                    found.add(socket)
+            found.update(map(itemgetter(0), poll_sockets(list(self.used.items()), 0)))
             self.used.clear()
         if found:
             timeout_ms = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from operator import attrgetter
+
+from msgspec import Struct
 
 from fencelock.actors.api.message import Cancel, KeepAlive
 from fencelock.actors.api.request import Command, Key
@@ -34,8 +35,7 @@ CLIENT_BYTES_MAX = 16 << 20
 """The same limit for one client or, with keys, for all clients with one key (bytes, 16 MiB)."""
 
 
-@dataclass(slots=True, eq=False)
-class InFlightRequest:
+class InFlightRequest(Struct, eq=False):
     """One command that was sent to the log and has no outcome yet.
 
     Attributes:

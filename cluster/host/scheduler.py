@@ -243,7 +243,7 @@ class Scheduler:
                         ready.append((target, role_slot.address, effect.message))
                     elif (node := nodes.get(to)) is not None:
                         # A `Local`, which has no encoding, is never sent to another node.
-                        message = cast("Message", effect.message)
+                        message: Any = effect.message
                         outgoing[node].append((to, role_slot.address, message))
                     else:
                         self._send_out(role_slot, to, effect.message)

@@ -122,7 +122,7 @@ class MemoryLinks:
     def take(self, link: str, raw: bytes) -> None:
         frame = self.validator.admit(link, raw)
         if not isinstance(frame, Dropped):
-            self.arrived.append(Arrival(link, frame))
+            self.arrived.append((link, frame))
 
     def send(self, link: str, frame: Frame) -> None:
         self._cluster.carry(self.node, link, encode_frame(frame))

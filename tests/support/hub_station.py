@@ -59,13 +59,13 @@ class AnsweringHub(ABC):
     def _run(self) -> None:
         while not self._ends.is_set():
             self.hub.poll(None)
-            for arrival in self.hub.receive(100):
+            for link, frame in self.hub.receive(100):
                 self.counters["arrived"] += 1
-                for to, sender, message in arrival.frame.envelopes:
+                for to, sender, message in frame.envelopes:
                     answers = self.answers(to, message)
                     if answers:
                         envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
-                        self.hub.send(arrival.link, Frame("test", 0, 1, envelopes))
+                        self.hub.send(link, Frame("test", 0, 1, envelopes))
         self.hub.close()
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Station:
         return bool(self.news) and isinstance(self.news[-1], LinkUp)
 
     def heard(self) -> list[Message]:
-        return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
+        return [message for _, frame in self.arrivals for _, _, message in frame.envelopes]
 
 
 Make = Callable[..., Station]

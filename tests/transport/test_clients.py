@@ -89,9 +89,9 @@ class Scene:
     def has_heard(self, sender: str, number: int) -> bool:
         message = KeepAlive(session="s", request=number)
         return any(
-            message in [heard for _, _, heard in arrival.frame.envelopes]
-            for arrival in self.node.arrivals
-            if arrival.link == sender
+            message in [heard for _, _, heard in frame.envelopes]
+            for link, frame in self.node.arrivals
+            if link == sender
         )
 
 

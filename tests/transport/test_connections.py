@@ -59,7 +59,7 @@ class ListeningNode:
             self.turn()
 
     def came(self, name: str) -> int:
-        return sum(arrival.link == name for arrival in self.arrivals)
+        return sum(link == name for link, _ in self.arrivals)
 
 
 @pytest.fixture
@@ -395,7 +395,7 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
     while "modest" not in order:
         arrivals, used = hub.receive_clients(8, 10**9)
         assert 0 < used <= 8
-        order += [arrival.link for arrival in arrivals]
+        order += [link for link, _ in arrivals]
     assert order.index("modest") <= 2
 
 
@@ -454,7 +454,7 @@ def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(
         node.hub.receive_members(1000)
     order: list[str] = []
     while "bob@1" not in order:
-        order += [arrival.link for arrival in node.hub.receive_clients(8, 10**9)[0]]
+        order += [link for link, _ in node.hub.receive_clients(8, 10**9)[0]]
     assert order.index("bob@1") <= 2
     node.until(lambda: all(node.came(f"shop@{number}") for number in range(1, 20)))
 

@@ -45,7 +45,7 @@ class Scene:
     def turn(self) -> None:
         self.hub.poll(0)  # The looks come by processor time: an idle wait would delay them.
         self.hub.events()
-        self.arrived.update(arrival.link for arrival in self.hub.receive(100))
+        self.arrived.update(link for link, _ in self.hub.receive(100))
 
     def until(self, done: Callable[[], bool]) -> None:
         ends = time.monotonic() + PATIENCE_S

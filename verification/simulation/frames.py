@@ -104,7 +104,7 @@ class VirtualLinks:
         while left > 0 and (due := self._clients.take()) is not None:
             owner, lane, waiting = due
             arrival = self._admit(owner.name, waiting.raw)
-            count = len(arrival.frame.envelopes) or 1
+            count = len(arrival[1].envelopes) or 1
             left -= count
             lane.room -= count
             taken.append((int(waiting.identity.rpartition(b"#")[2], 16), arrival))
@@ -147,15 +147,15 @@ class VirtualLinks:
         frame = self._admission.admit(link, raw)
         if not isinstance(frame, Frame) and link in self._former and frame.counter == OVERSIZED:
             self._machine.world.fault_counts["too large for a former member"] += 1
-            return Arrival(link, Frame(CLUSTER, 0, 0, ()))
+            return (link, Frame(CLUSTER, 0, 0, ()))
         if not isinstance(frame, Frame) and frame.counter == OTHER_GROUP:
             self._machine.world.fault_counts["of another group"] += 1
-            return Arrival(link, Frame(CLUSTER, 0, 0, ()))
+            return (link, Frame(CLUSTER, 0, 0, ()))
         if not isinstance(frame, Frame):
             raise ViolationError(
                 f"{self._machine.name} drops a frame of {link}: {frame.counter} {frame.detail}"
             )
-        return Arrival(link, frame)
+        return (link, frame)
 
     def _delivered(self, arrivals: Sequence[tuple[int, Arrival]]) -> Iterator[Arrival]:
         """Yield arrivals; while an arrival is delivered, the queue knows its sender's life."""
