@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.message import NodeStatus
+from fencelock.actors.api.message import NodeStatus, Release
 from fencelock.actors.message import Local, Timer
 
 
@@ -16,6 +16,12 @@ class Closed(Local):
     """The session ended; ``unanswered`` releases and cancels were not confirmed in time."""
 
     unanswered: int
+
+
+class ReleaseUnawaited(Local):
+    """Release a hold, while no user waits. Answered once the release is decided, however late."""
+
+    release: Release
 
 
 class Survey(Local):

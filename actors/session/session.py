@@ -113,6 +113,7 @@ from fencelock.actors.session.message import (
     Close,
     Closed,
     EndpointChanged,
+    ReleaseUnawaited,
     SessionTick,
     Survey,
     Undecided,
@@ -152,6 +153,7 @@ _TICK_NS = TICK_MS * NS_PER_MS
 
 Event = (
     UserRequest
+    | ReleaseUnawaited
     | Cancel
     | Abandon
     | Close
@@ -325,10 +327,25 @@ class ClientSession(Role[Event | SessionTick]):
         return [Wake(after_ms, SessionTick(round=self.round))]
 
 
-def on_request(
-    state: SessionState, user: Address, request: UserRequest, now: Instant
+def on_unawaited(
+    state: SessionState, user: Address, event: ReleaseUnawaited, now: Instant
 ) -> list[Effect]:
-    """Refuse a user's request, or file it and send it to an endpoint."""
+    """Release a hold as `on_request` does, without a time by which it must be confirmed."""
+    return on_request(state, user, event.release, now, release_ms=None)
+
+
+def on_request(
+    state: SessionState,
+    user: Address,
+    request: UserRequest,
+    now: Instant,
+    *,
+    release_ms: int | None = ANSWER_MS,
+) -> list[Effect]:
+    """Refuse a user's request, or file it and send it to an endpoint.
+
+    ``release_ms`` is the time (ms) within which the user wants a release to be confirmed.
+    """
     if not user.startswith(state.home):
         return [Observe("client.stranger_dropped")]
     lock_key: LockKey | None = None
@@ -344,7 +361,7 @@ def on_request(
         return [Send(user, refused(request, state.session_lease.name, no))]
     if isinstance(request, ReleaseRequest):
         assert lock_key is not None
-        return _release(state, user, request, lock_key, now)
+        return _release(state, user, request, lock_key, now, release_ms)
     limit_ms: int | None = ANSWER_MS
     endpoint = state.endpoints.choose()
     if isinstance(request, CancellableRequest):
@@ -360,7 +377,12 @@ def on_request(
 
 
 def _release(
-    state: SessionState, user: Address, release: ReleaseRequest, lock_key: LockKey, now: Instant
+    state: SessionState,
+    user: Address,
+    release: ReleaseRequest,
+    lock_key: LockKey,
+    now: Instant,
+    limit_ms: int | None,
 ) -> list[Effect]:
     in_flight = state.in_flight
     state.session_lease.need(now)
@@ -371,11 +393,12 @@ def _release(
         same = same and isinstance(request, ReleaseRequest) and request.fence == release.fence
         if pending.user is None and same:  # It is in flight already: wait for its reply.
             pending.user, pending.request, pending.requested_at = user, release, now
-            pending.ends_at, pending.owed = later(now, ANSWER_MS), False
+            pending.ends_at = None if limit_ms is None else later(now, limit_ms)
+            pending.owed = False
             in_flight.hurry(pending.endpoint, now)
             return in_flight.repeat(now)
     endpoint = state.endpoint_for(state.holds[lock_key])
-    effects = in_flight.ask(user, release, lock_key, endpoint, now, limit_ms=ANSWER_MS)
+    effects = in_flight.ask(user, release, lock_key, endpoint, now, limit_ms=limit_ms)
     state.match_state(lock_key)
     return effects
 
@@ -559,6 +582,7 @@ HANDLERS = Handlers(
     {
         # From users, who live on the session's own node.
         Request: on_request,
+        ReleaseUnawaited: on_unawaited,
         Cancel: on_cancel,
         Abandon: on_abandon,
         Close: on_close,

@@ -32,11 +32,13 @@ from fencelock.cluster.client.hold import (
     deadline_of,
     exiting,
     releasing,
+    releasing_unawaited,
     remaining_of,
     renewing,
     undo,
 )
 from fencelock.cluster.client.hold_registry import (
+    UNREPORTED_MAX,
     AcquireCall,
     Callback,
     HoldRegistry,
@@ -57,8 +59,9 @@ H = TypeVar("H", bound=BaseHold)
 RETRY_S = 1.0
 """The shortest time between two repetitions of a release (s) for which an acquire waits."""
 
-UNREPORTED_MAX = 64
-"""Limit of lost holds that one lock object remembers until an error reports them."""
+CONFIRM_MS = 1_500
+"""Time for which a call that does not wait still waits for an earlier release of its own client
+(ms): `DECISION_MS` of the session."""
 
 
 class BaseLock(Generic[H]):
@@ -79,6 +82,7 @@ class BaseLock(Generic[H]):
         self._channel = channel
         self._registry = registry
         self._options = options
+        self._confirm = options.confirm_release
         self._wait_ms = wait_ms_of(options.timeout)
         self._acquire: AcquireRequest = options.acquire()
         self._listeners = Listeners()
@@ -233,13 +237,14 @@ class BaseLock(Generic[H]):
         the lock.
         """
         channel, registry, options = self._channel, self._registry, self._options
-        if channel.closed or channel.forks != ForkCounter.forks:
-            channel.check()
+        listeners = self._listeners
+        if channel.closed or channel.forks != ForkCounter.forks or listeners.unreported:
+            self._refuse()
         call = AcquireCall(registry.granted)
         call.token = token = next(tokens)
         try:
-            if options.owner is None and not options.reentrant:
-                own = registry.enter_as_new(options.name, call, self._listeners)
+            if wait_ms != 0 and options.owner is None and not options.reentrant:
+                own = registry.enter_as_new(options.name, call, listeners)
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
             asked = request or self._acquire
@@ -259,7 +264,7 @@ class BaseLock(Generic[H]):
                 if self._acquired:
                     self._prune()
                 self._acquired.append((self._here(), own, token, acquire.amount))
-            return self._hold_type(channel, registry, own, token)
+            return self._hold_type(channel, registry, own, token, self._confirm)
         except FencelockError as error:
             if trying and self._is_not_now(error, blocking):
                 return None
@@ -284,8 +289,15 @@ class BaseLock(Generic[H]):
     def _waiting(
         self, call: AcquireCall, wait_ms: int | None
     ) -> Operation[tuple[Ownership, int | None]]:
-        """Wait until the named owner may acquire; return it and the rest of ``wait_ms``."""
+        """Wait until the owner may acquire; return it and the rest of ``wait_ms``.
+
+        An owner that is one acquire only waits if it does not wait for the lock: an earlier release
+        of its client may be unconfirmed, and must not make it fail.
+        """
         registry, options = self._registry, self._options
+        if options.owner is None and not options.reentrant:
+            yield from self._confirming()
+            return registry.enter_as_new(options.name, call, self._listeners), wait_ms
         owner = options.owner or self._runner()
         once = options.limit == 1
         began = time.monotonic()
@@ -301,6 +313,8 @@ class BaseLock(Generic[H]):
                 return call.own, left_ms
             if options.reentrant and once and own is not None and own.levels:
                 raise self._held_already(own)
+            if isinstance(blocker, ReleaseCall) and blocker.unlimited and left_ms is not None:
+                left_ms = max(left_ms, CONFIRM_MS - passed_ms)
             if left_ms == 0:
                 raise LockTimeoutError(
                     f"{titled(self._options.name)}: held by {name_of(owner)} of this client, "
@@ -313,12 +327,12 @@ class BaseLock(Generic[H]):
         """Wait until ``blocker`` is answered, or ``left_ms`` are over."""
         began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
         try:
-            if isinstance(blocker, ReleaseCall):
+            if isinstance(blocker, ReleaseCall) and not blocker.unlimited:
                 yield from confirming(self._channel, self._registry, blocker, left_s)
             else:
                 yield blocker if left_s is None else AwaitReply(blocker, left_s)
-        except LockOwnershipLostError:
-            pass  # It is reported to the caller that releases the lock.
+        except (LockOwnershipLostError, NotHeldError):
+            pass  # It is reported to the caller that releases the lock, or at its next call.
         except UnavailableError:
             passed_s = time.monotonic() - began
             pause_s = min(RETRY_S, math.inf if left_s is None else left_s) - passed_s
@@ -327,6 +341,18 @@ class BaseLock(Generic[H]):
                     yield AwaitReply(AskReply(), pause_s)
         except TimeoutError:
             pass  # The caller looks at the clock.
+
+    def _refuse(self) -> None:
+        """Raise why the object cannot be used now, or the error of a release without a caller."""
+        self._channel.check()
+        with suppress(IndexError):  # Another thread has raised it.
+            raise self._listeners.unreported.pop(0)
+
+    def _confirming(self) -> Operation[None]:
+        """Wait a moment for an earlier release of the lock by this client, if one is pending."""
+        blocker = self._registry.unconfirmed(self._options.name)
+        if blocker is not None:
+            yield from self._waiting_for(blocker, CONFIRM_MS)
 
     def _held_already(self, own: Ownership) -> FencelockError:
         """Return the error for an owner that may hold the lock once, and holds it."""
@@ -349,18 +375,24 @@ class BaseLock(Generic[H]):
         """Let the owner of a lost hold acquire again; the hold's own release reports the loss."""
         self._registry.forget(own)
 
-    def _releasing(self) -> Operation[None]:
+    def _releasing(self, wait: bool | None = None) -> Operation[None]:
         """Release one hold, as a lock's `release` does."""
         acquired = self._acquired
+        awaited = self._confirm if wait is None else wait
+        release = releasing if awaited else releasing_unawaited
         if len(acquired) == 1:
             _, own, token, _ = acquired[0]
             if token in own.levels:
-                return releasing(self._channel, self._registry, own, token)
+                return release(self._channel, self._registry, own, token)
         channel = self._channel
         if channel.closed or channel.forks != ForkCounter.forks:
             channel.check()
-        own, token = self._to_release()
-        return releasing(self._channel, self._registry, own, token)
+        try:
+            own, token = self._to_release()
+        except NotHeldError:
+            self._refuse()
+            raise
+        return release(self._channel, self._registry, own, token)
 
     def _to_release(self) -> tuple[Ownership, int]:
         """Return the acquire to release: this thread's or task's latest, else the oldest.
@@ -387,10 +419,11 @@ class BaseLock(Generic[H]):
         return exiting(self._releasing, self._options.name, error)
 
     def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
-        return self._channel.inspecting(self._options.name, age_ms)
+        yield from self._confirming()
+        return (yield from self._channel.inspecting(self._options.name, age_ms))
 
     def _is_locked(self) -> Operation[bool]:
-        status = yield from self._channel.inspecting(self._options.name, None)
+        status = yield from self._inspecting(None)
         return status.holder is not None
 
     def _prune(self) -> None:
@@ -478,6 +511,7 @@ class LockFactory(Factory, Generic[L, R]):
         label: str = "",
         duration: float | None = None,
         grace: float | None = None,
+        confirm_release: bool = True,
     ) -> L:
         """Return the lock called ``name``; sends nothing yet.
 
@@ -500,6 +534,8 @@ class LockFactory(Factory, Generic[L, R]):
             grace: the time after the duration until the lock is taken away unless it was renewed
                 (s), with the same limits. None for the default: 5 s, or what the config of `bakery`
                 says. On `paxos` it needs a ``duration``.
+            confirm_release: whether `Lock.release` and the end of ``with`` wait until the cluster
+                has confirmed the release; see `Lock.release` for what changes without.
 
         Raises:
             InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
@@ -512,7 +548,9 @@ class LockFactory(Factory, Generic[L, R]):
 
         """
         connection = self._begin()
-        options = connection.options(name, timeout, owner, label, duration, grace)
+        options = connection.options(
+            name, timeout, owner, label, duration, grace, confirm_release=confirm_release
+        )
         return self._lock_type(connection.line, connection.hold_registry, options)
 
     def rlock(
@@ -525,6 +563,7 @@ class LockFactory(Factory, Generic[L, R]):
         label: str = "",
         duration: float | None = None,
         grace: float | None = None,
+        confirm_release: bool = True,
     ) -> R:
         """Return the lock called ``name``, for an owner that may enter it again.
 
@@ -539,6 +578,7 @@ class LockFactory(Factory, Generic[L, R]):
             label: see `lock`.
             duration: see `lock`.
             grace: see `lock`.
+            confirm_release: see `lock`.
 
         Raises:
             InvalidRequestError: ``limit``, or what `lock` names, is out of its limits.
@@ -548,6 +588,14 @@ class LockFactory(Factory, Generic[L, R]):
         """
         connection = self._begin()
         options = connection.options(
-            name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
+            name,
+            timeout,
+            owner,
+            label,
+            duration,
+            grace,
+            reentrant=True,
+            limit=limit,
+            confirm_release=confirm_release,
         )
         return self._rlock_type(connection.line, connection.hold_registry, options)

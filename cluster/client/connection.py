@@ -265,6 +265,7 @@ class Connection:
         kind: str = "lock",
         reentrant: bool = False,
         limit: int | None = None,
+        confirm_release: bool = True,
     ) -> LockOptions:
         """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
         self.line.check()
@@ -290,7 +291,11 @@ class Connection:
             demand(self.protocol, Guarantee.DEADLINES)
         # Check the types once for all later acquires: roles trust those of local messages.
         check_types(Acquire(lock=name, owner=owner or "", limit=most, label=label))
-        return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
+        if type(confirm_release) is not bool:
+            raise TypeError(f"confirm_release is {confirm_release!r}, and must be True or False")
+        return LockOptions(
+            name, timeout, owner, reentrant, most, label, hold_ms, grace_ms, confirm_release
+        )
 
     def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
         """End with the status of each node, with its roles if ``roles`` is set."""

@@ -8,16 +8,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pykka
 
 from fencelock.actors.api.message import Cancel, Release
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.session_message import Renew
-from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
+from fencelock.actors.error import (
+    FencelockError,
+    LockOwnershipLostError,
+    NotHeldError,
+    UnavailableError,
+)
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holds import HOLDING, HoldState
 from fencelock.actors.session.holds import ClientHold as LocalHold
+from fencelock.actors.session.message import ReleaseUnawaited
+from fencelock.actors.session.requests import ANSWER_MS
 from fencelock.cluster.client.hold_registry import (
     Callback,
     HoldRegistry,
@@ -39,9 +47,15 @@ class BaseHold:
     """
 
     def __init__(
-        self, channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+        self,
+        channel: SessionChannel,
+        registry: HoldRegistry,
+        own: Ownership,
+        token: int,
+        confirm: bool = True,
     ) -> None:
         self._channel = channel
+        self._confirm = confirm
         self._registry = registry
         self.own = own
         self.token = token
@@ -173,8 +187,10 @@ class BaseHold:
         listeners.add(state, callback)
         self._registry.listen(self.own, listeners)
 
-    def _releasing(self) -> Operation[None]:
-        return releasing(self._channel, self._registry, self.own, self.token)
+    def _releasing(self, wait: bool | None = None) -> Operation[None]:
+        awaited = self._confirm if wait is None else wait
+        release = releasing if awaited else releasing_unawaited
+        return release(self._channel, self._registry, self.own, self.token)
 
     def _renewing(self, duration: float | None) -> Operation[None]:
         return renewing(self._channel, self._registry, self.own, self.token, duration)
@@ -234,6 +250,39 @@ def releasing(
             raise
 
 
+def releasing_unawaited(
+    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+) -> Operation[None]:
+    """Release the acquire ``token`` of ``own``: end once the session has it, without waiting.
+
+    The session delivers it once, however often it is repeated, and sends it before what it is asked
+    later. A release of another acquire of the same owner may be unconfirmed: then the session
+    releases this one after it.
+    """
+    yield from ()
+    channel.check()
+    hold = own.hold
+    assert hold is not None
+    try:
+        call = registry.leave(own, token, awaited=False)
+        if call.token != token:
+            give_back(channel, registry, own, token)
+        elif not call.sent:
+            release = Release(lock=own.lock, fence=hold.fence, owner=own.owner, request=token)
+            channel.submit(ReleaseUnawaited(release=release), call)
+            call.sent = True
+            if call.done:  # Perhaps it was turned away.
+                with suppress(LockOwnershipLostError, NotHeldError):  # Reported later.
+                    call.get(timeout=0)
+    except pykka.ActorDeadError:
+        raise closed_meanwhile() from None
+    except FencelockError:
+        raise
+    except BaseException:
+        give_back(channel, registry, own, token)  # Interrupted.
+        raise
+
+
 def give_back(channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int) -> None:
     """Leave the release of the acquire ``token`` to the session, unless it was sent."""
     if registry.give_back(own, token):
@@ -290,9 +339,12 @@ def confirming(
 
     Raises:
         TimeoutError: ``limit_s`` (s) are over; the release continues.
+        UnavailableError: no node confirmed it in time; the release continues.
         FencelockError: the release failed.
 
     """
+    if not leaving.awaited and not registry.await_release(leaving):
+        return
     if not leaving.sent or leaving.done:
         again = registry.repeat(leaving)
         if again is None:
@@ -306,8 +358,17 @@ def confirming(
             )
             channel.submit(release, leaving)
             leaving.sent = True
+    answer_s = ANSWER_MS / 1000 if limit_s is None and leaving.unlimited else limit_s
     try:
-        yield leaving if limit_s is None else AwaitReply(leaving, limit_s)
+        yield leaving if answer_s is None else AwaitReply(leaving, answer_s)
+    except TimeoutError:
+        if limit_s is not None or answer_s is None:
+            raise
+        leaving.awaited = False
+        raise UnavailableError(
+            f"{titled(leaving.own.lock)}: its release was not confirmed within {answer_s:g} s; it "
+            "goes on being repeated in the background until it is"
+        ) from None
     except pykka.ActorDeadError:
         raise closed_meanwhile() from None
     except NotHeldError:

@@ -15,8 +15,9 @@ by a cancellation, or by an exception that a signal's handler raises between any
     ACQUIRING  its token is `Ownership.acquiring`       GRANTED; refused; given up: UNDOING
     GRANTED    in `Ownership.levels`; perhaps its       LEAVING; lost; given up: UNDOING
                caller has not resumed yet
-    LEAVING    its release is `Ownership.leaving`       RELEASED; refused: GRANTED;
-                                                        interrupted before sent: UNDOING
+    LEAVING    its release is `Ownership.leaving`       RELEASED; refused: GRANTED, unless no caller
+                                                        waits for it; interrupted before
+                                                        sent: UNDOING
     UNDOING    in `HoldRegistry._undoing` until the     RELEASED, by the session alone
                session has its `Cancel`; then in
                ``holds`` or ``cancels`` of the session
@@ -59,8 +60,10 @@ Both end in `_notice_loss`, once for each ownership (loss-reported-once): callba
 the ownership is kept until an error has reported the loss to its owner, at most `LOST_MAX` of them.
 A hold that a thread found lost is *disowned*: it stays lost even if the session receives a
 confirmation at that moment, and is released, so that the cluster does not keep it for nobody
-(lost-is-final). If the owner was granted the lock again before it knew of the loss, the new acquire
-fails with the loss: the owner must not take the second hold for the first.
+(lost-is-final). If no caller waits for a release, and it finds the hold lost, callbacks are called,
+and the next call on the lock object raises the error. If the owner was granted the lock again
+before it knew of the loss, the new acquire fails with the loss: the owner must not take the second
+hold for the first.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ from typing import Any
 from fencelock.actors.api.message import Granted, Release, Released
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
-from fencelock.actors.error import LockOwnershipLostError, NotHeldError
+from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Event, Instant
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost, Suspected
@@ -95,6 +98,9 @@ LOST_MAX = 10_000
 """Limit of remembered losses that no error reported yet. Release of an older one raises "not
 held"."""
 
+UNREPORTED_MAX = 64
+"""Limit of lost holds that one lock object remembers until an error reports them."""
+
 NAMED_MAX = 3
 """Limit of holds that one line of the log names."""
 
@@ -111,6 +117,8 @@ class Listeners:
     lost: list[Callback] = field(default_factory=list[Callback])
     unlocking: list[Callback] = field(default_factory=list[Callback])
     suspect: list[Callback] = field(default_factory=list[Callback])
+    unreported: list[FencelockError] = field(default_factory=list[FencelockError])
+    """The errors of releases for which no caller waited, until the next call raises them."""
 
     def add(self, state: HoldState, callback: Callback) -> None:
         """Also call ``callback`` for ``state``.
@@ -190,6 +198,10 @@ class ReleaseCall(AskReply):
     token: int
     sent = False
     """Whether its request surely reached the session."""
+    awaited = True
+    """Whether a caller waits for its reply, and is told of a loss by that."""
+    unlimited = False
+    """Whether the session replies only once it is decided. No caller waited when it began."""
 
 
 class UndoCall(AskReply):
@@ -248,6 +260,8 @@ class HoldRegistry:
         self._numbers: dict[str, Numbers] = {}
         self._undoing: dict[tuple[str, str], int] = {}
         """Acquires whose cancel is on its way to the session: the last token, by lock and owner."""
+        self._unconfirmed: dict[str, ReleaseCall] = {}
+        """The last release by lock for which no caller waits, until it is confirmed."""
         self._lost: deque[Ownership] = deque()
         self._closed = False
 
@@ -353,10 +367,11 @@ class HoldRegistry:
             self._undo(own, call.undone)
             return call.undone
 
-    def leave(self, own: Ownership, token: int) -> ReleaseCall:
+    def leave(self, own: Ownership, token: int, *, awaited: bool = True) -> ReleaseCall:
         """Begin the release of the acquire ``token``; return the call that receives its answer.
 
-        If an earlier release is not confirmed, return its call and begin nothing.
+        If an earlier release is not confirmed, return its call and begin nothing. With ``awaited``
+        the caller waits for the reply.
 
         Raises:
             NotHeldError: that acquire was released, or its loss was reported.
@@ -376,7 +391,22 @@ class HoldRegistry:
             leaving.own, leaving.token = own, token
             own.leaving = leaving
             own.levels.remove(token)
+            if not awaited:
+                leaving.awaited, leaving.unlimited = False, True
+                self._unconfirmed[own.lock] = leaving
             return leaving
+
+    def unconfirmed(self, lock: str) -> ReleaseCall | None:
+        """Return the last release of ``lock`` that no caller waits for, if it is not confirmed."""
+        return self._unconfirmed.get(lock)
+
+    def await_release(self, leaving: ReleaseCall) -> bool:
+        """Let a caller wait for the reply to ``leaving``; return whether it is not there yet."""
+        with self._guard:
+            if leaving.own.leaving is not leaving:
+                return False
+            leaving.awaited = True
+            return True
 
     def repeat(self, leaving: ReleaseCall) -> ReleaseCall | None:
         """Return a call for a repetition of a release that failed, or None if it was confirmed."""
@@ -436,6 +466,8 @@ class HoldRegistry:
         """Handle the outcome of a release; on the dispatcher's thread."""
         own = leaving.own
         with self._guard:
+            if not leaving.awaited and self._unconfirmed.get(own.lock) is leaving:
+                del self._unconfirmed[own.lock]
             match error:
                 case None:
                     assert isinstance(answer, Released)
@@ -443,19 +475,36 @@ class HoldRegistry:
                     del own.levels[answer.count :]
                 case NotHeldError():
                     own.levels.clear()
+                    self._report_later(leaving, error)
                 case LockOwnershipLostError():
                     own.reported = True
+                    self._report_later(leaving, error)
                 case _:
                     assert own.hold is not None
                     if own.hold.state is HoldState.RELEASING:
                         return  # The session keeps repeating it in the background.
                     own.levels.append(leaving.token)  # It was never sent, or it was refused.
+                    self._keep_error(leaving, error)
             if own.leaving is leaving:
                 own.leaving = None
             if own.levels or own.number or own.changed is not None or own.acquiring:
                 self._drop_if_done(own)
             elif self._owners.get(key := (own.lock, own.owner)) is own:
                 del self._owners[key]  # As nearly always.
+
+    def _report_later(self, leaving: ReleaseCall, error: FencelockError) -> None:
+        """Report what a release found for which no caller waited: to callbacks, and at a call."""
+        if not leaving.awaited:
+            own = leaving.own
+            self._notice_loss(own, str(error).removeprefix(f"{titled(own.lock)}: "))
+            self._keep_error(leaving, error)
+
+    def _keep_error(self, leaving: ReleaseCall, error: BaseException) -> None:
+        """Let the next call on the lock object raise ``error``, if no caller waits for it."""
+        if not leaving.awaited and isinstance(error, FencelockError):
+            unreported = leaving.own.listeners[0].unreported
+            unreported.append(error)
+            del unreported[:-UNREPORTED_MAX]
 
     def report_loss(self, own: Ownership, token: int | None) -> LockOwnershipLostError:
         """Return the error for the loss of acquire ``token``; if it is None, of all acquires."""
@@ -525,6 +574,7 @@ class HoldRegistry:
             self._owners.clear()
             self._numbers.clear()
             self._undoing.clear()
+            self._unconfirmed.clear()
             self._lost.clear()
             for own in owners:
                 self._wake(own)

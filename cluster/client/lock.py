@@ -40,8 +40,11 @@ class Exiting:
 class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
 
-    def release(self) -> None:
+    def release(self, *, wait: bool | None = None) -> None:
         """Give up this hold; see `Lock.release`. Takes effect once, however often it is repeated.
+
+        Args:
+            wait: see `Lock.release`.
 
         Raises:
             NotHeldError: it was released already.
@@ -51,7 +54,7 @@ class Hold(BaseHold, Exiting):
             ClosedError: the client is closed.
 
         """
-        drive(self._releasing())
+        drive(self._releasing(wait))
 
     def renew(self, duration: float | None = None) -> None:
         """Start the duration of this hold anew; see `Lock.renew`."""
@@ -112,8 +115,18 @@ class Lock(BaseLock[Hold], Exiting):
         """
         return drive(self._acquiring(wrong, blocking, timeout))
 
-    def release(self) -> None:
+    def release(self, *, wait: bool | None = None) -> None:
         """Give up the lock: the hold of this thread if it has one, else the oldest.
+
+        Without waiting, the call returns once the client has recorded the release. It sends the
+        release before whatever it is asked later, and repeats it until the cluster has it. Until
+        then the lock stays held, also for `held`; another acquire waits for that within its
+        timeout. If the hold turns out to have been lost, `on_lost` is called, and the next
+        `acquire` of this object raises the error, or the next `release` while it holds nothing.
+
+        Args:
+            wait: whether to wait until the cluster has confirmed it; None for what
+                ``confirm_release`` of `Client.lock` says, which is to wait.
 
         Raises:
             NotHeldError: it is not held through this object, or its node restarted and forgot it.
@@ -124,7 +137,7 @@ class Lock(BaseLock[Hold], Exiting):
             ClosedError: the client is closed.
 
         """
-        drive(self._releasing())
+        drive(self._releasing(wait))
 
     def locked(self) -> bool:
         """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
@@ -194,14 +207,14 @@ class AsyncExiting:
 class AsyncHold(BaseHold, AsyncExiting):
     """One successful acquire, from `Lock.acquire` or ``async with``. Always true."""
 
-    async def release(self) -> None:
-        """Give up this hold; errors of `fencelock.Hold.release`.
+    async def release(self, *, wait: bool | None = None) -> None:
+        """Give up this hold; see `fencelock.Hold.release`.
 
         Raises:
             asyncio.CancelledError: the task was cancelled; the release still happens.
 
         """
-        await drive_async(self._releasing())
+        await drive_async(self._releasing(wait))
 
     async def renew(self, duration: float | None = None) -> None:
         """Start the duration of this hold anew; see `fencelock.Lock.renew`."""
@@ -236,14 +249,14 @@ class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
         """
         return await drive_async(self._acquiring(wrong, blocking, timeout))
 
-    async def release(self) -> None:
-        """Give up the lock; errors of `fencelock.Lock.release`.
+    async def release(self, *, wait: bool | None = None) -> None:
+        """Give up the lock; see `fencelock.Lock.release`.
 
         Raises:
             asyncio.CancelledError: the task was cancelled; the release still happens.
 
         """
-        await drive_async(self._releasing())
+        await drive_async(self._releasing(wait))
 
     async def locked(self) -> bool:
         """Ask the cluster whether any client holds the lock; see `fencelock.Lock.locked`."""

@@ -33,6 +33,8 @@ class LockOptions(Struct, frozen=True):
     """Duration of a hold (ms); 0 for the cluster's own, or for none."""
     grace_ms: int = 0
     """Time after the duration until the lock is taken away (ms); 0 for the cluster's own."""
+    confirm_release: bool = True
+    """Whether a release waits until the cluster has confirmed it, unless it says otherwise."""
 
     def acquire(self) -> Acquire:
         """Return an acquire with the fields that all acquires with these options share."""

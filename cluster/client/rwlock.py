@@ -128,6 +128,7 @@ class BaseRWLock(Generic[S]):
         label: str,
         duration: float | None,
         grace: float | None,
+        confirm_release: bool = True,
     ) -> None:
         connection.line.check()
         demand(connection.protocol, Guarantee.RWLOCKS)
@@ -142,6 +143,7 @@ class BaseRWLock(Generic[S]):
             kind=RWLOCK,
             reentrant=True,
             limit=limit,
+            confirm_release=confirm_release,
         )
         self._connection = connection
         self._name = name
@@ -185,6 +187,7 @@ class RWLockFactory(Factory, Generic[W]):
         label: str = "",
         duration: float | None = None,
         grace: float | None = None,
+        confirm_release: bool = True,
     ) -> W:
         """Return the read/write lock called ``name``; sends nothing yet.
 
@@ -197,6 +200,7 @@ class RWLockFactory(Factory, Generic[W]):
             label: see `lock`.
             duration: see `lock`; for reading and for writing (`bakery` only).
             grace: see `lock`.
+            confirm_release: see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
@@ -207,7 +211,9 @@ class RWLockFactory(Factory, Generic[W]):
             ValueError: as for `lock`.
 
         """
-        return self._rwlock_type(self._begin(), name, timeout, owner, label, duration, grace)
+        return self._rwlock_type(
+            self._begin(), name, timeout, owner, label, duration, grace, confirm_release
+        )
 
 
 class ReadWriteSide(BaseSide[Hold], RLock):

@@ -95,8 +95,9 @@ class BaseSemaphore(BaseLock[H]):
                     self._given_back.pop(one[2], None)
             self._prune_at = 2 * len(self._acquired) + 1
 
-    def _releasing(self) -> Operation[None]:
-        """Release one permit, as the end of ``with`` does."""
+    def _releasing(self, wait: bool | None = None) -> Operation[None]:
+        """Release one permit, as the end of ``with`` does. It always waits."""
+        del wait
         return self._releasing_permits(1)
 
     def _releasing_permits(self, amount: int) -> Operation[None]:

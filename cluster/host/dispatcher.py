@@ -27,6 +27,7 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
+from fencelock.actors.session.message import ReleaseUnawaited
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
@@ -45,6 +46,9 @@ A = TypeVar("A")
 
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
+
+_EASING = (ReleaseRequest, ReleaseUnawaited, Cancel)
+"""Messages that a full inbox still accepts: each of them ends something."""
 
 _DISPATCHING = threading.local()
 """Has an attribute on each dispatcher's thread: none of them may wait for a node to stop."""
@@ -273,7 +277,7 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
         elif type(message) not in role_slot.accepts:
             self._take_unaccepted(role_slot, message, reply)
-        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, ReleaseRequest | Cancel):
+        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, _EASING):
             scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))

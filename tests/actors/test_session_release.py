@@ -10,6 +10,7 @@ from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.role_message import LinkDown, LinkUp
+from fencelock.actors.session.message import ReleaseUnawaited
 
 
 def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use(
@@ -68,6 +69,37 @@ def test_a_release_can_be_waited_for_again_while_it_goes_on(unkept: UnkeptSessio
     assert sent.message == api.Release(lock="x", owner="ann", fence=7, session="c", request=2)
     done = api.Released(lock="x", session="c", owner="ann", request=2)
     assert one(api.Released, unkept.hear(A, done), BEN).request == 3
+
+
+def test_an_unawaited_release_has_no_timeout(unkept: UnkeptSession) -> None:
+    unkept.held()
+    release = api.Release(lock="x", owner="ann", fence=7, request=4)
+    unkept.hear(ANN, ReleaseUnawaited(release=release))
+    said = unkept.run(60_000)
+    assert of(api.Refused, said) == []
+    assert len(of(api.Release, said, A)) > 5
+    done = api.Released(lock="x", session="c", owner="ann", request=2)
+    assert one(api.Released, unkept.hear(A, done), ANN).request == 4
+
+
+def test_an_unawaited_release_that_is_asked_for_again_is_sent_once(unkept: UnkeptSession) -> None:
+    unkept.held()
+    release = api.Release(lock="x", owner="ann", fence=7)
+    unkept.hear(ANN, ReleaseUnawaited(release=release))
+    answer = refusal(unkept.hear(BEN, release), BEN)
+    assert answer.reason is api.Reason.NOT_HELD
+    assert "already" in answer.detail
+
+
+def test_the_next_acquire_of_the_lock_is_sent_right_after_an_unawaited_release(
+    unkept: UnkeptSession,
+) -> None:
+    unkept.held()
+    release = api.Release(lock="x", owner="ann", fence=7)
+    (sent,) = unkept.hear(ANN, ReleaseUnawaited(release=release))
+    assert (sent.to, type(sent.message)) == (A, api.Release)
+    acquire = unkept.acquire(BEN)
+    assert (acquire.to, type(acquire.message)) == (A, api.Acquire)
 
 
 def release_refused(unkept: UnkeptSession, reason: api.Reason) -> None:

@@ -10,7 +10,7 @@ from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted, Re
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
-from fencelock.actors.session.message import HoldsLost, Loss
+from fencelock.actors.session.message import HoldsLost, Loss, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.cluster.client.callback_executor import CallbackExecutor
 from fencelock.cluster.client.hold_registry import HoldRegistry
@@ -45,6 +45,8 @@ class ScriptedSession:
             if not self.mute:
                 reply.set(Cancelled(**message.fields()))
             return
+        if isinstance(message, ReleaseUnawaited):
+            message = message.release
         self.asked.append((message, reply))
         self.before()
         if isinstance(message, Release):

@@ -50,6 +50,8 @@ class Job:
         at_once: threads, tasks or frames in flight, 1 or more.
         lock: the name of the lock, or the prefix of the locks' names.
         shared: whether all use the one lock, not each a lock of its own.
+        fresh: whether each pair uses a lock of its own.
+        confirm: whether a release waits until it is confirmed.
         age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
         marks: the file for marks.
         locks: the number of locks to take for each line that is read.
@@ -66,6 +68,8 @@ class Job:
     at_once: int = 1
     lock: str = "bench"
     shared: bool = False
+    fresh: bool = False
+    confirm: bool = True
     age_ms: int | None = None
     marks: str = ""
     locks: int = 0

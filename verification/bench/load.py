@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import count, islice, repeat
 
 import fencelock
 from fencelock.actors.error import FencelockError
@@ -24,12 +25,16 @@ WARM_PAIRS = 100
 
 def pair(client: Client, job: Job) -> dict[str, float]:
     """Take and give back one lock, alone; return the time of a pair (us), and their number."""
-    lock = client.lock(job.lock)
-    for _ in range(WARM_PAIRS):
+    names = (f"{job.lock}-{number}" for number in count()) if job.fresh else repeat(job.lock)
+    locks = (client.lock(name, confirm_release=job.confirm) for name in names)
+    for lock in islice(locks, WARM_PAIRS):
         one_pair(lock)
     took: list[float] = []
     ends = time.perf_counter() + job.seconds
-    while (began := time.perf_counter()) < ends or len(took) < 2:  # noqa: PLR2004 (quantiles)
+    for lock in locks:
+        began = time.perf_counter()
+        if began >= ends and len(took) > 1:
+            break
         one_pair(lock)
         took.append(time.perf_counter() - began)
     return quantiles_us(took)

@@ -33,6 +33,7 @@ class Part(StrEnum):
     """One of the measurements."""
 
     PAIR = "pair"
+    UNCONFIRMED = "unconfirmed"
     THROUGHPUT = "throughput"
     HANDOVER = "handover"
     TASKS = "tasks"
@@ -195,6 +196,7 @@ class _Bench:
     def _run(self, part: Part) -> list[NotedFigure]:
         runs = {
             Part.PAIR: self._pair,
+            Part.UNCONFIRMED: self._unconfirmed,
             Part.THROUGHPUT: self._throughput,
             Part.HANDOVER: self._handover,
             Part.TASKS: self._tasks,
@@ -209,6 +211,29 @@ class _Bench:
         return [
             NotedFigure("pair_p50_us", "pair, p50", took["p50_us"], "us", note),
             NotedFigure("pair_p99_us", "pair, p99", took["p99_us"], "us"),
+        ]
+
+    def _unconfirmed(self) -> list[NotedFigure]:
+        """Measure pairs of fresh locks, with releases that are confirmed and with others."""
+        job = replace(self.job, kind=JobKind.PAIR, fresh=True)
+        (confirmed,) = self._measured(replace(job, lock="confirmed"))
+        (took,) = self._measured(replace(job, lock="unconfirmed", confirm=False))
+        ratio = took["p50_us"] / confirmed["p50_us"]
+        note = f"1 client, a new lock each time, {confirmed['times']:,.0f} pairs"
+        unconfirmed = (
+            f"the same with confirm_release=False: {ratio:.2f}x, {took['times']:,.0f} pairs"
+        )
+        return [
+            NotedFigure(
+                "fresh_pair_p50_us", "pair, new lock, p50", confirmed["p50_us"], "us", note
+            ),
+            NotedFigure(
+                "unconfirmed_pair_p50_us",
+                "pair, release not confirmed, p50",
+                took["p50_us"],
+                "us",
+                unconfirmed,
+            ),
         ]
 
     def _throughput(self) -> list[NotedFigure]:

@@ -35,6 +35,8 @@ GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
 class DeadlineUser(LockUser):
     """Acquires a lock for a duration, works for less or for longer, and sometimes renews."""
 
+    MAY_LEAVE_UNAWAITED = False
+
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         super().__init__(address, host, **options)
         self._named = (*self._named, Renewed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fencelock.actors.api.message import Acquire, Granted, Refused, Release
+from fencelock.actors.api.message import Acquire, Granted, Refused
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, node_of, role_of
 from fencelock.actors.session.holds import ClientHold, HoldState
@@ -13,7 +13,7 @@ from fencelock.actors.session.message import HoldsLost
 from fencelock.verification.simulation.client_view import Clients
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import LockUser, Mood
+from fencelock.verification.simulation.workload import UNAWAITED, LockUser, Mood, release_in
 
 
 @dataclass(slots=True)
@@ -104,13 +104,13 @@ class LockJudge:
             return
         if type(event) is Granted:
             self._enter(delivered, event)
-        elif type(event) is Refused:
+        elif type(event) is Refused and event.request != UNAWAITED:
             self.wants.pop(delivered.to, None)
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Acquire:
                 self.wants[delivered.to] = effect.message.lock
-            elif type(effect) is Send and type(effect.message) is Release:
-                self._leave(delivered.to, effect.message.lock)
+            elif (release := release_in(effect)) is not None:
+                self._leave(delivered.to, release.lock)
 
     def crashed(self, node: str, boot: int) -> None:
         """End the holds of ``node``, and holds granted through it if the protocol says so."""

@@ -47,6 +47,8 @@ class RunPlan:
     never."""
     hunts_every_ms: int = 0
     """Mean interval at which leaders of `bakery` are struck in particular (ms), or 0 for never."""
+    unawaited_share: float = 0.0
+    """Share of releases for which a contender does not wait."""
     faults: Faults = CALM
     audit: bool = True
     """Whether proxies are asked to describe themselves at the end."""
@@ -64,6 +66,7 @@ def draw_plan(seed: int, promise: Survival) -> RunPlan:
         locks=random.choice((1, 1, 2, 3)),
         late_start_ms=random.choice((0, 100, 1_000)),
         chaos_ms=random.choice((2_000, 4_000, 8_000)),
+        unawaited_share=Random(f"{seed}/unawaited").choice(UNAWAITED_SHARES),
         faults=draw_faults(random, promise.survives),
     )
     if promise.holds_by_session:
@@ -79,6 +82,9 @@ def _closings(plan: RunPlan, random: Random) -> tuple[int, ...]:
     closings = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
     return tuple(random.randrange(plan.chaos_ms) for _ in range(closings))
 
+
+UNAWAITED_SHARES = (0.0, 0.0, 0.3, 1.0)
+"""Shares of releases for which contenders do not wait, of which one is drawn."""
 
 HUNTS_EVERY_MS = (0, 0, 1_500, 4_000)
 """Mean intervals between strikes at leaders, of which one is drawn (ms)."""

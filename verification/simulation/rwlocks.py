@@ -27,6 +27,8 @@ DOWNGRADE_SHARE = 0.5
 class ReadWriteUser(LockUser):
     """Wants to read or to write, acquires it again while it holds it, and downgrades."""
 
+    MAY_LEAVE_UNAWAITED = False
+
     def __init__(
         self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
     ) -> None:

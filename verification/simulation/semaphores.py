@@ -34,6 +34,8 @@ Key = tuple[str, str, int]
 class PermitUser(LockUser):
     """Wants some permits of one semaphore of a few, holds them, and gives them back in parts."""
 
+    MAY_LEAVE_UNAWAITED = False
+
     def __init__(
         self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
     ) -> None:

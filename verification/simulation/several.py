@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.message import Granted, Release
+from fencelock.actors.api.message import Granted
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, address_of
@@ -17,7 +17,7 @@ from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import LockUser
+from fencelock.verification.simulation.workload import LockUser, release_in
 
 SEVERAL_SHARE = 0.6
 """Share of acquires that are for several locks."""
@@ -61,14 +61,12 @@ class SeveralJudge(LockJudge):
         else:
             super().handled(delivered, effects)
         for effect in effects:
-            match effect:
-                case Send(message=AcquireAll() as acquire):
-                    self.claimed[contender] = acquire.locks
-                case Send(message=Release() as release) if kind_of(release.lock) == SEVERAL:
-                    for name in self.claimed.get(contender, ()):
-                        self._leave(contender, name)
-                case _:
-                    pass
+            release = release_in(effect)
+            if type(effect) is Send and type(effect.message) is AcquireAll:
+                self.claimed[contender] = effect.message.locks
+            elif release is not None and kind_of(release.lock) == SEVERAL:
+                for name in self.claimed.get(contender, ()):
+                    self._leave(contender, name)
 
     def _enter_all(self, delivered: Delivery, granted: Granted) -> None:
         names = self.claimed.get(delivered.to, ())

@@ -59,7 +59,9 @@ class Users:
         for number, name in enumerate(self.names):
             turned = number % len(proxies)
             turned_proxies = proxies[turned:] + proxies[:turned]
-            client = ClientPlan(turned_proxies, owners, locks, make_session, ttl_ms, levels)
+            client = ClientPlan(
+                turned_proxies, owners, locks, make_session, ttl_ms, levels, plan.unawaited_share
+            )
             world.add(name, client.recipe(), member=False)
         self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import count
 from random import Random
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
 from fencelock.actors.api.session_message import Unlocking
-from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.role import Host, Role
-from fencelock.actors.session.message import HoldsLost, Suspected
+from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited, Suspected
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, Recipe
 
@@ -27,6 +27,9 @@ LEVELS = 2
 REENTRY_SHARE = 0.3
 LONG_SHARE = 0.5
 """Share of holds that last so long that their session may end meanwhile."""
+
+UNAWAITED = 1
+"""The number of a release for which its contender does not wait. Other requests of locks have 0."""
 
 
 class Mood(Enum):
@@ -80,8 +83,12 @@ class LockUser(Role[Met]):
             with one it sometimes holds for longer.
         levels: limit of its holds of a lock at once; with more than one it sometimes
             enters again.
+        unawaited_share: the share of its releases for which it does not wait.
 
     """
+
+    MAY_LEAVE_UNAWAITED: ClassVar = True
+    """Whether it can go on without the reply: it tells it from others, and counts its holds."""
 
     def __init__(
         self,
@@ -94,8 +101,10 @@ class LockUser(Role[Met]):
         random: Random,
         lease_ms: int = 0,
         levels: int = 1,
+        unawaited_share: float = 0.0,
     ) -> None:
         super().__init__(address, host)
+        self.unawaited_share = unawaited_share if self.MAY_LEAVE_UNAWAITED else 0.0
         self.lease_ms = lease_ms
         self.most = levels
         self.session, self.owner = session, owner
@@ -130,6 +139,8 @@ class LockUser(Role[Met]):
                 return self._on_granted(event)
             case Bereft():
                 return self._on_bereft(event)
+            case Refused(request=number) | Released(request=number) if number == UNAWAITED:
+                return [Observe("contender.released_later")]
             case Refused():
                 return self._on_end(left=0)
             case Released():
@@ -172,7 +183,10 @@ class LockUser(Role[Met]):
     def _leave(self) -> Effects:
         self.mood = Mood.LEAVES
         release = Release(lock=self.lock, fence=self.fence, owner=self.owner)
-        return [Send(self.session, release)]
+        if not self.unawaited_share or self.random.random() >= self.unawaited_share:
+            return [Send(self.session, release)]
+        unawaited = ReleaseUnawaited(release=replace(release, request=UNAWAITED))
+        return [Send(self.session, unawaited), *self._on_end(left=self.levels - 1)]
 
     def _on_end(self, left: int) -> Effects:
         """Go on after the end of a wait or a hold; ``left`` holds of the lock are left."""
@@ -187,6 +201,14 @@ class LockUser(Role[Met]):
     def _rest(self) -> Effects:
         self.mood = Mood.RESTS
         return [Wake(self.random.randint(1, REST_MS_MAX), Rested(turn=self.turn))]
+
+
+def release_in(effect: Effect) -> Release | None:
+    """Return the release that a contender sends with ``effect``, whether or not it waits for it."""
+    message = effect.message if type(effect) is Send else None
+    if type(message) is ReleaseUnawaited:
+        return message.release
+    return message if type(message) is Release else None
 
 
 class Herald(Role[Unlocking | Suspected | HoldsLost]):
@@ -228,6 +250,8 @@ class ClientPlan(NamedTuple):
     """TTL of its session, where the cluster has sessions; 0 where it has not."""
     levels: int = 1
     """Limit of an owner's holds of a lock at once."""
+    unawaited_share: float = 0.0
+    """Share of releases for which a contender does not wait."""
 
     def recipe(self) -> Recipe:
         """Return the roles of such a node: one session, and a contender for each owner.
@@ -250,6 +274,7 @@ class ClientPlan(NamedTuple):
                     "random": Random(f"{seat.boot}/{owner}"),
                     "lease_ms": self.ttl_ms,
                     "levels": self.levels if self.ttl_ms else 1,
+                    "unawaited_share": self.unawaited_share,
                 },
             )
             for owner, user in self.owners.items()

@@ -1,0 +1,360 @@
+"""A release for which its caller does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.holds import fence_of
+from support.lock_scene import Scene, ScriptedSession
+
+import fencelock
+from fencelock import aio
+from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.error import (
+    ForbiddenError,
+    LockOwnershipLostError,
+    NotHeldError,
+    OverloadedError,
+    UnavailableError,
+)
+from fencelock.actors.message import Event
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client import base_lock, hold
+from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.host.pending_asks import AskReply
+
+PATIENCE_S = 60
+CLUSTER = "faces"
+
+
+class AtOnce:
+    """Calls callbacks at once, and keeps the lines of the log."""
+
+    failed = 0
+
+    def call(self, callback: Any, news: Any) -> None:
+        callback(news)
+
+    def stop(self, timeout: float) -> None:
+        del timeout
+
+
+@pytest.fixture
+def script() -> ScriptedSession:
+    return ScriptedSession()
+
+
+@pytest.fixture
+def scene(script: ScriptedSession) -> Scene:
+    return Scene(script, AtOnce())
+
+
+def released(script: ScriptedSession) -> int:
+    """Return the number of releases that the session received."""
+    return sum(isinstance(asked, Release) for asked, _ in script.asked)
+
+
+KINDS: dict[str, Callable[[Scene, bool], Any]] = {
+    "anonymous": lambda scene, confirm: scene.lock(owner=None, confirm_release=confirm),
+    "named": lambda scene, confirm: scene.lock(confirm_release=confirm),
+    "rlock": lambda scene, confirm: scene.rlock(confirm_release=confirm),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@kinds
+def test_release_returns_before_it_is_confirmed(
+    scene: Scene, script: ScriptedSession, kind: str
+) -> None:
+    lock = KINDS[kind](scene, True)
+    lock.acquire()
+    script.mute = True
+    lock.release(wait=False)
+    assert released(script) == 1
+    assert lock.state is HoldState.RELEASING
+    assert lock.held
+    (_, reply) = script.asked[-1]
+    reply.set(script.answer(script.asked[-1][0]))
+    assert not lock.held
+
+
+@kinds
+def test_a_lock_without_confirmation_does_not_wait_unless_asked_to(
+    scene: Scene, script: ScriptedSession, kind: str
+) -> None:
+    lock = KINDS[kind](scene, False)
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    script.mute = False
+    script.asked[-1][1].set(script.answer(script.asked[-1][0]))
+    with lock as held:
+        script.mute = True
+    assert held.state is HoldState.RELEASING
+    script.mute = False
+    script.asked[-1][1].set(script.answer(script.asked[-1][0]))
+    lock.acquire()
+    lock.release(wait=True)
+    assert lock.state is HoldState.FREE
+
+
+def test_a_hold_is_released_without_waiting_too(scene: Scene, script: ScriptedSession) -> None:
+    held = scene.lock(owner=None).acquire()
+    assert held is not None
+    script.mute = True
+    held.release(wait=False)
+    held.release(wait=False)
+    assert released(script) == 1
+    assert held.held
+
+
+@kinds
+def test_a_loss_that_the_release_finds_goes_to_on_lost_and_to_the_next_acquire(
+    scene: Scene, script: ScriptedSession, kind: str
+) -> None:
+    told: list[Notice] = []
+    lock = KINDS[kind](scene, False)
+    lock.on_lost(told.append)
+    lock.acquire()
+    script.refusal = LockOwnershipLostError("lock 'x': it was lost")
+    lock.release()
+    script.refusal = None
+    assert [(notice.state, notice.fence) for notice in told] == [(HoldState.LOST, 1)]
+    script.count, script.fence = 0, 5
+    script.holds.clear()
+    with pytest.raises(LockOwnershipLostError, match="it was lost"):
+        lock.acquire()
+    assert fence_of(lock.acquire()) == 6
+    assert len(told) == 1
+
+
+@kinds
+def test_a_loss_that_the_release_finds_goes_to_the_next_release_of_nothing(
+    scene: Scene, script: ScriptedSession, kind: str
+) -> None:
+    lock = KINDS[kind](scene, False)
+    lock.acquire()
+    script.refusal = NotHeldError("lock 'x': nobody holds it")
+    lock.release()
+    script.holds.clear()
+    with pytest.raises(NotHeldError, match="nobody holds it"):
+        lock.release()
+    with pytest.raises(NotHeldError, match="does not hold it"):
+        lock.release()
+
+
+def test_the_release_of_a_later_hold_does_not_raise_an_earlier_loss(
+    scene: Scene, script: ScriptedSession
+) -> None:
+    lock = scene.lock(owner=None, confirm_release=False)
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    (_, first) = script.asked[-1]
+    script.mute, script.count = False, 0
+    later = lock.acquire()
+    assert later is not None
+    first.fail(LockOwnershipLostError("lock 'x': it was lost"))
+    later.release(wait=True)
+    assert released(script) == 2
+    with pytest.raises(LockOwnershipLostError):
+        lock.acquire()
+
+
+def test_a_refused_release_leaves_the_hold_and_is_raised_by_the_next_call(
+    scene: Scene, script: ScriptedSession
+) -> None:
+    lock = scene.lock(owner=None, confirm_release=False)
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    script.mute = False
+    for one in script.holds.values():
+        one.move(HoldState.HELD)
+    script.asked[-1][1].fail(ForbiddenError("the key does not allow it"))
+    with pytest.raises(ForbiddenError):
+        lock.acquire()
+    assert lock.held
+    lock.release(wait=True)
+
+
+def test_a_release_that_is_turned_away_raises_and_can_be_repeated(
+    scene: Scene, script: ScriptedSession
+) -> None:
+    lock = scene.lock(owner=None)
+    lock.acquire()
+
+    def turn_away(message: Event, reply: AskReply) -> None:
+        reply.fail(OverloadedError(f"100000 events wait, and {message}"))
+
+    submit, scene.line.submit = scene.line.submit, turn_away
+    with pytest.raises(OverloadedError):
+        lock.release(wait=False)
+    scene.line.submit = submit
+    assert lock.held
+    lock.release(wait=False)
+    assert not lock.held
+
+
+def test_an_owner_releases_twice_without_waiting(scene: Scene, script: ScriptedSession) -> None:
+    lock = scene.rlock(confirm_release=False)
+    lock.acquire()
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    lock.release()  # The session releases it once the first is confirmed.
+    assert released(script) == 1
+    assert [type(one) for one in script.told] == [Cancel]
+
+
+def test_another_acquire_does_not_wait_for_the_release(
+    scene: Scene, script: ScriptedSession
+) -> None:
+    lock = scene.lock(owner=None, confirm_release=False)
+    lock.acquire()
+
+    def answer_no_release() -> None:
+        script.mute = isinstance(script.asked[-1][0], Release)
+
+    script.before = answer_no_release
+    lock.release()
+    script.count = 0
+    assert fence_of(lock.acquire()) == 2
+    release, acquire = [asked for asked, _ in script.asked[-2:]]
+    assert isinstance(release, Release)
+    assert isinstance(acquire, Acquire)
+    assert release.owner != acquire.owner
+
+
+@kinds
+def test_an_acquire_that_does_not_wait_still_waits_for_the_own_release(
+    scene: Scene, script: ScriptedSession, kind: str
+) -> None:
+    lock = KINDS[kind](scene, False)
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    release, reply = script.asked[-1]
+    script.mute = False
+    threading.Timer(0.05, lambda: reply.set(script.answer(release))).start()
+    assert lock.acquire(blocking=False)
+    assert [type(asked) for asked, _ in script.asked[-2:]] == [Release, Acquire]
+
+
+def test_an_acquire_that_does_not_wait_gives_up_when_the_release_is_not_confirmed(
+    scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base_lock, "CONFIRM_MS", 20)
+    lock = scene.rlock(confirm_release=False)
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    assert lock.acquire(blocking=False) is None
+
+
+def test_a_second_release_waits_for_the_first_no_longer_than_usual(
+    scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold, "ANSWER_MS", 20)
+    told: list[Notice] = []
+    lock = scene.lock()
+    lock.on_lost(told.append)
+    lock.acquire()
+    script.mute = True
+    lock.release(wait=False)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="background"):
+            lock.release()
+    (_, reply) = script.asked[-1]
+    reply.fail(LockOwnershipLostError("lock 'x': it was lost"))
+    assert len(told) == 1
+    with pytest.raises(LockOwnershipLostError):
+        lock.acquire()
+
+
+@pytest.fixture
+def client(paxos_addresses: str) -> Any:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        yield client
+
+
+MADE: dict[str, Callable[[Any, str], Any]] = {
+    "lock": lambda client, name: client.lock(name, confirm_release=False),
+    "named": lambda client, name: client.lock(name, owner="job", confirm_release=False),
+    "rlock": lambda client, name: client.rlock(name, confirm_release=False),
+    "read": lambda client, name: client.rwlock(name, confirm_release=False).read(),
+    "write": lambda client, name: client.rwlock(name, confirm_release=False).write(),
+}
+made = pytest.mark.parametrize("made", MADE)
+
+
+@made
+def test_pairs_without_confirmation_rise_and_leave_nothing_held(
+    client: fencelock.Client, name: str, made: str
+) -> None:
+    lock = MADE[made](client, name)
+    fences: list[int] = []
+    for _ in range(50):
+        with lock as held:
+            fences.append(held.fence)
+    assert fences == sorted(set(fences))
+    assert not lock.locked()
+    assert lock.acquire(blocking=False)
+    lock.release(wait=True)
+
+
+@made
+def test_tasks_do_not_wait_for_their_releases_either(
+    paxos_addresses: str, name: str, made: str
+) -> None:
+    async def run() -> list[int]:
+        async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+            lock = MADE[made](client, name)
+            fences: list[int] = []
+            for _ in range(50):
+                async with lock as held:
+                    fences.append(held.fence)
+            assert not await lock.locked()
+            return fences
+
+    fences = asyncio.run(run())
+    assert fences == sorted(set(fences))
+
+
+def test_a_hold_that_an_operator_took_is_reported_after_its_release(
+    client: fencelock.Client, name: str
+) -> None:
+    lost = threading.Event()
+    lock = client.lock(name, confirm_release=False)
+    lock.on_lost(lambda notice: lost.set())
+    held = lock.acquire()
+    assert held is not None
+    client.evict(name, held.fence)
+    try:
+        held.release()
+    except LockOwnershipLostError:
+        return  # The notice came first, and the release raises what it knows.
+    assert lost.wait(PATIENCE_S)
+    assert not lock.locked()  # It waits for the reply to the release.
+    with pytest.raises(LockOwnershipLostError):
+        lock.acquire()
+
+
+def test_close_releases_what_was_not_confirmed(
+    client: fencelock.Client, paxos_addresses: str, name: str
+) -> None:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER) as other:
+        other.lock(name).acquire()
+        with other.lock(f"{name}-2", confirm_release=False):
+            pass
+    assert client.lock(f"{name}-2").acquire(blocking=False)
+    assert client.lock(name).acquire(blocking=False)
+
+
+def test_confirm_release_must_be_a_bool(client: fencelock.Client) -> None:
+    with pytest.raises(TypeError, match="confirm_release"):
+        client.lock("x", confirm_release=0)  # type: ignore[arg-type]
