@@ -1,0 +1,241 @@
+"""One retained lock in a random world: its local owners, its cluster with rivals, and judges."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.retained import (
+    Act,
+    Admit,
+    Divert,
+    GiveBack,
+    Lose,
+    Request,
+    RetainedLock,
+    RetainedState,
+    Withdraw,
+)
+
+SESSION = 0
+"""The claim of the session; other claims are tokens of owners that the cluster serves itself."""
+
+TTL_MS = 400
+OWNERS = 4
+RIVALS = 2
+RETAIN_MS = 60
+ANSWER_STEPS = 60
+"""A recall is answered within so many steps in which nobody uses the lock."""
+
+
+class WrongError(AssertionError):
+    """A judge saw an invariant broken."""
+
+
+@dataclass
+class Hold:
+    """What the cluster has granted."""
+
+    claim: int
+    fence: int
+
+
+@dataclass
+class RetainedWorld:
+    """Runs random steps; each may raise `WrongError`.
+
+    Args:
+        lock: the lock, perhaps one with a bug.
+        seed: fixes all chance.
+        span: the fences of a grant to the session, as the client believes.
+        counted_span: by how much the cluster really advances its fences.
+
+    """
+
+    lock: RetainedLock
+    seed: int
+    span: int = 8
+    counted_span: int = 8
+    now: int = 1
+    holder: Hold | None = None
+    queue: deque[int] = field(default_factory=deque[int])
+    requested: int = 0
+    fence: int = 0
+    shown: int = 0
+    """The highest fence that any owner has shown."""
+    arriving: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    waiting: list[int] = field(default_factory=list[int])
+    inside: dict[int, int] = field(default_factory=dict[int, int])
+    outside: set[int] = field(default_factory=set[int])
+    """Local owners that were diverted, and wait or hold as others do."""
+    recalled: int = 0
+    """The fence of the hold that was recalled from the client, 0 without one."""
+    unanswered: int = 0
+    cut_until: int = 0
+    """Nothing confirms the session before."""
+    token: int = 100
+    local_grants: int = 0
+    served: int = 0
+    trust: SessionTrust = field(default_factory=lambda: SessionTrust(Instant(0), Instant(0)))
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.confirm()
+
+    def run(self, steps: int) -> None:
+        """Take random steps, then let everybody finish."""
+        for _ in range(steps):
+            self.step(calm=False)
+        for _ in range(4_000):
+            if not (self.waiting or self.inside or self.outside or self.queue):
+                return
+            self.step(calm=True)
+        raise WrongError(f"progress: {self}")
+
+    def step(self, *, calm: bool) -> None:
+        """Let a moment pass, and one thing happen."""
+        chance = self.random.random
+        self.now += self.random.randint(1, 5) * NS_PER_MS
+        if not calm and chance() < 0.01:
+            self.cut_until = self.now + self.random.randrange(2 * TTL_MS) * NS_PER_MS
+        if calm or (self.now >= self.cut_until and chance() < 0.15):
+            self.confirm()
+        self.pass_time()
+        if self.arriving and chance() < 0.5:
+            self.arrive(self.arriving.pop(self.random.randrange(len(self.arriving))))
+        if not calm and len(self.waiting) + len(self.inside) < OWNERS and chance() < 0.4:
+            self.token += 1
+            self.waiting.append(self.token)
+            self.do(self.lock.acquire(self.token, Instant(self.now)))
+        if not calm and chance() < 0.03 and sum(c < 0 for c in self.queue) < RIVALS:
+            self.queue.append(-1 - self.random.randrange(1_000))
+        if self.waiting and not calm and chance() < 0.05:
+            token = self.random.choice(self.waiting)
+            self.waiting.remove(token)
+            self.do(self.lock.withdraw(token, Instant(self.now)))
+        for token in [one for one in self.inside if chance() < 0.3]:
+            del self.inside[token]
+            self.do(self.lock.release(token, Instant(self.now)))
+        if self.holder is not None and self.holder.claim != SESSION and chance() < 0.3:
+            self.outside.discard(self.holder.claim)
+            self.free()
+        self.do(self.lock.expire(Instant(self.now)))
+        holder = self.holder
+        recalls = self.queue and holder is not None and holder.claim == SESSION
+        if recalls and holder is not None and chance() < 0.5:  # A keep-alive; others are lost.
+            self.arriving.append(("recall", holder.fence, 0))
+        self.serve()
+        self.judge_recall()
+
+    def confirm(self) -> None:
+        """Let the cluster confirm the session."""
+        if self.now < self.trust.until or self.trust.until == 0:
+            self.trust.suspect_at = Instant(self.now + TTL_MS * NS_PER_MS // 2)
+            self.trust.until = Instant(self.now + TTL_MS * NS_PER_MS)
+
+    def pass_time(self) -> None:
+        """End the session in the client, then in the cluster, once its time is over."""
+        if self.now < self.trust.until:
+            return
+        self.trust = SessionTrust(Instant(0), Instant(0))
+        self.confirm()
+        self.do(self.lock.lose())
+        self.arriving.clear()
+        self.queue = deque(claim for claim in self.queue if claim != SESSION)
+        if self.holder is not None and self.holder.claim == SESSION:
+            self.free()
+
+    def free(self) -> None:
+        self.holder, self.recalled, self.unanswered = None, 0, 0
+
+    def serve(self) -> None:
+        """Grant the lock to the head of the cluster's queue."""
+        if self.holder is not None or not self.queue:
+            return
+        claim = self.queue.popleft()
+        self.holder = Hold(claim, self.fence + 1)
+        self.fence += self.counted_span if claim == SESSION else 1
+        if claim == SESSION:
+            self.arriving.append(("granted", self.holder.fence, self.requested))
+        else:
+            self.show(self.holder.fence)
+
+    def arrive(self, message: tuple[str, int, int]) -> None:
+        kind, fence, number = message
+        now = Instant(self.now)
+        if kind == "granted":
+            self.do(self.lock.granted(number, fence, self.span, self.trust, now))
+        elif kind == "released":
+            self.do(self.lock.released(now))
+        else:
+            mine = self.holder is not None and self.holder.claim == SESSION
+            if mine and self.holder is not None and self.holder.fence == fence:
+                had = self.lock.state is not RetainedState.ACQUIRING
+                self.recalled = fence if had else self.recalled
+            self.do(self.lock.recall(fence, now))
+
+    def do(self, acts: list[Act]) -> None:
+        """Perform and judge what the lock decides."""
+        for act in acts:
+            match act:
+                case Admit(token, fence):
+                    self.admit(token, fence)
+                case Divert(token):
+                    self.waiting.remove(token)
+                    self.outside.add(token)
+                    self.queue.append(token)
+                case Lose(token, _):
+                    self.inside.pop(token, None)
+                case Request(number):
+                    self.requested = number
+                    self.queue.append(SESSION)
+                case Withdraw():
+                    self.withdraw()
+                case GiveBack(fence):
+                    self.give_back(fence)
+
+    def withdraw(self) -> None:
+        if SESSION in self.queue:
+            self.queue.remove(SESSION)
+        elif self.holder is not None and self.holder.claim == SESSION:
+            self.free()
+
+    def give_back(self, fence: int) -> None:
+        if self.inside and fence == self.lock.fence:  # Not a grant that crossed with a cancel.
+            raise WrongError(f"released-unused: {self.inside}")
+        if self.holder is not None and (self.holder.claim, self.holder.fence) == (SESSION, fence):
+            self.free()
+        self.arriving.append(("released", fence, 0))
+
+    def admit(self, token: int, fence: int) -> None:
+        if token not in self.waiting:
+            raise WrongError(f"admitted {token}, which does not wait")
+        if self.waiting[0] != token:
+            raise WrongError(f"local-queue-in-order: {token} before {self.waiting}")
+        if self.inside and not self.lock.shared:
+            raise WrongError(f"one-local-owner: {token} while {self.inside}")
+        if self.now >= self.trust.suspect_at:
+            raise WrongError("admitted-in-trust")
+        if self.holder is None or self.holder.claim != SESSION:
+            raise WrongError(f"one-holder: {token} while {self.holder} holds")
+        if self.recalled and not self.lock.cohort:
+            raise WrongError("strict-recall")
+        self.waiting.remove(token)
+        self.inside[token] = fence
+        self.local_grants += 1
+        self.show(fence)
+
+    def show(self, fence: int) -> None:
+        if fence <= self.shown:
+            raise WrongError(f"fences-rise: {fence} after {self.shown}")
+        self.shown = fence
+        self.served += 1
+
+    def judge_recall(self) -> None:
+        """Check that a recall is answered while nobody uses the lock."""
+        self.unanswered = self.unanswered + 1 if self.recalled and not self.inside else 0
+        if self.unanswered > ANSWER_STEPS // 20:
+            raise WrongError(f"a recall was not answered: {self.recalled}")
