@@ -34,6 +34,7 @@ PAGES = (
     "latch.md",
     "lock-all.md",
     "map.md",
+    "release.md",
     "rwlock.md",
     "semaphore.md",
 )
