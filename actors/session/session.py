@@ -331,21 +331,20 @@ def on_unawaited(
     state: SessionState, user: Address, event: ReleaseUnawaited, now: Instant
 ) -> list[Effect]:
     """Release a hold as `on_request` does, without a time by which it must be confirmed."""
-    return on_request(state, user, event.release, now, release_ms=None)
+    return _on_request(state, user, event.release, now, None)
 
 
 def on_request(
-    state: SessionState,
-    user: Address,
-    request: UserRequest,
-    now: Instant,
-    *,
-    release_ms: int | None = ANSWER_MS,
+    state: SessionState, user: Address, request: UserRequest, now: Instant
 ) -> list[Effect]:
-    """Refuse a user's request, or file it and send it to an endpoint.
+    """Refuse a user's request, or file it and send it to an endpoint."""
+    return _on_request(state, user, request, now, ANSWER_MS)
 
-    ``release_ms`` is the time (ms) within which the user wants a release to be confirmed.
-    """
+
+def _on_request(
+    state: SessionState, user: Address, request: UserRequest, now: Instant, release_ms: int | None
+) -> list[Effect]:
+    """Handle a request; a release must be confirmed within ``release_ms``, if that is given."""
     if not user.startswith(state.home):
         return [Observe("client.stranger_dropped")]
     lock_key: LockKey | None = None

@@ -327,7 +327,7 @@ class BaseLock(Generic[H]):
         """Wait until ``blocker`` is answered, or ``left_ms`` are over."""
         began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
         try:
-            if isinstance(blocker, ReleaseCall) and not blocker.unlimited:
+            if isinstance(blocker, ReleaseCall) and (blocker.done or not blocker.unlimited):
                 yield from confirming(self._channel, self._registry, blocker, left_s)
             else:
                 yield blocker if left_s is None else AwaitReply(blocker, left_s)

@@ -256,6 +256,21 @@ def test_an_acquire_that_does_not_wait_gives_up_when_the_release_is_not_confirme
     assert lock.acquire(blocking=False) is None
 
 
+def test_an_owner_acquires_again_once_a_refused_release_was_confirmed_in_the_background(
+    scene: Scene, script: ScriptedSession
+) -> None:
+    lock = scene.lock(confirm_release=False)
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    script.asked[-1][1].fail(UnavailableError("no node accepts this client"))
+    script.mute, script.count = False, 0
+    for one in script.holds.values():
+        one.move(HoldState.RELEASED)
+    script.holds.clear()
+    assert fence_of(lock.acquire(timeout=0.5)) == 2
+
+
 def test_a_second_release_waits_for_the_first_no_longer_than_usual(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
