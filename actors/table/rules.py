@@ -168,7 +168,9 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
         out.append(ended(command.session, reason, request))
         return
     judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
-    kept_since = judged and command.version != table.sessions.version(session)  # Rule 84.
+    kept_since = judged and command.version != table.sessions.version(
+        session
+    )  # It was alive since.
     used = session.claims or session.attached
     if kept_since or (reason is CloseReason.IDLE and used):
         out.append(Alive(session=session.id, node="", request=request))

@@ -103,7 +103,8 @@ def serve(
 ) -> None:
     """Run [bold]one node[/bold] until SIGTERM or Ctrl-C. On SIGHUP it reads its keys again.
 
-    Exits with 0 when stopped, 2 when it cannot start, and 70 after a fatal error.
+    Exits with 0 when stopped, 2 when it cannot start as configured, and 70 after a fatal error,
+    such as of its disk.
 
     Variables of the environment override the file: FENCELOCK_PAXOS__HEARTBEAT_MS=100 sets
     paxos.heartbeat_ms, and FENCELOCK_NODES__N1__LISTEN sets nodes.n1.listen.
@@ -200,7 +201,7 @@ def start(
     Raises:
         ServeError: it cannot serve at its address.
         ConfigError: see `Node.start`.
-        typer.Exit: it failed at once.
+        typer.Exit: it failed at once, or its disk did.
 
     """
     import pykka  # noqa: PLC0415 (as the next)
@@ -208,6 +209,7 @@ def start(
 
     from fencelock.cluster.host.scheduler import RoleFailedError  # noqa: PLC0415
     from fencelock.cluster.node.node import Node  # noqa: PLC0415
+    from fencelock.cluster.node.storage.directory import JournalFailedError  # noqa: PLC0415
 
     try:
         return Node.start(
@@ -218,7 +220,7 @@ def start(
             found_again=founding is Founding.AGAIN,
             new=founding is Founding.NEW,
         )
-    except RoleFailedError as error:  # Its log has the rest.
+    except (RoleFailedError, JournalFailedError) as error:  # Its log has the rest.
         _print_fatal(node_id, error, as_json=as_json)
         raise typer.Exit(ExitStatus.BUG) from error
     except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.

@@ -124,7 +124,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     assert states[-2:] == [HoldState.SUSPECT, HoldState.LOST]
     with pytest.raises(LockOwnershipLostError):
         lock.release()
-    with pytest.raises(UnavailableError):  # Rule 95: never a mere "somebody else has it".
+    with pytest.raises(UnavailableError):  # Never a mere "somebody else has it".
         other.lock("x").acquire(timeout=0.2)
     with pytest.raises(StaleError):
         other.status("x", read="local", max_age=0.05)

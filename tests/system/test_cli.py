@@ -265,6 +265,18 @@ def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
+def test_a_disk_without_room_at_the_start_gives_status_70(tmp_path: Path) -> None:
+    write_config(tmp_path, "paxos")
+    full = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
+        "from fencelock.cluster.cli.main import main; main()"
+    )
+    done = python(tmp_path, "-c", full, "serve", "--found", "--id", "n1")
+    assert done.returncode == 70  # With 2, systemd would not start it again.
+    assert "n1 stopped after a fatal error: " in done.stderr
+    assert "cannot be opened: File too large" in done.stderr
+
+
 def status_when_ready(folder: Path, addresses: dict[str, str]) -> list[dict[str, object]]:
     connect = ",".join(addresses.values())
     nodes: list[dict[str, object]] = []
