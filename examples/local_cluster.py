@@ -14,7 +14,7 @@ import fencelock
 from fencelock import NodeStatus, UnavailableError
 from fencelock.cluster.node.config import starting_config
 from fencelock.cluster.testing.ports import free_ports
-from fencelock.verification.bench.members import described, master_of
+from fencelock.verification.bench.members import described, leader_among
 
 READY_S = 60.0
 """Time limit for the start of nodes and clients (s); a busy machine needs many seconds."""
@@ -179,8 +179,8 @@ def leaders_of(statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
     told = [status.elected for status in statuses if status.elected is not None]
     if told:
         return max(told, key=lambda elected: elected.epoch).leaders
-    master = master_of(statuses)
-    return (master,) if master else ()
+    leader = leader_among(statuses)
+    return (leader,) if leader else ()
 
 
 def stop_all(processes: list[subprocess.Popen[Any]]) -> None:

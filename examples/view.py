@@ -74,7 +74,7 @@ def seats_of(statuses: tuple[NodeStatus, ...]) -> dict[str, str]:
     """Return what each node that leads is called."""
     leaders = leaders_of(statuses)
     if not is_elected(statuses):
-        return dict.fromkeys(leaders, "master")
+        return dict.fromkeys(leaders, "leader")
     return {leader: f"leader {seat}" for seat, leader in enumerate(leaders, 1)}
 
 
@@ -82,7 +82,7 @@ def who_leads(statuses: tuple[NodeStatus, ...]) -> str:
     """Return who leads, and where several do, in which epoch."""
     leaders = " ".join(leaders_of(statuses))
     if not is_elected(statuses):
-        return f"master {leaders}"
+        return f"leader {leaders}"
     epoch = max(status.elected.epoch for status in statuses if status.elected)
     return f"leaders {leaders} (epoch {epoch})"
 

@@ -45,8 +45,8 @@ class MemberAction(IntEnum):
 class NodeRole(IntEnum):
     """A node's part in its cluster. Numbers are on the wire and never reused."""
 
-    MASTER = 1
-    """A member that leads."""
+    LEADER = 1
+    """A member that leads. `bakery` has three."""
     MEMBER = 2
     """A member that votes."""
     OBSERVER = 3
@@ -139,7 +139,7 @@ class NodeReport(NamedTuple):
     applied: Int64
     """The last slot that it applied."""
     lag: Int64 | None
-    """Slots that it is behind the master, or None if that is not known."""
+    """Slots that it is behind the leader, or None if that is not known."""
     heard_ms: Int64 | None
     """Time since its last message (ms): 0 for the node that replies, None if it never sent one."""
     version: str

@@ -368,7 +368,7 @@ class Alive(Outcome, tag=0x16):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that replies soonest, if known. Clients may connect to the ``members``.
+    ``leader`` is the node that replies soonest, if known. Clients may connect to the ``members``.
     Of two lists the one with the higher ``view`` is newer, and an empty one says nothing. The table
     leaves ``node`` and the fields after ``request`` empty: the proxy fills them in.
     """
@@ -376,7 +376,7 @@ class Alive(Outcome, tag=0x16):
     session: str
     node: str
     request: Int64 = 0
-    master: str = ""
+    leader: str = ""
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
 
@@ -529,7 +529,7 @@ class NodeStatus(Reply, tag=0x1D):
     locks: tuple[LockStatus, ...]
     session: str = ""
     request: Int64 = 0
-    master: str = ""
+    leader: str = ""
     """The node that leads, where there is one and it is known."""
     elected: Elected | None = None
     """The elected leaders, where there are several."""

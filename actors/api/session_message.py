@@ -44,7 +44,7 @@ class CloseReason(IntEnum):
     GRACEFUL = 1
     """The client closes it."""
     EXPIRED = 2
-    """The master received nothing for too long; valid only if the version it saw is still
+    """The leader received nothing for too long; valid only if the version it saw is still
     current."""
     FORCED = 3
     """An operator ends the client's session."""
@@ -95,7 +95,7 @@ class Opened(Outcome, tag=0x61):
     ttl_ms: Int64
     node: str
     request: Int64 = 0
-    master: str = ""
+    leader: str = ""
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
 

@@ -173,7 +173,7 @@ class BakeryBackend(MembersBackend):
         """Return whether leaders can grant locks now."""
         return self.in_flight.readiness.ready
 
-    def master_for(self, session: str) -> str:
+    def leader_for(self, session: str) -> str:
         """Return the leader that a client should use; clients are divided among the leaders."""
         leaders = self.in_flight.leaders()
         return leaders[sum(session.encode()) % len(leaders)] if leaders else ""
@@ -187,7 +187,7 @@ class BakeryBackend(MembersBackend):
             ttl_ms=max(self.timing.silent_ms, request.ttl_ms),
             node=self.node,
             request=request.request,
-            master=self.master_for(request.session),
+            leader=self.leader_for(request.session),
             view=self.known.view,
             members=self.known.members,
         )

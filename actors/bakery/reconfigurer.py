@@ -238,7 +238,7 @@ class Reconfigurer(Role[Received]):
             seating = Seating(known.epoch, known.leaders, 0)
             leaders = living(seating, known.members, known.electorate)
             if node in [leader.node for leader in leaders]:
-                return NodeRole.MASTER
+                return NodeRole.LEADER
         return NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
 
 

@@ -2,7 +2,7 @@
 
 A promise is made durable in `Acceptor._adopt`, a vote in `Acceptor._on_accept`: the `Persist`
 comes before the `Send`. `Votes` holds the votes for slots that are not applied yet, `LeasePromise`
-is the acceptor's side of the master lease, and `refusal` drops messages that their sender may not
+is the acceptor's side of the leader lease, and `refusal` drops messages that their sender may not
 send.
 """
 
@@ -102,11 +102,11 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         trimmed-is-durable: A vote is removed from the journal only when the replica's stream, which
             is durable by then, covers its slot.
 
-    It also gives the master its lease: for ``lease_ms`` after a heartbeat it adopts no
+    It also gives the leader its lease: for ``lease_ms`` after a heartbeat it adopts no
     ballot of another leader by `Prepare`. A restarted acceptor does not know when it last gave
     a lease, so it waits for a whole one; the journal says how long that may be. `Accept` and
     `Heartbeat` are never refused for a lease: their leader has a majority's promises, and one of
-    that majority waited for the lease to end. The master may give its lease back (`Release`) when
+    that majority waited for the lease to end. The leader may give its lease back (`Release`) when
     it no longer relies on it.
 
     On a non-voting node it learns which votes win, and sends nothing to other nodes. It
@@ -258,7 +258,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             return (Send(self.monitor, Behind(node=node)),)
         if event.view == view or node in self.config.members:
             return ()
-        located = Located(master="", applied=self.config.applied, view=view)
+        located = Located(leader="", applied=self.config.applied, view=view)
         return (Send(monitor_of(node), located),)
 
     def _on_own(self, event: OwnEvent) -> Effects:
@@ -475,7 +475,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:
-        """End the lease early: the master no longer relies on it."""
+        """End the lease early: the leader no longer relies on it."""
         self.released = max(self.released, release.ballot)
         if self.lease.leader != release.ballot.leader or release.ballot < self.promised:
             return (Observe("paxos.release_ignored"),)

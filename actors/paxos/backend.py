@@ -81,8 +81,8 @@ from fencelock.actors.timing import TIMING, Timing
 REPEAT_MAX = 500
 """Maximum commands proposed again per tick: repetitions under load must not double the load."""
 
-NEW_MASTER_REPEAT_MAX = 5_000
-"""Maximum commands proposed again when the master changes: half of its queue."""
+NEW_LEADER_REPEAT_MAX = 5_000
+"""Maximum commands proposed again when the leader changes: half of its queue."""
 
 EXPIRED_LINES_MAX = 10
 """Sessions that expire at one log time and have a line each in the log; the others share one."""
@@ -95,7 +95,7 @@ class PaxosBackend(MembersBackend):
     """Puts requests into the log and sends their outcomes to clients.
 
     The log remembers; the proxy does not. A request is translated, proposed, and kept only until
-    its outcome arrives from this node's own replica or, sooner, from the master's. Requests of
+    its outcome arrives from this node's own replica or, sooner, from the leader's. Requests of
     one turn are proposed together (`ProposalBatch`). Until the outcome arrives a request is
     proposed again unchanged: the log performs it once, however often it comes and through
     whichever proxy. A request that is sent again after its reply is also proposed again, and
@@ -134,7 +134,7 @@ class PaxosBackend(MembersBackend):
         self.sessions = OpenSessions()
         self.queries = Queries(node, replica, self.contact, self.clients)
         self.table_status = TableStatus(self.queries)
-        self.master = ""
+        self.leader = ""
         """The node that leads, if any is known."""
         self.isolated = False
         """Whether this node leads without a majority."""
@@ -272,7 +272,7 @@ class PaxosBackend(MembersBackend):
         return effects
 
     def _on_direct(self, sender: Address, outcome: Outcome | HoldLost, now: Instant) -> Effects:
-        """Process an outcome that the master's replica sent, ahead of this node's own replica."""
+        """Process an outcome that the leader's replica sent, ahead of this node's own replica."""
         if node_of(sender) not in self.members:
             return [Observe("paxos.stranger_ignored")]
         if isinstance(outcome, Refused) and outcome.why is not None and not is_sound(outcome.why):
@@ -348,7 +348,7 @@ class PaxosBackend(MembersBackend):
             return replace(reply, holder=shown_holder(reply.holder))
         if isinstance(reply, Alive | Opened):
             view, members = self.known.view, self.known.members
-            return replace(reply, node=self.node, master=self.master, view=view, members=members)
+            return replace(reply, node=self.node, leader=self.leader, view=view, members=members)
         return reply
 
     def _refusal(self, reply: Refused, request: Command) -> Refused:
@@ -392,7 +392,7 @@ class PaxosBackend(MembersBackend):
     def _on_declined(self, sender: Address, declined: Declined, now: Instant) -> Effects:
         """Process the rejection of a proposal.
 
-        Most are proposed again, later or to another master. A new request that an overloaded master
+        Most are proposed again, later or to another leader. A new request that an overloaded leader
         rejected is refused here: nothing was done.
         """
         del now
@@ -405,8 +405,8 @@ class PaxosBackend(MembersBackend):
         if declined.why is Decline.INVALID:
             text = "not all members can read this request: run one release on all of them"
             no = refused(known.request, Reason.INVALID, text)
-        elif declined.why is Decline.OVERLOADED and declined.master and _is_untried(known):
-            text = f"too much waits for a place in the log at {declined.master}; nothing was done"
+        elif declined.why is Decline.OVERLOADED and declined.leader and _is_untried(known):
+            text = f"too much waits for a place in the log at {declined.leader}; nothing was done"
             no = refused(known.request, Reason.OVERLOADED, text)
         else:
             return [mark]
@@ -415,15 +415,15 @@ class PaxosBackend(MembersBackend):
 
     def _on_leader_changed(self, sender: Address, event: LeaderChanged, now: Instant) -> Effects:
         del sender
-        if not (event.master or self.master):
+        if not (event.leader or self.leader):
             return self.queries.ask_again()  # The replica begins; earlier queries were dropped.
         served = self.serving()[0]
-        self.master = event.master
+        self.leader = event.leader
         notices = self._notify_if_changed(served)
-        if not event.master:
+        if not event.leader:
             return notices
         self.in_flight.doubt(now)
-        return [*notices, *self._repeat(now, NEW_MASTER_REPEAT_MAX)]
+        return [*notices, *self._repeat(now, NEW_LEADER_REPEAT_MAX)]
 
     def _on_isolated(self, sender: Address, event: Isolated, now: Instant) -> Effects:
         del sender, now
@@ -436,7 +436,7 @@ class PaxosBackend(MembersBackend):
         del sender, event
         self.sessions.clear()
         self.in_flight.doubt(now, queued=True)
-        return self._repeat(now, NEW_MASTER_REPEAT_MAX)
+        return self._repeat(now, NEW_LEADER_REPEAT_MAX)
 
     def _on_voting_status(self, sender: Address, event: VotingStatus, now: Instant) -> Effects:
         del sender, now
@@ -458,12 +458,12 @@ class PaxosBackend(MembersBackend):
 
     def serving(self) -> tuple[bool, str]:
         """Return whether requests can reach a leader, and the node that leads, empty if unknown."""
-        return bool(self.master) and not self.isolated, self.master
+        return bool(self.leader) and not self.isolated, self.leader
 
-    def master_for(self, session: str) -> str:
+    def leader_for(self, session: str) -> str:
         """Return the node that leads, empty if none is known."""
         del session
-        return self.master
+        return self.leader
 
     def _notify_if_changed(self, served: bool) -> list[Effect]:
         """Notify the clients that wait for a reply whether this node serves, if that changed."""
@@ -506,7 +506,7 @@ class PaxosBackend(MembersBackend):
 
     def status(self, now: Instant) -> Status | None:
         """Return readiness and locks, with the faults of this member or another."""
-        status = self.table_status.finish(self.master, now)
+        status = self.table_status.finish(self.leader, now)
         if status is None:
             return None
         problems = filter(None, (self.why_diverged, self.why_no_vote, self.why_times))

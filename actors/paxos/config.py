@@ -90,7 +90,7 @@ what it lacks every 50 ms, while a loaded log may grow by 2,000 slots a second."
 
 
 LEASE_MS = TIMING.lease_ms
-"""Duration for which an acceptor follows a master after its heartbeat (ms): most of a failover."""
+"""Duration for which an acceptor follows a leader after its heartbeat (ms): most of a failover."""
 
 
 VOTES_MAX = 10_000

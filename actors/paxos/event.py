@@ -66,19 +66,19 @@ class Skipped(Local):
 
 
 class LeaderChanged(Local):
-    """The node that leads is now ``master``, empty if none is known.
+    """The node that leads is now ``leader``, empty if none is known.
 
     Failure detector to replica and leader, and replica to its listener.
     """
 
-    master: str
+    leader: str
 
 
 class Consult(Local):
     """A role of this node to its replica: read the machine. Answered by `Consulted`.
 
     With ``age_ms`` None the answer is linearizable: true at one instant between request and
-    answer. It needs a master's confirmation, so it may never come. Otherwise the answer comes
+    answer. It needs a leader's confirmation, so it may never come. Otherwise the answer comes
     from the replica's own state, at once or after one round, if that is provably fresh enough.
     """
 
@@ -143,19 +143,19 @@ class Resign(Local):
 
 
 class Resigned(Local):
-    """This node does not lead, or found no successor; ``master`` is the new leader, if known."""
+    """This node does not lead, or found no successor. ``leader`` is the node to ask, if known."""
 
-    master: str
+    leader: str
 
 
 class Suspect(Local):
-    """Failure detector to leader: the master is silent. Try to lead, ``above`` known ballots."""
+    """Failure detector to leader: the node that leads is silent. Stand ``above`` known ballots."""
 
     above: Ballot = NO_BALLOT
 
 
 class Withdraw(Local):
-    """Failure detector to leader: the master is alive, or no majority answers. Do not lead."""
+    """Failure detector to leader: another node leads, or no majority answers. Do not lead."""
 
 
 class Candidate(Local):
@@ -287,14 +287,14 @@ class MinApplied(Local):
 class Lacking(Local):
     """To catch-up: get the slots from ``first`` up to ``target``.
 
-    ``source`` has them, if a member is known to. ``master`` leads, and is spared if another has
+    ``source`` has them, if a member is known to. ``leader`` leads, and is spared if another has
     them; both may be empty.
     """
 
     first: int
     target: int
     source: str = ""
-    master: str = ""
+    leader: str = ""
 
 
 class FetchSlots(Local):
@@ -405,7 +405,7 @@ class Drained(Local):
 
 
 class Succeed(Local):
-    """Failure detector to leader: the master of ``ballot`` asks you to stand for election."""
+    """Failure detector to leader: the node that leads in ``ballot`` asks you to stand."""
 
     ballot: Ballot
 
@@ -432,8 +432,8 @@ class LeaseLapsed(Timer):
     """Record the length of leases: longer ones, which an earlier life gave, are over."""
 
 
-class MasterCheck(Timer):
-    """Check whether the master has been silent for too long."""
+class LeaderCheck(Timer):
+    """Check whether the leader has been silent for too long."""
 
     deadline: Instant
 

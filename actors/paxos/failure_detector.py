@@ -1,10 +1,10 @@
-"""Failure detection: heartbeats, the master's lease, and when a follower stands for election.
+"""Failure detection: heartbeats, the leader's lease, and when a follower stands for election.
 
-`Suspicion` decides when a silent leader is suspected. `MasterLease` is the master's side of the
+`Suspicion` decides when a silent leader is suspected. `LeaderLease` is the leader's side of the
 lease (`acceptor.LeasePromise` is the other): an acceptor that replies to a heartbeat adopts no
-other leader's ballot for ``lease_ms`` from then. The master counts from when it *sent* the
+other leader's ballot for ``lease_ms`` from then. The leader counts from when it *sent* the
 heartbeat, which was earlier, and subtracts the drift of two clocks: the acceptor's may run fast and
-its own slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only. The reply states
+its own slow, so the leader relies on ``lease * (1 - drift) / (1 + drift)`` only. The reply states
 the length of the acceptor's lease, so members with different configurations are also safe.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
@@ -34,9 +34,9 @@ from fencelock.actors.paxos.event import (
     HeartbeatDue,
     Isolated,
     LeaderChanged,
+    LeaderCheck,
     LeadershipClaimed,
     LeaseHeld,
-    MasterCheck,
     Nominate,
     Nominated,
     Resign,
@@ -84,7 +84,7 @@ DetectorEvent = (
     | TakeOver
     | DetectorRequest
     | HeartbeatDue
-    | MasterCheck
+    | LeaderCheck
     | ViewChanged
     | DescribeNodes
     | LocatorEvent
@@ -104,7 +104,7 @@ JITTER_MS = 20
 class FailureDetector(MemberRole[DetectorEvent]):
     """Makes its node's leader stand for election, and keeps the lease while that leads.
 
-    A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
+    A leader gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
     one that can send but not receive would keep every other node from leading.
 
     Invariants:
@@ -137,7 +137,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         super().__init__(address, host, **member)
         self.timing = timing = self.config.timing
         self.differing = ""
-        """The differences between the master's times and these; empty if there are none."""
+        """The differences between the leader's times and these; empty if there are none."""
         self.round_trips = RoundTrips(timing)
         self.times_warning = ""
         """The warning about times that was last reported; empty if nothing is wrong."""
@@ -149,7 +149,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership: LeadershipClaimed | None = None
         self.since = Instant(0)
         """The time at which this leadership began."""
-        self.lease: MasterLease | None = None
+        self.lease: LeaderLease | None = None
         self.asked: dict[int, Instant] = {}
         """The time at which each heartbeat was sent, by number, oldest first."""
         self.number = 0
@@ -182,7 +182,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
-        """Wait for a master, then stand for election; a single member stands at once."""
+        """Wait for a leader, then stand for election; a single member stands at once."""
         alone = self.config.members == (self.node,)
         wait_ms = 0 if alone else self.timing.startup_ms
         return [*self.suspicion.wait(now, wait_ms), *self.locator.turn(now)]
@@ -213,7 +213,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_take_over(sender, event)
             case HeartbeatDue():
                 return self._on_beat(event, now)
-            case MasterCheck():
+            case LeaderCheck():
                 return self._on_watch(event, now)
             case ViewChanged():
                 return self._on_view_changed(now)
@@ -226,7 +226,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case _:
                 pass  # It is an event of the locator.
         effects = self.locator.handle(sender, event, now)
-        followed = self._follow(self.locator.master) if self.locator.learns else []
+        followed = self._follow(self.locator.leader) if self.locator.learns else []
         return [*effects, *followed]
 
     def summary(self) -> Summary:
@@ -243,7 +243,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return []
         self.following = node
         self.locator.served |= bool(node) and not self.locator.learns
-        follow = LeaderChanged(master=node)
+        follow = LeaderChanged(leader=node)
         return [Send(self.replica, follow), Send(self.leader, follow)]
 
     def _on_ballot_seen(self, seen: BallotSeen, now: Instant) -> Effects:
@@ -281,7 +281,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return effects
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
-        """Suspect a master whose link broke; acceptors still wait for its lease to end."""
+        """Suspect a leader whose link broke; acceptors still wait for its lease to end."""
         if down.node in self.config.members:
             self.broken[down.node] = now
         if down.node != self.following:
@@ -289,7 +289,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         effects = self.suspicion.on_link_down(down.node, now)
         return () if effects is None else [*effects, Observe("paxos.link_suspected")]
 
-    def _on_watch(self, watch: MasterCheck, now: Instant) -> Effects:
+    def _on_watch(self, watch: LeaderCheck, now: Instant) -> Effects:
         if not self.suspicion.is_current(watch) or self.leadership is not None:
             return ()
         if again := self.suspicion.check(now):
@@ -325,13 +325,13 @@ class FailureDetector(MemberRole[DetectorEvent]):
             if node in self.config.members and node != self.node
         ]
         facts += self.locator.facts(now)
-        return NodesDescribed(master=self.following, nodes=tuple(facts))
+        return NodesDescribed(leader=self.following, nodes=tuple(facts))
 
     def _on_leadership_claimed(self, claimed: LeadershipClaimed, now: Instant) -> Effects:
         self.standing = NO_BALLOT
         self.leadership = claimed
         self.since = now
-        self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
+        self.lease = LeaderLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked, self.config.lower_versions = {}, {}
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
@@ -495,7 +495,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return best if enough else ""
 
     def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
-        """Stand at the request of the master that this node follows, and of no other."""
+        """Stand at the request of the leader that this node follows, and of no other."""
         known = request.ballot == self.followed and self.following == node_of(leader)
         if self.leadership is not None or not known or leader != request.ballot.leader:
             return (Observe("paxos.take_over_ignored"),)
@@ -549,7 +549,7 @@ class Suspicion:
         soon = _later(ends, self._turn_ms(leader, now))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
-    def is_current(self, watch: MasterCheck) -> bool:
+    def is_current(self, watch: LeaderCheck) -> bool:
         """Return whether ``watch`` is the timer that runs; if so, none runs any more."""
         if watch.deadline != self.watching:
             return False
@@ -580,15 +580,15 @@ class Suspicion:
             return []  # The running timer then waits for the rest.
         self.watching = deadline
         after_ms = -((now - deadline) // NS_PER_MS)
-        return [Wake(max(0, after_ms), MasterCheck(deadline=deadline))]
+        return [Wake(max(0, after_ms), LeaderCheck(deadline=deadline))]
 
 
-class MasterLease:
-    """The master's side.
+class LeaderLease:
+    """The leader's side.
 
     Args:
         config: the views: a majority of each must have promised.
-        lease_ms: duration for which the master relies on a promise at most (ms).
+        lease_ms: duration for which the leader relies on a promise at most (ms).
         drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
 
     """
@@ -600,7 +600,7 @@ class MasterLease:
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
         self.until: dict[str, Instant] = {}
-        """The time until which the master relies on the promise of each member."""
+        """The time until which the leader relies on the promise of each member."""
         self.confirmed: Instant | None = None
         """The latest instant after which a majority answered, or None if none ever did."""
 

@@ -228,7 +228,7 @@ class Leader(MemberRole[LeaderEvent]):
         """While it settles, the slot after the last one that it proposes."""
         self.preemptions = 0
         """Number of attempts that failed in a row."""
-        self.master = ""
+        self.leading_node = ""
         """The node that leads, empty if none is known."""
         self.handover = HandOver(self.node, self.config)
 
@@ -274,12 +274,12 @@ class Leader(MemberRole[LeaderEvent]):
         return (
             ("phase", self.phase.value),
             ("ballot", self.ballot.round),
-            ("leader", self.master or "not known"),
+            ("leader", self.leading_node or "not known"),
         )
 
     def _leadership(self) -> Leaders:
         number = max(self.ballot.round, self.seen.round)
-        leaders = (self.master,) if self.master else ()
+        leaders = (self.leading_node,) if self.leading_node else ()
         return Leaders(leaders=leaders, number=number, here=self.phase is LeaderPhase.LEADING)
 
     def _on_suspect(self, suspect: Suspect) -> Effects:
@@ -379,12 +379,12 @@ class Leader(MemberRole[LeaderEvent]):
 
     def _on_resign(self, client: Address, successor: str) -> Effects:
         if self.phase is not LeaderPhase.LEADING:
-            return (Send(client, Resigned(master=self.master)),)
+            return (Send(client, Resigned(leader=self.leading_node)),)
         return self.handover.begin(client, self.ballot, successor)
 
     def _on_nominated(self, nominated: Nominated) -> Effects:
         if self.phase is not LeaderPhase.LEADING or self.handover.ballot != self.ballot:
-            return self.handover.notify(self.master)
+            return self.handover.notify(self.leading_node)
         return self.handover.name(nominated.node)
 
     def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
@@ -399,13 +399,13 @@ class Leader(MemberRole[LeaderEvent]):
 
     def _on_leader_changed(self, changed: LeaderChanged) -> Effects:
         """Note which node leads; if it is another, answer the roles that wait for a successor."""
-        self.master = changed.master
-        if self.master in ("", self.node):
+        self.leading_node = changed.leader
+        if self.leading_node in ("", self.node):
             return ()
-        return self.handover.notify(self.master)
+        return self.handover.notify(self.leading_node)
 
     def _on_succeed(self, succeed: Succeed) -> Effects:
-        """Stand at once, above the ballot of the master that steps down."""
+        """Stand at once, above the ballot of the leader that steps down."""
         self.seen = max(self.seen, succeed.ballot)
         if self.phase is not LeaderPhase.FOLLOWING:
             return ()
@@ -540,7 +540,7 @@ class HandOver:
         )
         return [*released, Send(monitor_of(self.successor), TakeOver(ballot=self.ballot))]
 
-    def notify(self, master: str) -> list[Effect]:
+    def notify(self, leader: str) -> list[Effect]:
         """Notify the waiting roles which node leads now; empty if unknown."""
         receivers, self.receivers = self.receivers, {}
-        return [Send(client, Resigned(master=master)) for client in receivers]
+        return [Send(client, Resigned(leader=leader)) for client in receivers]

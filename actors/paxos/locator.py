@@ -116,7 +116,7 @@ class Locator:
         self.served = False
         """Whether it was a member under a leader in this life. If it was removed since then, it
         does not become a member again without an operator, until it is restarted."""
-        self.master = ""
+        self.leader = ""
         """The leader, as other nodes say; only while this node learns."""
         self.heard_at = Instant(0)
         """The time at which that leader last answered."""
@@ -130,7 +130,7 @@ class Locator:
         """The time of each request, by number, oldest first."""
         self.bytes_left = 0
         """Estimate of the bytes still to be fetched, or 0 if there are none."""
-        self.master_due = Instant(0)
+        self.leader_due = Instant(0)
         """The time from which the leader may be asked again."""
         self.timer = 0
         """The number of the `LocateDue` timer that runs."""
@@ -140,7 +140,7 @@ class Locator:
     def turn(self, now: Instant) -> list[Effect]:
         """Learn from now on, or stop to, as the views demand."""
         self.learns = not self.config.counts(acceptor_of(self.node), self.identity.voter)
-        self.master, self.heard_at = "", now
+        self.leader, self.heard_at = "", now
         return self._wake(0) if self.learns else []
 
     def ask_elsewhere(self, now: Instant) -> list[Effect]:
@@ -164,7 +164,7 @@ class Locator:
                 if event.number != self.timer or not self.learns:
                     return ()
                 if now - self.heard_at >= self.silent_ns:
-                    self.master = ""
+                    self.leader = ""
                 # Every other time ask any node: the members may be gone.
                 known = self.config.nodes if self.asked % 2 else self.config.members
                 return [*self._ask_next(list(known), now), *self._wake(LOCATE_MS)]
@@ -191,12 +191,12 @@ class Locator:
 
     def _ask_next(self, known: Sequence[str], now: Instant) -> list[Effect]:
         """Ask the next of the ``known`` nodes, and the leader."""
-        others = [one for one in known if one not in (self.node, self.master)]
+        others = [one for one in known if one not in (self.node, self.leader)]
         self.asked += 1
         asked = [others[self.asked // 2 % len(others)]] if others else []
-        if self.master and now >= self.master_due:
-            self.master_due = Instant(now + LEADER_MS * NS_PER_MS)
-            asked.append(self.master)
+        if self.leader and now >= self.leader_due:
+            self.leader_due = Instant(now + LEADER_MS * NS_PER_MS)
+            asked.append(self.leader)
         return [self._ask(node, now) for node in asked]
 
     def _ask(self, node: str, now: Instant) -> Send:
@@ -247,26 +247,26 @@ class Locator:
         node = node_of(sender)
         if node not in self.config.nodes:
             return (Observe("paxos.locate_ignored"),)
-        if located.view < 0 or (located.master and not is_node(located.master)):
+        if located.view < 0 or (located.leader and not is_node(located.leader)):
             return self.bounds.report(sender, "paxos.impossible_locate", f"{located!r:.200}", now)
         what = "that slots are decided up to"
         if refused := self.bounds.refuse_slot(sender, what, located.applied, now):
             return refused
-        if self.learns and located.master and located.master != self.node:
-            leads = located.master == node
-            if leads or not self.master or now - self.heard_at >= self.silent_ns:
-                self.master = located.master
+        if self.learns and located.leader and located.leader != self.node:
+            leads = located.leader == node
+            if leads or not self.leader or now - self.heard_at >= self.silent_ns:
+                self.leader = located.leader
             if leads:
                 self.heard_at = now
         proven = self._prove(located)
         if located.applied <= self.config.applied:
             return proven
-        if node != self.master:
+        if node != self.leader:
             self.others_at = now
         elif now - self.others_at < self.silent_ns:
             return proven  # Another node has the missing slots too.
         lacking = Lacking(
-            first=self.config.applied, target=located.applied, source=node, master=self.master
+            first=self.config.applied, target=located.applied, source=node, leader=self.leader
         )
         return [*proven, Send(catchup_of(self.node), lacking)]
 

@@ -65,7 +65,7 @@ class NodeFacts(NamedTuple):
 class NodesDescribed(Local):
     """The leader, empty if none is known, and the other nodes that have reported to this one."""
 
-    master: str
+    leader: str
     nodes: tuple[NodeFacts, ...]
 
 

@@ -230,7 +230,7 @@ class HeartbeatAck(Message, tag=0x27):
 
 
 class Propose(Message, tag=0x28):
-    """Put ``command`` into the log. Members send it; any replica forwards it to the master.
+    """Put ``command`` into the log. Members send it; any replica forwards it to the leader.
 
     The machine's outcomes and then `Proposed`, or `Declined`, are sent to ``client``. If neither
     arrives, it may be repeated: the machine recognises a repetition by the command's content.
@@ -253,7 +253,7 @@ class Proposed(Message, tag=0x29):
 class Decline(IntEnum):
     """Reason why a command was not taken. Numbers are on the wire and never reused."""
 
-    NOT_MASTER = 1
+    NOT_LEADER = 1
     """The replica it was forwarded to does not lead (any more): propose it again."""
     OVERLOADED = 2
     """A queue is full. Nothing was done."""
@@ -262,11 +262,11 @@ class Decline(IntEnum):
 
 
 class Declined(Message, tag=0x2A):
-    """Your command was not taken, or may not have been; ``master`` is the node to ask, if known."""
+    """Your command was not taken, or may not have been; ``leader`` is the node to ask, if known."""
 
     number: Int64
     why: Decline
-    master: str
+    leader: str
 
 
 class Fetch(Message, tag=0x2B):
@@ -324,9 +324,9 @@ class Pledged(Message, tag=0x2E):
 
 
 class ReadIndex(Message, tag=0xA0):
-    """Replica to the master's: return a slot after all that is decided by now.
+    """Replica to the leader's: return a slot after all that is decided by now.
 
-    Answered by `ReadIndexReached` as soon as the master knows that it still leads, or not at
+    Answered by `ReadIndexReached` as soon as the leader knows that it still leads, or not at
     all. It may be repeated.
     """
 
@@ -341,13 +341,13 @@ class ReadIndexReached(Message, tag=0xA1):
 
 
 class TakeOver(Message, tag=0xA2):
-    """The master's leader to another's failure detector: my ``ballot`` ends; stand for election."""
+    """Leader to another node's failure detector: my ``ballot`` ends; stand for election."""
 
     ballot: Ballot
 
 
 class Release(Message, tag=0xA3):
-    """The master's leader to an acceptor: I no longer rely on the lease of ``ballot``; end it."""
+    """Leader to acceptor: I no longer rely on the lease of ``ballot``; end it."""
 
     ballot: Ballot
 
@@ -395,14 +395,14 @@ class Locate(Message, tag=0xD8):
 
 
 class Located(Message, tag=0xD9):
-    """The node that leads is ``master``, empty if none is known here.
+    """The node that leads is ``leader``, empty if none is known here.
 
     Slots before ``applied`` are decided, and the sender has them. They include every slot that any
     node knew to be decided ``age_ms`` before this was sent; -1 if there is no such bound.
     ``number`` is the number of the `Locate`, or 0 if this is no reply.
     """
 
-    master: str
+    leader: str
     applied: Int64
     view: Int64
     number: Int64 = 0

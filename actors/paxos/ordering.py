@@ -1,4 +1,4 @@
-"""The master's part of a replica: gives commands slots and log times, and delays a few of them.
+"""The leader's part of a replica: gives commands slots and log times, and delays a few of them.
 
 `Proposals` is the queue of commands and those in flight; `LogClock` measures log time.
 """
@@ -57,7 +57,7 @@ class Ordering:
     would only wait for a later one (an acquire of a lock that is held), is delayed for a moment
     while nothing is under way: usually the later one arrives, and a slot and a sync are saved.
 
-    Log time never goes back: a master's stamps are not below any that was applied or that
+    Log time never goes back: a leader's stamps are not below any that was applied or that
     phase one found. The time of a no-op does not count. Nor does it jump: the docstring of `config`
     has the rule. While anything can expire, a tick follows within `TICK_MS_MAX`.
 
@@ -317,7 +317,7 @@ def _fitting(run: Run, room: int, room_bytes: int) -> int:
 class LogClock:
     """Counts milliseconds from the last known stamp on.
 
-    Followers set it to each stamp they apply. A master lets it run: setting it would slow it
+    Followers set it to each stamp they apply. A leader lets it run: setting it would slow it
     down by the time between stamping and applying.
     """
 

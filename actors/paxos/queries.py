@@ -341,17 +341,17 @@ class TableStatus:
             effects.append(Send(self.queries.replica, consult))
         return effects
 
-    def finish(self, master: str, now: Instant) -> Status | None:
+    def finish(self, leader: str, now: Instant) -> Status | None:
         """Return the status once nothing is missing, or time is up."""
         waits = self.browsing or self.looking
         if waits and ms_between(self.since, now) < DESCRIBE_MS:
             return None
         self.browsing = 0
         self.looking.clear()
-        ready, detail = self._readiness(master, now)
-        return Status(ready, detail, self._locks(), master)
+        ready, detail = self._readiness(leader, now)
+        return Status(ready, detail, self._locks(), leader)
 
-    def _readiness(self, master: str, now: Instant) -> tuple[bool, str]:
+    def _readiness(self, leader: str, now: Instant) -> tuple[bool, str]:
         """Return whether a request made now can be granted, and the reason in words."""
         seen, silence = self.browsed, self.queries.contact.in_words(now)
         if seen is None:
@@ -361,10 +361,10 @@ class TableStatus:
             return False, f"{silence}; {age}, locks are not shown"
         if seen.age_ms > READY_AGE_MS:
             return False, f"{silence}; {age}"
-        if not master:
-            return False, f"no master is known; {age}"
-        leads = master == self.queries.node
-        return True, "ready, leads" if leads else f"ready, follows {master}"
+        if not leader:
+            return False, f"no leader is known; {age}"
+        leads = leader == self.queries.node
+        return True, "ready, leads" if leads else f"ready, follows {leader}"
 
     def _locks(self) -> tuple[LockStatus, ...]:
         """Return the locks with their waiters, as many as fit a frame."""

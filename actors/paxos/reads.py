@@ -216,13 +216,13 @@ class Reads:
             return [*told, *self._serve(now), *self._request(now)]
         return told
 
-    def follow(self, master: str, now: Instant) -> list[Effect]:
+    def follow(self, leader: str, now: Instant) -> list[Effect]:
         """Note which node leads: another, this one or, if it is empty, none that is known."""
-        if master == self.indexes.master:
+        if leader == self.indexes.leader:
             return []
-        if master != self.node:
+        if leader != self.node:
             self.settled, self.lease, self.confirming = False, None, None
-        self.linear = self.indexes.turn_to(master) + self.linear
+        self.linear = self.indexes.turn_to(leader) + self.linear
         return self._request(now)
 
     def drop_lease(self) -> None:
@@ -256,7 +256,7 @@ class Reads:
     def _on_read_index_reached(
         self, replica: Address, reached: ReadIndexReached, now: Instant
     ) -> Effects:
-        """Take the read index that the master sent."""
+        """Take the read index that the leader sent."""
         what = "that a read needs all slots before"
         if refused := self.bounds.refuse_slot(replica, what, reached.slot, now):
             return refused
@@ -398,7 +398,7 @@ class Reads:
     def _request(self, now: Instant) -> list[Effect]:
         """Request what linearizable reads wait for, unless that is under way."""
         effects: list[Effect] = []
-        if self.indexes.master == self.node:
+        if self.indexes.leader == self.node:
             if self.settled and self.confirming is None and (self.linear or self.indexes.asked):
                 self.confirming = now
                 effects.append(Send(monitor_of(self.node), ConfirmLease()))
@@ -423,14 +423,14 @@ class ReadIndexes:
     def __init__(self, node: str, number: int) -> None:
         self.node = node
         self.number = number
-        self.master = ""
+        self.leader = ""
         """The node that leads, empty if none is known."""
         self.waiting: list[Read] = []
         """Reads whose read index was requested."""
         self.reached: list[tuple[int, Read]] = []
         """Reads that wait until all slots before their read index are applied."""
         self.asked: dict[Address, tuple[int, Instant]] = {}
-        """On the master: the request of each other replica, and its time."""
+        """On the leader: the request of each other replica, and its time."""
 
     def __len__(self) -> int:
         """Return the number of waiting reads of this node and requests of others."""
@@ -438,23 +438,23 @@ class ReadIndexes:
 
     def is_free(self) -> bool:
         """Return whether another node leads and no request is in flight."""
-        return bool(self.master) and self.master != self.node and not self.waiting
+        return bool(self.leader) and self.leader != self.node and not self.waiting
 
     def ask(self, reads: list[Read]) -> Send:
         """Request a read index for ``reads``, when `is_free`."""
         self.number += 1
         self.waiting = reads
-        return Send(replica_of(self.master), ReadIndex(number=self.number))
+        return Send(replica_of(self.leader), ReadIndex(number=self.number))
 
     def repeat(self) -> list[Send]:
         """Send the request in flight again."""
         if not self.waiting:
             return []
-        return [Send(replica_of(self.master), ReadIndex(number=self.number))]
+        return [Send(replica_of(self.leader), ReadIndex(number=self.number))]
 
     def take(self, replica: Address, reached: ReadIndexReached) -> bool:
         """Note the read index of the waiting reads; return whether the message was the answer."""
-        known = replica == replica_of(self.master) and reached.number == self.number
+        known = replica == replica_of(self.leader) and reached.number == self.number
         if not known or not self.waiting:
             return False
         self.reached += [(reached.slot, read) for read in self.waiting]
@@ -469,9 +469,9 @@ class ReadIndexes:
         self.reached = [(slot, read) for slot, read in self.reached if slot > applied]
         return ready
 
-    def turn_to(self, master: str) -> list[Read]:
-        """Follow another master; return the reads that need a new request."""
-        self.master = master
+    def turn_to(self, leader: str) -> list[Read]:
+        """Follow another leader; return the reads that need a new request."""
+        self.leader = leader
         self.asked = {}
         again, self.waiting = self.waiting, []
         return again
@@ -482,19 +482,19 @@ class ReadIndexes:
         self.reached = [(slot, read) for slot, read in self.reached if not is_old(read)]
 
     def admit(self, replica: Address, number: int, now: Instant) -> None:
-        """On the master: let another replica's request wait, in place of its earlier one."""
+        """On the leader: let another replica's request wait, in place of its earlier one."""
         if self.asked.get(replica, (number - 1, now))[0] != number:
             self.asked[replica] = (number, now)
 
     def pass_on(self, until: Instant, applied: int) -> list[Send]:
-        """On the master: answer the requests received up to ``until``."""
+        """On the leader: answer the requests received up to ``until``."""
         ready = [replica for replica, (_, at) in self.asked.items() if at <= until]
         numbers = [(replica, self.asked.pop(replica)[0]) for replica in ready]
         return [Send(to, ReadIndexReached(number=n, slot=applied)) for to, n in numbers]
 
 
 class StalenessBound:
-    """An acceptor's side: the slots that the heartbeats of one master prove to be decided.
+    """An acceptor's side: the slots that the heartbeats of one leader prove to be decided.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
     clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``

@@ -169,11 +169,11 @@ class Reconfigurer(MemberRole[MembersEvent]):
     def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
         """Reply to the waiting requests, or forward them to the leader."""
         waiting, self.waiting = self.waiting, []
-        leads = described.master == self.node
+        leads = described.leader == self.node
         effects: list[Effect] = []
         for sender, request in waiting:
-            if not leads and described.master and sender == self.address:
-                effects.append(Send(members_of(described.master), request))
+            if not leads and described.leader and sender == self.address:
+                effects.append(Send(members_of(described.leader), request))
             elif isinstance(request, ReadMembers):
                 effects += self.requests.reply(sender, self._read(request, described))
             elif not leads:
@@ -201,7 +201,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         if not self.checking:
             return []
         self.checking = False
-        if described.master != self.node:
+        if described.leader != self.node:
             self.led_since, self.wished = {}, ""
             return []
         view = self.config.newest
@@ -264,8 +264,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
         seat = _seat_of(self.config.newest, node)
         learner = None if facts is None else facts.learner
         role = NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
-        if node == described.master:
-            role = NodeRole.MASTER
+        if node == described.leader:
+            role = NodeRole.LEADER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
         known = heard_ms is not None

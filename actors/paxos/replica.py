@@ -80,7 +80,7 @@ each heartbeat that proves the replica fresh."""
 
 
 WAITING_MAX = 1_000
-"""Maximum commands that wait on a node that knows no master."""
+"""Maximum commands that wait on a node that knows no leader."""
 
 
 WAITING_BYTES_MAX = 16 << 20
@@ -114,7 +114,7 @@ ReplicaEvent = (
 class Replica(MemberRole[ReplicaEvent]):
     """One replica. Source: PMMC, section 2.1.
 
-    Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent to
+    Differences from PMMC: only the leader's replica gives slots (`Ordering`). Outcomes are sent to
     the proposer on another node, and the outcomes of all slots to the listener of every node. A
     snapshot is made now and then, so that journals can drop applied slots (`Log`).
 
@@ -183,7 +183,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.committed = self.decided.next
         self.ordering.clock.set(self.decided.time_ms, now)
         self.config.applied, self.config.time_ms = self.decided.next, self.decided.time_ms
-        notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
+        notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(leader=""))]
         if self.decided.next == 1:
             return notified
         return [*notified, *self._report(), *self._progress(now), *compared, *self._turn(now)]
@@ -209,7 +209,7 @@ class Replica(MemberRole[ReplicaEvent]):
             case SteppedDown():
                 return self._on_stepped_down(now)
             case LeaderChanged():
-                return self._follow(event.master, now)
+                return self._follow(event.leader, now)
             case Drain():
                 return self._on_drain(event)
             case Restore():
@@ -254,7 +254,7 @@ class Replica(MemberRole[ReplicaEvent]):
     def _report_state(self, wanted: ReportState, now: Instant) -> Send:
         """Reply to a node that asked which node leads, and which slots are decided."""
         located = Located(
-            master=self.forwarding.master,
+            leader=self.forwarding.leader,
             applied=self.decided.next,
             view=self.config.newest.number,
             number=wanted.number,
@@ -364,7 +364,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.reporting = False
         asked = self.ordering.end()
         followed = self._follow("", now)
-        declined = [self.forwarding.decline(propose, Decline.NOT_MASTER) for propose in asked]
+        declined = [self.forwarding.decline(propose, Decline.NOT_LEADER) for propose in asked]
         return [*followed, *declined]
 
     def _on_leased(self, leased: LeaseHeld, now: Instant) -> Effects:
@@ -389,12 +389,12 @@ class Replica(MemberRole[ReplicaEvent]):
             return []
         return [Send(self.leader, Drained(ballot=leadership.ballot))]
 
-    def _follow(self, master: str, now: Instant) -> list[Effect]:
+    def _follow(self, leader: str, now: Instant) -> list[Effect]:
         """Note which node leads, and send it the commands that waited for that."""
         notified: list[Effect] = []
-        if self.listener is not None and master != self.forwarding.master:
-            notified.append(Send(self.listener, LeaderChanged(master=master)))
-        return [*notified, *self.forwarding.follow(master), *self.reads.follow(master, now)]
+        if self.listener is not None and leader != self.forwarding.leader:
+            notified.append(Send(self.listener, LeaderChanged(leader=leader)))
+        return [*notified, *self.forwarding.follow(leader), *self.reads.follow(leader, now)]
 
     def _on_learned(self, learned: Learned, now: Instant) -> Effects:
         far = 0
@@ -478,7 +478,7 @@ class Replica(MemberRole[ReplicaEvent]):
         again = self._watch_gap()
         if check.slot != self.decided.next or not again:
             return again
-        lacking = Lacking(first=check.slot, target=self.committed, master=self.forwarding.master)
+        lacking = Lacking(first=check.slot, target=self.committed, leader=self.forwarding.leader)
         return [Send(self.catchup, lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
@@ -500,7 +500,7 @@ class Replica(MemberRole[ReplicaEvent]):
 
 
 class Forwarding:
-    """Refuses invalid commands, and forwards valid ones to the master.
+    """Refuses invalid commands, and forwards valid ones to the leader.
 
     Args:
         node: the id of its node.
@@ -511,13 +511,13 @@ class Forwarding:
     def __init__(self, node: str, listener: Address | None) -> None:
         self.node = node
         self.listener = listener
-        self.master = ""
+        self.leader = ""
         """The node that leads, if any is known."""
         self.client: Address | None = None
         """The last valid client for which something was proposed."""
         self.waiting: dict[tuple[Address, int], Propose] = {}
         self.waiting_bytes = 0
-        """Commands that arrived while no master was known."""
+        """Commands that arrived while no leader was known."""
 
     def refusal(self, propose: Propose, machine: Machine, config: LogConfig) -> Effects:
         """Return the refusal of a command that must not enter the log; empty for any other.
@@ -537,16 +537,16 @@ class Forwarding:
         return ()
 
     def pass_on(self, propose: Propose) -> Effects:
-        """Forward a command to the master, once, so that two replicas cannot send it in circles.
+        """Forward a command to the leader, once, so that two replicas cannot send it in circles.
 
-        While no master is known, the command waits even if it was forwarded: this node may have
-        been the master, and must first learn which node is next.
+        While no leader is known, the command waits even if it was forwarded: this node may have
+        been the leader, and must first learn which node is next.
         """
-        if not self.master:
+        if not self.leader:
             return self.hold(propose)
         if propose.forwarded:
-            return (self.decline(propose, Decline.NOT_MASTER),)
-        return (Send(replica_of(self.master), replace(propose, forwarded=True)),)
+            return (self.decline(propose, Decline.NOT_LEADER),)
+        return (Send(replica_of(self.leader), replace(propose, forwarded=True)),)
 
     def answers(
         self, slot: int, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]
@@ -567,7 +567,7 @@ class Forwarding:
         return effects
 
     def hold(self, propose: Propose) -> Effects:
-        """Let a command wait until the next master is known."""
+        """Let a command wait until the next leader is known."""
         key = propose.client, propose.number
         full = len(self.waiting) >= WAITING_MAX or self.waiting_bytes >= WAITING_BYTES_MAX
         before = self.waiting.get(key)
@@ -579,12 +579,12 @@ class Forwarding:
         self.waiting_bytes += len(propose.command)
         return ()
 
-    def follow(self, master: str) -> Effects:
+    def follow(self, leader: str) -> Effects:
         """Note which node leads, and forward the commands that waited for that."""
-        self.master = master
-        if not master or master == self.node:
+        self.leader = leader
+        if not leader or leader == self.node:
             return ()
-        to = replica_of(master)
+        to = replica_of(leader)
         return [Send(to, replace(propose, forwarded=True)) for propose in self.take_waiting()]
 
     def take_waiting(self) -> list[Propose]:
@@ -593,6 +593,6 @@ class Forwarding:
         return list(waiting.values())
 
     def decline(self, propose: Propose, why: Decline) -> Send:
-        """Return the refusal of a command, naming the master to ask."""
-        declined = Declined(number=propose.number, why=why, master=self.master)
+        """Return the refusal of a command, naming the leader to ask."""
+        declined = Declined(number=propose.number, why=why, leader=self.leader)
         return Send(propose.client, declined)

@@ -47,8 +47,8 @@ class Scout(MemberRole[Heard]):
 
     Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
     The acceptor of the scout's own node is asked only when its promise would complete a
-    majority. So a node that gets no replies keeps following a master from which it receives
-    nothing, and its own promise does not disturb that master later.
+    majority. So a node that gets no replies keeps following a leader from which it receives
+    nothing, and its own promise does not disturb that leader later.
 
     An acceptor rejects a round too far above the one it knows, and returns that one. The scout
     then leads it up by promises to rounds of this leader in which nothing is ever proposed. A

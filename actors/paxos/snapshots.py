@@ -457,7 +457,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """Slots before it are wanted, or 0 if none are."""
         self.source = ""
         """The member that is asked."""
-        self.master = ""
+        self.leading_node = ""
         """The node that leads, if any is known."""
         self.likely = ""
         """The member that has the missing slots, if one is known."""
@@ -529,7 +529,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _on_lacking(self, lacking: Lacking, now: Instant) -> Effects:
-        self.master, self.likely = lacking.master, lacking.source
+        self.leading_node, self.likely = lacking.leader, lacking.source
         if not self._others():
             return ()
         busy = self.target > self.next
@@ -553,13 +553,13 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [m for m in nodes if m > self.node] + [m for m in nodes if m < self.node]
 
     def _choose(self, now: Instant) -> str:
-        """Return the member to ask: the master and silent members are the last resort."""
+        """Return the member to ask: the leader and silent members are the last resort."""
         others = self._others() or [self.source]  # All others may have left meanwhile.
         return min(
             [member for member in others if member not in self.tried] or others,
             key=lambda member: (
                 self.silent_until.get(member, now) > now,
-                member == self.master,
+                member == self.leading_node,
                 member != self.likely,
             ),
         )

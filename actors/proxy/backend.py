@@ -38,7 +38,7 @@ class Status(NamedTuple):
     ready: bool
     detail: str
     locks: tuple[LockStatus, ...] = ()
-    master: str = ""
+    leader: str = ""
     elected: Elected | None = None
 
 
@@ -119,7 +119,7 @@ class Backend(ABC):
         """Return whether requests can reach a leader, and the node that leads if there is one."""
         return True, ""
 
-    def master_for(self, session: str) -> str:
+    def leader_for(self, session: str) -> str:
         """Return the node that replies soonest to ``session``, empty if none is known."""
         del session
         return self.serving()[1]
@@ -130,7 +130,7 @@ class Backend(ABC):
             session=request.session,
             node=self.node,
             request=request.request,
-            master=self.master_for(request.session),
+            leader=self.leader_for(request.session),
         )
 
     def probe_reply(self, session: str, request: int) -> ProbeReply:

@@ -64,7 +64,7 @@ class Description:
                     locks=self._visible(sender, status.locks),
                     session=describe.session,
                     request=describe.request,
-                    master=status.master,
+                    leader=status.leader,
                     elected=status.elected,
                     roles=reported.roles if describe.roles and self._sees_all(sender) else (),
                 ),

@@ -152,7 +152,7 @@ class Endpoints:
     current: Address
     silence_ms: int = SILENCE_MS
     """As the constant, or less where a session's TTL is too short for that."""
-    master: str = ""
+    leader: str = ""
     """The node that replies soonest, according to the last message about it."""
     view: int = -1
     """Number of the membership that was learned last, -1 before the first."""
@@ -231,12 +231,12 @@ class Endpoints:
         """Leave a silent endpoint soon enough to keep a session of that TTL alive at another."""
         self.silence_ms = min(SILENCE_MS, max(1, ttl_ms // SILENCES_PER_TTL))
 
-    def of_master(self) -> Endpoint | None:
-        """Return the endpoint on the master, if there is one and it can be used."""
+    def of_leader(self) -> Endpoint | None:
+        """Return the endpoint on the leader, if there is one and it can be used."""
         for endpoint in self.table.values():
             if (
-                self.master
-                and endpoint.node == self.master
+                self.leader
+                and endpoint.node == self.leader
                 and endpoint.usable
                 and endpoint.serving
             ):
@@ -309,7 +309,7 @@ def note_life(state: SessionState, endpoint: Address, now: Instant) -> list[Effe
     if known.down or known.refused:
         known.down, known.refused, known.serving = False, "", True
         state.probing.judge(known, now)
-        effects += [*come_back(state, now), *prefer_master(state, now)]
+        effects += [*come_back(state, now), *prefer_leader(state, now)]
     if state.in_flight.cancels:
         effects += state.in_flight.cancel_again(endpoint, now)
     return effects
@@ -324,19 +324,19 @@ def come_back(state: SessionState, now: Instant) -> list[Effect]:
     return effects
 
 
-def prefer_master(state: SessionState, now: Instant) -> list[Effect]:
-    """Use the master's endpoint, which saves a hop, if it is known and usable."""
+def prefer_leader(state: SessionState, now: Instant) -> list[Effect]:
+    """Use the leader's endpoint, which saves a hop, if it is known and usable."""
     endpoints = state.endpoints
-    master, former = endpoints.of_master(), endpoints.current
-    if not state.session_lease.kept or master is None or master.address == former:
+    leader, former = endpoints.of_leader(), endpoints.current
+    if not state.session_lease.kept or leader is None or leader.address == former:
         return []
-    endpoints.current = master.address
-    moved = state.in_flight.move(former, master.address, now)
-    return [Observe("client.master_preferred"), *moved]
+    endpoints.current = leader.address
+    moved = state.in_flight.move(former, leader.address, now)
+    return [Observe("client.leader_preferred"), *moved]
 
 
 def note_node(
-    state: SessionState, sender: Address, node: str, master: str, now: Instant
+    state: SessionState, sender: Address, node: str, leader: str, now: Instant
 ) -> list[Effect]:
     """Note the node behind an endpoint, and the one that leads; act on changes only.
 
@@ -347,15 +347,15 @@ def note_node(
     endpoint = endpoints.table.get(sender)
     if endpoint is None:
         return []
-    for other in endpoints.table.values() if master else ():
-        if other.node == master and not other.serving:
-            own = master == node
+    for other in endpoints.table.values() if leader else ():
+        if other.node == leader and not other.serving:
+            own = leader == node
             other.serving = own or not other.seen_within(2 * TIMING.election_ms, now)
-    news = (master and master != endpoints.master) or (node and node != endpoint.node)
+    news = (leader and leader != endpoints.leader) or (node and node != endpoint.node)
     if not news:
         return []
-    endpoint.node, endpoints.master = node or endpoint.node, master or endpoints.master
-    return prefer_master(state, now)
+    endpoint.node, endpoints.leader = node or endpoint.node, leader or endpoints.leader
+    return prefer_leader(state, now)
 
 
 def look_after(state: SessionState, now: Instant, *, late: bool) -> list[Effect]:
@@ -395,7 +395,7 @@ def on_reply(state: SessionState, sender: Address, reply: ProbeReply, now: Insta
         if endpoint.down:
             effects += note_life(state, sender, now)
         effects += note_node(state, sender, reply.node, reply.leader, now)
-        effects += prefer_master(state, now)
+        effects += prefer_leader(state, now)
     used = endpoints.table[endpoints.current]
     if not session_lease.kept or not used.usable or not endpoint.usable:
         return effects

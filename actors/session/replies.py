@@ -26,7 +26,7 @@ from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import holds
-from fencelock.actors.session.endpoints import note_life, note_node, prefer_master
+from fencelock.actors.session.endpoints import note_life, note_node, prefer_leader
 from fencelock.actors.session.holds import GONE, LAPSED, Acquisition, ClientHold, let_go, lose
 from fencelock.actors.session.refusals import Rejection, SessionReply, answers, lost
 from fencelock.actors.session.requests import (
@@ -97,7 +97,7 @@ def on_status(
     effects, pending = _expected(state, sender, status, now)
     if pending is None:
         return effects
-    effects += note_node(state, sender, status.node, status.master, now)
+    effects += note_node(state, sender, status.node, status.leader, now)
     state.in_flight.drop(pending)
     if not pending.survey:
         return effects + state.reply(pending, status)
@@ -161,7 +161,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
     effects = note_life(state, sender, now)
     if session_lease.kept and alive.session == session_lease.assigned:
         session_lease.confirm(session_lease.sent.pop(alive.request, None))
-    effects += note_node(state, sender, alive.node, alive.master, now)
+    effects += note_node(state, sender, alive.node, alive.leader, now)
     effects += follow_members(state, sender, alive, now)
     return effects + keep_watching(state, now)
 
@@ -175,9 +175,9 @@ def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant
         state.endpoints.live_by(state.session_lease.lived_ms)
         state.greet_at = None
         effects.append(Observe("client.session_opened"))
-    effects += note_node(state, sender, opened.node, opened.master, now)
+    effects += note_node(state, sender, opened.node, opened.leader, now)
     effects += follow_members(state, sender, opened, now)
-    effects += prefer_master(state, now)  # It may have been known before the session.
+    effects += prefer_leader(state, now)  # It may have been known before the session.
     return effects + state.in_flight.start_over(now) + keep_watching(state, now)
 
 

@@ -12,7 +12,7 @@ from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints
-from fencelock.actors.session.endpoints import come_back, note_life, prefer_master
+from fencelock.actors.session.endpoints import come_back, note_life, prefer_leader
 from fencelock.actors.session.lease import (
     end_sessions,
     greet,
@@ -219,7 +219,7 @@ def on_link_up(state: SessionState, sender: Address, event: LinkUp, now: Instant
     state.endpoints.linked(endpoint, now)
     state.in_flight.hurry(endpoint.address, now)
     effects = come_back(state, now) if revived else []
-    effects += prefer_master(state, now)
+    effects += prefer_leader(state, now)
     effects += greet(state, [endpoint.address], now)
     return effects + state.in_flight.repeat(now) + keep_watching(state, now)
 

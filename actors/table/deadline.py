@@ -5,10 +5,10 @@ last renewal. The client counts from before it sent the request, on its own cloc
 drift of clocks (`fencelock.actors.lease`). So the client knows that the hold ends before the table
 ends it.
 
-No client can renew a hold while no master leads. So the log time between the last batch of one
+No client can renew a hold while no leader leads. So the log time between the last batch of one
 leadership and the first batch of the next does not count for deadlines: after a change of the
-master, each hold keeps at least the rest of its time. This also bounds the effect of a new master's
-clock, which may be ahead of the former master's by their drift since the last batch.
+leader, each hold keeps at least the rest of its time. This also bounds the effect of a new leader's
+clock, which may be ahead of the former leader's by their drift since the last batch.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Deadlines:
     """The state that all deadlines of a table share.
 
     Attributes:
-        skipped_ms: log time so far during which no master led (ms).
+        skipped_ms: log time so far during which no leader led (ms).
         ends: the sum over all holds of the deadline without ``skipped_ms``, multiplied by the mark
             of the owner.
         marks: the sum of these marks.
@@ -194,7 +194,7 @@ class LeasedHold(TableHold):
         table.timeouts.drop(self)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Take the lock away, or wait longer if a change of the master has moved the deadline."""
+        """Take the lock away, or wait longer if a change of the leader has moved the deadline."""
         if self.due_ms == self.deadline_ms:
             table.take(self, Why(Cause.DEADLINE), out)
         else:

@@ -127,7 +127,7 @@ class Session:
         id: its name with the number: unique for ever, at no cost in memory.
         name: the client's name for it.
         version: rises with every keep-alive.
-        deadline_ms: log time at which it expires, unless a new master extends it.
+        deadline_ms: log time at which it expires, unless a new leader extends it.
         account: the account that is charged for it, and for its holds and waits.
         floor: the highest request of a forgotten owner state.
         claims: number of its holds and waits.
@@ -196,7 +196,7 @@ class Sessions:
     """All live sessions, ordered by their expiry; ties by number.
 
     A keep-alive does not touch the heap: the entry is moved when it reaches the top. Nor does a
-    new master's extension touch any session: it is one number for all.
+    new leader's extension touch any session: it is one number for all.
 
     Attributes:
         by_number: the sessions by the number that ends their handles, as a text.
@@ -255,7 +255,7 @@ class Sessions:
     def keep(self, session: Session, now_ms: int) -> None:
         """Note a keep-alive, and forget owner states that no request can need any more.
 
-        Under a new master nothing is forgotten for a TTL: clients repeat the requests that they
+        Under a new leader nothing is forgotten for a TTL: clients repeat the requests that they
         sent while there was none.
         """
         self.signs = session.version = self.signs + 1

@@ -34,16 +34,16 @@ commands above the lowest version of its members, and a node of a lower version 
 
 
 class ExtendSessions(Message, tag=0x83):
-    """A new master leads: no session ends before its full TTL from now. There is no reply.
+    """A new leader leads: no session ends before its full TTL from now. There is no reply.
 
-    The master cannot know which sessions were kept alive lately. It must be the first command of
+    The leader cannot know which sessions were kept alive lately. It must be the first command of
     the first batch of a leadership: it takes effect before what falls due by that batch's time.
 
     Every later fence is above ``fence_floor``, 0 to `FENCE_FLOOR_MAX`. With a date as the
     floor, a group that keeps nothing on disk, and lost everything, continues above its old fences.
     """
 
-    master: str
+    leader: str
     fence_floor: Int64 = 0
 
     def check(self) -> None:

@@ -79,8 +79,8 @@ def backup(
                 why = str(error)
                 say(f"{source.node}: {why}", err=True)
                 continue
-            follower = "a follower" if source.master else "a member"
-            kind = "the leader" if source.master == source.node else follower
+            follower = "a follower" if source.leader else "a member"
+            kind = "the leader" if source.leader == source.node else follower
             say(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
             return
     say(f"Nothing was written: {why}", err=True)
@@ -131,7 +131,7 @@ def _last_slot(operator: Client, statuses: Sequence[NodeStatus]) -> int:
 
 def _in_order(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
     """Return the nodes in the order in which they are asked: the leader comes last."""
-    return sorted(statuses, key=lambda one: (one.master == one.node, not one.ready))
+    return sorted(statuses, key=lambda one: (one.leader == one.node, not one.ready))
 
 
 def _fetch(

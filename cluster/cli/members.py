@@ -72,7 +72,7 @@ def members(
 ) -> None:
     """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
 
-    A master leads, members vote, and observers have the same locks and serve
+    Leaders and members vote. Observers have the same locks and serve
     clients, but do not vote. `behind` counts the slots of the log that a node
     has not applied; with `bakery`, which has three leaders, the epochs.
 
@@ -86,7 +86,7 @@ def members(
 
     def view(operator: Client) -> View:
         read = operator.members()
-        leads = any(report.role is NodeRole.MASTER for report in read.nodes)
+        leads = any(report.role is NodeRole.LEADER for report in read.nodes)
         code = 0 if leads else ExitStatus.UNSERVED
         if as_json:
             plain = as_plain(read)
@@ -103,7 +103,7 @@ def members(
 def headline(read: MembersRead) -> str:
     """Return the number of members, who leads, and the number of changes so far."""
     count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
-    leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
+    leads = [report.node for report in read.nodes if report.role is NodeRole.LEADER]
     leader = "no node leads, as far as this node knows"
     if leads:
         leader = f"{', '.join(leads)} lead{'' if len(leads) > 1 else 's'}"
@@ -142,7 +142,7 @@ def advice_on(report: NodeReport) -> str | None:
                 f"{report.node} is a member whose journal was lost or is not its own: it does not "
                 f"vote. To give it a vote again: fencelock replace {report.node}"
             )
-        case NodeRole.MASTER | NodeRole.MEMBER:
+        case NodeRole.LEADER | NodeRole.MEMBER:
             return None
 
 
@@ -351,7 +351,7 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
         leads = False
         try:
             reports = {report.node: report for report in operator.members().nodes}
-            leads = any(report.role is NodeRole.MASTER for report in reports.values())
+            leads = any(report.role is NodeRole.LEADER for report in reports.values())
             report = reports.get(node)
             if report is None or report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
                 return False

@@ -176,17 +176,17 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
     """Return the protocol, the number of nodes and the leader, as far as the nodes agree."""
     protocols = " and ".join(sorted({node.protocol for node in nodes}))
     count = len({name for node in nodes for name in node.nodes})
-    masters = sorted({node.master for node in nodes if node.master})
+    leaders = sorted({node.leader for node in nodes if node.leader})
     parts = [f"{protocols} on {count} node{'' if count == 1 else 's'}"]
     last = _elected(nodes)
     if last is not None and last.leaders:
         one, ready = len(last.leaders) == 1, any(node.ready for node in nodes)
         verb = ("leads" if one else "lead") if ready else "led"
         parts.append(f"{_and(last.leaders)} {verb} in epoch {last.epoch}")
-    elif len(masters) > 1:
-        parts.append(f"{' or '.join(masters)} leads: an election is under way")
-    elif masters:
-        parts.append(f"{masters[0]} leads")
+    elif len(leaders) > 1:
+        parts.append(f"{' or '.join(leaders)} leads: an election is under way")
+    elif leaders:
+        parts.append(f"{leaders[0]} leads")
     elif TABLED & {node.protocol for node in nodes}:
         parts.append("no node leads, as far as these nodes know")
     return "; ".join(parts)

@@ -94,7 +94,7 @@ class EventLog:
     def __init__(self, node: str, *, traces: bool = False) -> None:
         self.node = node
         self.traces = traces
-        self.master = ""
+        self.leader = ""
         """The node that led last, as far as this node knows."""
         self.leads = False
         self.silent = False
@@ -167,18 +167,18 @@ class EventLog:
                 text = f"stands for election under ballot {ballot}: {self._why_stands(event)}"
                 self._note("INFO", text, "election", ballot=ballot)
             elif effect.name == "paxos.leadership_begun":
-                self.leads, self.master, self.silent = True, self.node, False
+                self.leads, self.leader, self.silent = True, self.node, False
                 text = f"leads now: it won the election under ballot {ballot}"
                 self._note("INFO", text, "leadership_begun", ballot=ballot)
 
     def _why_stands(self, event: Any) -> str:
         match event:
-            case Suspect() if self.master and self.master != self.node:
-                return f"nothing comes from {self.master}, which led"
+            case Suspect() if self.leader and self.leader != self.node:
+                return f"nothing comes from {self.leader}, which led"
             case Suspect():
                 return "no node leads"
             case Succeed():
-                return f"{self.master} hands over to it"
+                return f"{self.leader} hands over to it"
             case Preempted():
                 return "another candidate was faster"
             case _:
@@ -217,11 +217,11 @@ class EventLog:
                 type(effect) is Send
                 and type(effect.message) is LeaderChanged
                 and effect.to == role.leader
-                and (master := effect.message.master)
-                and master != self.node
+                and (leader := effect.message.leader)
+                and leader != self.node
             ):
-                self.master = master
-                self._note("INFO", f"follows {master}, which leads", "follows", master=master)
+                self.leader = leader
+                self._note("INFO", f"follows {leader}, which leads", "follows", leader=leader)
 
     def _note_members(self, role: Reconfigurer) -> None:
         view = role.config.newest

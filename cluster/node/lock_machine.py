@@ -67,7 +67,7 @@ class LockMachine:
         if len(written) > KNOWN_BYTES_MAX:
             return written
         if len(known) >= KNOWN_MAX:
-            known.clear()  # Most were for a master elsewhere, and come back as new bytes.
+            known.clear()  # Most were for a leader elsewhere, and come back as new bytes.
         known[written] = command
         return written
 

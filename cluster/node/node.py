@@ -261,7 +261,7 @@ class Node:
     def stop(self, timeout: float | None = 10.0) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
-        The node first gives back what callers inside this process hold; on `paxos` a master then
+        The node first gives back what callers inside this process hold; on `paxos` a leader then
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
         ``cluster/node/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
         """

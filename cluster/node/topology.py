@@ -355,7 +355,7 @@ def paxos(seat: NodeContext) -> RoleSet:
 
     def opening(group: GroupConfig) -> tuple[bytes, ...]:
         floor = min(group.fence_floor, FENCE_FLOOR_MAX)
-        return (encode(ExtendSessions(master=seat.node, fence_floor=floor)),)
+        return (encode(ExtendSessions(leader=seat.node, fence_floor=floor)),)
 
     log = log_roles(
         seat.node,

@@ -192,7 +192,7 @@ def test_a_leader_that_lost_its_disk_is_shown_so_and_replaced_by_itself() -> Non
     assert detail == "ready, but n3 does not vote: fencelock members says what to run"
     assert ask(harness, "n1", MemberAction.REPLACE, "n3", "n3").done
     harness.until(lambda: len(harness.serving()) == 3)
-    assert roles_of(harness)["n3"] is NodeRole.MASTER
+    assert roles_of(harness)["n3"] is NodeRole.LEADER
     lose_disk(harness, "n2")
     heard(harness, "n2")
     assert ask(harness, "n3", MemberAction.REPLACE, "n2", "n2").done
@@ -304,6 +304,6 @@ def test_the_members_are_listed_with_their_parts() -> None:
     harness.until(lambda: bool(harness.answers(MembersRead, 99)))
     (read,) = harness.answers(MembersRead, 99)
     roles = {report.node: report.role for report in read.nodes}
-    assert roles == {**dict.fromkeys(("n1", "n2", "n3"), NodeRole.MASTER), "n4": NodeRole.OBSERVER}
+    assert roles == {**dict.fromkeys(("n1", "n2", "n3"), NodeRole.LEADER), "n4": NodeRole.OBSERVER}
     proxy = harness.world.role_at(address_of("n4", "proxy"))
     assert "n4 is an observer" in proxy.backend.why_no_vote

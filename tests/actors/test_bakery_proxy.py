@@ -87,7 +87,7 @@ def test_a_request_that_is_said_again_while_it_is_under_way_is_answered_by_a_sig
     assert of(Lock, again) == []
     alive = one(Alive, again, ANN)
     assert (alive.session, alive.node, alive.request) == ("ann", "n4", 0)
-    assert alive.master == ""  # Or two proxies that disagree would send a client to and fro.
+    assert alive.leader == ""  # Or two proxies that disagree would send a client to and fro.
     release = Release(lock="y", fence=3, session="ann", owner="o", request=2)
     assert of(Alive, harness.hear(ANN, release)) == []
     assert one(Alive, harness.hear(ANN, release), ANN).session == "ann"

@@ -135,7 +135,7 @@ def test_every_leader_of_paxos_tells_who_leads(tmp_path: Path) -> None:
         assert {leadership.leaders for leadership in seen.values()} == {(leading,)}
         assert seen[leading].number >= 1
         status: NodeStatus = nodes[leading].proxy.ask(Describe(), timeout=LONG_S)
-        assert status.master == leading
+        assert status.leader == leading
         shown = facts(nodes[leading].ref("leader").ask(DescribeRole(), timeout=1))
         assert (shown["phase"], shown["leader"]) == ("leading", leading)
         assert int(shown["ballot"]) == seen[leading].number

@@ -29,7 +29,7 @@ COMMANDER = address_of("a", "commander-3")
 GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
-class DelayingMaster:
+class DelayingLeader:
     """A replica that leads, over a real table; whatever gets a slot is decided when told."""
 
     def __init__(self) -> None:
@@ -89,58 +89,58 @@ def sizes(effects: Effects) -> list[int]:
 
 
 @pytest.fixture
-def master() -> DelayingMaster:
-    """Return a master at which owner ``1`` holds the lock."""
-    one = DelayingMaster()
+def leader() -> DelayingLeader:
+    """Return a leader at which owner ``1`` holds the lock."""
+    one = DelayingLeader()
     assert isinstance(one.put(one.acquire("1"))[0], Granted)
     return one
 
 
 def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_it(
-    master: DelayingMaster,
+    leader: DelayingLeader,
 ) -> None:
-    assert master.propose(master.acquire("2")) == [LATER]
-    assert master.propose(master.acquire("3")) == []  # That timer serves both.
-    release = Release(session=master.session, owner="1", request=2, lock="proxy", fence=1)
+    assert leader.propose(leader.acquire("2")) == [LATER]
+    assert leader.propose(leader.acquire("3")) == []  # That timer serves both.
+    release = Release(session=leader.session, owner="1", request=2, lock="proxy", fence=1)
 
-    assert master.propose(release) == [GATHER]
-    ordered = master.gather()
+    assert leader.propose(release) == [GATHER]
+    ordered = leader.gather()
 
     assert sizes(ordered) == [3]
-    granted = [told for told in master.decide(ordered) if isinstance(told, Granted)]
+    granted = [told for told in leader.decide(ordered) if isinstance(told, Granted)]
     assert [held.owner for held in granted] == ["2"]
 
 
 def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_lingers_again(
-    master: DelayingMaster,
+    leader: DelayingLeader,
 ) -> None:
-    master.propose(master.acquire("2"))
+    leader.propose(leader.acquire("2"))
 
-    ordered = master.replica.handle(HERE, BatchDelay(), T0)
+    ordered = leader.replica.handle(HERE, BatchDelay(), T0)
 
     assert sizes(ordered) == [1]
-    master.decide(ordered)
-    assert master.propose(master.acquire("3")) == [LATER]
+    leader.decide(ordered)
+    assert leader.propose(leader.acquire("3")) == [LATER]
 
 
 def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
-    master: DelayingMaster,
+    leader: DelayingLeader,
 ) -> None:
-    master.propose(Release(session=master.session, owner="1", request=2, lock="proxy", fence=1))
-    assert sizes(master.gather()) == [1]
+    leader.propose(Release(session=leader.session, owner="1", request=2, lock="proxy", fence=1))
+    assert sizes(leader.gather()) == [1]
 
-    assert master.propose(master.acquire("2")) == [GATHER]
+    assert leader.propose(leader.acquire("2")) == [GATHER]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 99])
 def test_who_waits_for_a_moment_only_is_queued_at_once(
-    master: DelayingMaster, wait_ms: int
+    leader: DelayingLeader, wait_ms: int
 ) -> None:
-    assert master.propose(master.acquire("2", wait_ms=wait_ms)) == [GATHER]
+    assert leader.propose(leader.acquire("2", wait_ms=wait_ms)) == [GATHER]
 
 
-def test_who_holds_the_lock_already_is_answered_at_once(master: DelayingMaster) -> None:
-    assert master.propose(master.acquire("1", request=2)) == [GATHER]
+def test_who_holds_the_lock_already_is_answered_at_once(leader: DelayingLeader) -> None:
+    assert leader.propose(leader.acquire("1", request=2)) == [GATHER]
 
 
 Claim = AcquirePermits | AcquireReadWrite | Lead | AcquireAll
@@ -155,66 +155,66 @@ HELD: dict[str, Claim] = {
 
 
 @pytest.fixture(params=HELD)
-def claim(request: pytest.FixtureRequest, master: DelayingMaster) -> Claim:
+def claim(request: pytest.FixtureRequest, leader: DelayingLeader) -> Claim:
     """Return a claim of which the same one was granted to another owner."""
     held = HELD[request.param]
-    assert isinstance(master.put(held)[0], Granted)
+    assert isinstance(leader.put(held)[0], Granted)
     return held
 
 
 def test_a_claim_of_every_kind_that_must_wait_is_delayed(
-    master: DelayingMaster, claim: Claim
+    leader: DelayingLeader, claim: Claim
 ) -> None:
-    assert master.propose(replace(claim, owner="2")) == [LATER]
+    assert leader.propose(replace(claim, owner="2")) == [LATER]
     release = Release(session=claim.session, owner="1", request=2, lock=claim.lock, fence=2)
-    assert master.propose(release) == [GATHER]
-    ordered = master.gather()
+    assert leader.propose(release) == [GATHER]
+    ordered = leader.gather()
     assert sizes(ordered) == [2]
-    granted = [told for told in master.decide(ordered) if isinstance(told, Granted)]
+    granted = [told for told in leader.decide(ordered) if isinstance(told, Granted)]
     assert [held.owner for held in granted] == ["2"]
 
 
 def test_a_claim_of_every_kind_that_is_answered_at_once_is_not_delayed(
-    master: DelayingMaster, claim: Claim
+    leader: DelayingLeader, claim: Claim
 ) -> None:
     for known in (
         replace(claim, request=2),  # Of the holder.
         replace(claim, owner="2", session="s.9"),  # Without a session.
         replace(claim, owner="2", wait_ms=99),
     ):
-        master.put(known)
+        leader.put(known)
     if isinstance(claim, AcquirePermits):
-        master.put(replace(claim, owner="2", permits=3))
+        leader.put(replace(claim, owner="2", permits=3))
 
 
-def test_a_claim_of_one_lock_waits_for_a_holder_of_several(master: DelayingMaster) -> None:
-    master.put(AcquireAll(locks=("x", "y"), **LOCK))
-    one = replace(master.acquire("2"), lock="y")
-    assert master.propose(one) == [LATER]
+def test_a_claim_of_one_lock_waits_for_a_holder_of_several(leader: DelayingLeader) -> None:
+    leader.put(AcquireAll(locks=("x", "y"), **LOCK))
+    one = replace(leader.acquire("2"), lock="y")
+    assert leader.propose(one) == [LATER]
 
 
-def test_a_claim_behind_others_waits_although_its_permits_are_free(master: DelayingMaster) -> None:
-    master.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
+def test_a_claim_behind_others_waits_although_its_permits_are_free(leader: DelayingLeader) -> None:
+    leader.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
     first = replace(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK), owner="2")
-    assert master.propose(first) == [LATER]
-    master.decide(master.replica.handle(HERE, BatchDelay(), T0))
+    assert leader.propose(first) == [LATER]
+    leader.decide(leader.replica.handle(HERE, BatchDelay(), T0))
     behind = replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="3")
-    assert master.propose(behind) == [LATER]
+    assert leader.propose(behind) == [LATER]
 
 
-def test_a_claim_whose_permits_are_free_is_granted_at_once(master: DelayingMaster) -> None:
-    master.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
-    (granted,) = master.put(replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="2"))[
+def test_a_claim_whose_permits_are_free_is_granted_at_once(leader: DelayingLeader) -> None:
+    leader.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
+    (granted,) = leader.put(replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="2"))[
         :1
     ]
     assert isinstance(granted, Granted)
 
 
 def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(
-    master: DelayingMaster,
+    leader: DelayingLeader,
 ) -> None:
-    master.propose(master.acquire("2"))
-    replica = master.replica
-    assert [asker.number for asker in replica.ordering.end()] == [master.number]
+    leader.propose(leader.acquire("2"))
+    replica = leader.replica
+    assert [asker.number for asker in replica.ordering.end()] == [leader.number]
 
     assert not replica.handle(HERE, BatchDelay(), T0)

@@ -160,8 +160,8 @@ ROWS = (
     Row(
         a_leading_monitor,
         monitor_of("b"),
-        messages.Located(master="b", applied=1, view=0),
-        {"applied": SLOTS, "view": (-1,), "master": ("b/c", "*", "x" * 200)},
+        messages.Located(leader="b", applied=1, view=0),
+        {"applied": SLOTS, "view": (-1,), "leader": ("b/c", "*", "x" * 200)},
     ),
     Row(
         a_catching_up,

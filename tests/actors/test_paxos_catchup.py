@@ -27,9 +27,9 @@ def role() -> CatchUp:
 
 
 def lack(
-    role: CatchUp, first: int, target: int, *, master: str = "b", now: Instant = T0
+    role: CatchUp, first: int, target: int, *, leader: str = "b", now: Instant = T0
 ) -> Iterable[Effect]:
-    event = events.Lacking(first=first, target=target, master=master)
+    event = events.Lacking(first=first, target=target, leader=leader)
     return role.handle(replica_of("a"), event, now)
 
 
@@ -58,19 +58,19 @@ def expire(role: CatchUp, now: Instant = T0) -> Iterable[Effect]:
     return role.handle(role.address, events.FetchRetry(attempt=role.attempt), now)
 
 
-@pytest.mark.parametrize(("master", "follower"), [("b", "c"), ("c", "b"), ("", "b")])
-def test_slots_are_fetched_from_a_follower(role: CatchUp, master: str, follower: str) -> None:
-    assert asked(lack(role, 1, 40, master=master)) == [follower]
+@pytest.mark.parametrize(("leader", "follower"), [("b", "c"), ("c", "b"), ("", "b")])
+def test_slots_are_fetched_from_a_follower(role: CatchUp, leader: str, follower: str) -> None:
+    assert asked(lack(role, 1, 40, leader=leader)) == [follower]
     assert asked(send_slots(role, 1, PAGE)) == [follower]
 
 
-def test_the_master_is_asked_at_once_for_what_no_follower_has(role: CatchUp) -> None:
+def test_the_leader_is_asked_at_once_for_what_no_follower_has(role: CatchUp) -> None:
     assert asked(lack(role, 1, 40)) == ["c"]
     assert asked(send_slots(role, 1, 0)) == ["b"]
     assert asked(send_slots(role, 1, PAGE)) == ["c"]  # It may have applied more meanwhile.
 
 
-def test_the_master_is_asked_if_the_follower_is_silent_and_stays_the_source_for_a_while(
+def test_the_leader_is_asked_if_the_follower_is_silent_and_stays_the_source_for_a_while(
     role: CatchUp,
 ) -> None:
     lack(role, 1, 3)

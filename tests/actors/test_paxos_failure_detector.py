@@ -21,7 +21,7 @@ from fencelock.actors.paxos.failure_detector import (
     JITTER_MS,
     SPREADS,
     FailureDetector,
-    MasterLease,
+    LeaderLease,
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
 from fencelock.actors.role_message import Level, LinkDown, RoleNotice
@@ -51,7 +51,7 @@ def monitor() -> FailureDetector:
 
 def watch(monitor: FailureDetector, now: Instant) -> Effects:
     """Let the timer that runs ring."""
-    return monitor.handle(HERE, events.MasterCheck(deadline=monitor.suspicion.watching), now)
+    return monitor.handle(HERE, events.LeaderCheck(deadline=monitor.suspicion.watching), now)
 
 
 def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> events.BallotSeen:
@@ -69,15 +69,15 @@ def pulse(number: int, *heard: int, min_applied: int = 0, confirmed: int = 0) ->
     return Send(COMMANDER, word)
 
 
-def follow(master: str) -> list[Effect]:
+def follow(leader: str) -> list[Effect]:
     return [
-        Send(REPLICA, events.LeaderChanged(master=master)),
-        Send(LEADER, events.LeaderChanged(master=master)),
+        Send(REPLICA, events.LeaderChanged(leader=leader)),
+        Send(LEADER, events.LeaderChanged(leader=leader)),
     ]
 
 
 def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
-    assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.MasterCheck(deadline=at(0)))]
+    assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.LeaderCheck(deadline=at(0)))]
     (wake,) = monitor_of_a().begin(at(0))
     assert isinstance(wake, Wake)
     assert TIMING.startup_ms <= wake.after_ms < TIMING.startup_ms + SPREADS * TIMING.round_trip_ms
@@ -141,7 +141,7 @@ def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector
     assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, events.Withdraw())
 
 
-def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_another_is_not(
+def test_a_broken_link_to_the_leader_is_suspicious_once_its_lease_is_over_another_is_not(
     monitor: FailureDetector,
 ) -> None:
     monitor.handle(acceptor_of("a"), heard(), at(1))
@@ -205,13 +205,13 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
     assert monitor.handle(acceptor_of("c"), new, at(31)) == ()
 
 
-def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
-    lease, promise = MasterLease(config_of("b"), LEASE_MS, 1_000), LeasePromise()
+def test_the_leaders_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
+    lease, promise = LeaderLease(config_of("b"), LEASE_MS, 1_000), LeasePromise()
     until = lease.acknowledge("b", at(0), LEASE_MS)
     promise.give(LEADER, at(0), LEASE_MS)
     assert until is not None
 
-    true_end_of_belief = until * PPM // (PPM - 1_000)  # By a master's clock that is slow.
+    true_end_of_belief = until * PPM // (PPM - 1_000)  # By a leader's clock that is slow.
     true_end_of_promise = promise.until * PPM // (PPM + 1_000)  # By an acceptor's that is fast.
 
     assert true_end_of_belief <= true_end_of_promise  # one-lease
@@ -230,7 +230,7 @@ def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Failure
     assert "c" not in monitor.answered
 
 
-def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) -> None:
+def test_a_leader_that_no_majority_answers_gives_up(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
     monitor.handle(acceptor_of("a"), ack(1), at(1))
 

@@ -1,4 +1,4 @@
-"""A master that stops hands over: how long nothing is decided, simulated and between real nodes."""
+"""A leader that stops hands over: how long nothing is decided, simulated and between real nodes."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def longest_gap_ms(world: World, ms: int) -> int:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
     world = world_of_three(seed)
-    masters = {world.role_at(address_of(name, "scribe")).master for name in world.nodes}
-    (master,) = masters
-    world.nodes[master].tell(leader_of(master), Resign())
+    leaders = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
+    (leader,) = leaders
+    world.nodes[leader].tell(leader_of(leader), Resign())
 
     assert longest_gap_ms(world, 1_000) < LEASE_MS // 3
     assert world.marks["paxos.handed_over"] == world.marks["paxos.took_over"] == 1
     assert world.marks["paxos.lease_released"] >= len(world.nodes) - 1
-    (successor,) = {world.role_at(address_of(name, "scribe")).master for name in world.nodes}
-    assert successor != master
+    (successor,) = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
+    assert successor != leader
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
 
 
 def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node]) -> None:
-    master = wait_for_master(nodes)
-    proxy = next(node for name, node in nodes.items() if name != master)
+    leader = wait_for_leader(nodes)
+    proxy = next(node for name, node in nodes.items() if name != leader)
     grants: list[float] = []
     over = threading.Event()
 
@@ -85,7 +85,7 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     worker.start()
     wait_for(lambda: len(grants) > 20)
     began = time.monotonic()
-    assert nodes[master].stop()
+    assert nodes[leader].stop()
     took = time.monotonic() - began
     enough = len(grants) + 20
     wait_for(lambda: len(grants) > enough)
@@ -97,19 +97,19 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     assert took < 3 * TIMING.outcome_ms / 1_000
 
 
-def wait_for_master(nodes: dict[str, Node]) -> str:
-    masters: list[str] = []
+def wait_for_leader(nodes: dict[str, Node]) -> str:
+    leaders: list[str] = []
 
     def is_known() -> bool:
         try:
             leader = nodes["n1"].ref("leader")
         except pykka.ActorDeadError:
             return False  # The members have not met yet.
-        masters.append(leader.ask(Resign(), timeout=LONG_S).master)
-        return bool(masters[-1])
+        leaders.append(leader.ask(Resign(), timeout=LONG_S).leader)
+        return bool(leaders[-1])
 
     wait_for(is_known)
-    return masters[-1]
+    return leaders[-1]
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:

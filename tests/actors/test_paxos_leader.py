@@ -156,7 +156,7 @@ def pause_of(effects: Effects) -> int:
     return next(word.pause_ms for word in words if isinstance(word, SteppedDown))
 
 
-def test_it_withdraws_when_the_master_lives_after_all(leader: Leader) -> None:
+def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:
     suspect(leader)
 
     effects = not_counted(leader.handle(MONITOR, Withdraw(), T0))

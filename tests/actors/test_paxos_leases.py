@@ -18,7 +18,7 @@ from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import LEASE_MS
-from fencelock.actors.paxos.failure_detector import FailureDetector, MasterLease
+from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import MemoryAcceptor
 from fencelock.actors.paxos.message import (
@@ -136,15 +136,15 @@ def test_an_acceptor_without_a_disk_records_nothing() -> None:
         (LEASE_MS, 0, 0),
     ],
 )
-def test_a_master_relies_on_the_shorter_lease(
+def test_a_leader_relies_on_the_shorter_lease(
     own_ms: int, promised_ms: int, relied_ms: int
 ) -> None:
-    lease = MasterLease(config_of("b"), own_ms, DRIFT_PPM)
+    lease = LeaderLease(config_of("b"), own_ms, DRIFT_PPM)
     assert lease.acknowledge("b", at(7), promised_ms) == at(7) + relied_ns(relied_ms)
 
 
-def test_a_master_relies_on_no_more_than_a_majority_promised() -> None:
-    lease = MasterLease(CONFIG, LONG_MS, DRIFT_PPM)
+def test_a_leader_relies_on_no_more_than_a_majority_promised() -> None:
+    lease = LeaderLease(CONFIG, LONG_MS, DRIFT_PPM)
     assert lease.acknowledge("a", at(5), LONG_MS) is None
     assert lease.acknowledge("b", at(5), LEASE_MS) == at(5) + relied_ns(LEASE_MS)
     assert lease.acknowledge("c", at(6), LONG_MS) is None
@@ -152,14 +152,14 @@ def test_a_master_relies_on_no_more_than_a_majority_promised() -> None:
 
 
 def times_seen(role: FailureDetector, lease_ms: int) -> Effects:
-    """Let ``role`` learn that the master has leases of that length; return its reports."""
+    """Let ``role`` learn that the leader has leases of that length; return its reports."""
     seen = events.BallotSeen(ballot=LOW, leads=True, timing=TIMING._replace(lease_ms=lease_ms))
     effects = role.handle(ACCEPTOR, seen, T0)
     to = (PROXY, address_of("a", "node"))
     return [one for one in effects if isinstance(one, Send) and one.to in to]
 
 
-def test_a_member_reports_once_that_the_masters_times_differ_and_once_that_they_agree() -> None:
+def test_a_member_reports_once_that_the_leaders_times_differ_and_once_that_they_agree() -> None:
     role = FailureDetector(
         config.monitor_of("a"), HOST, node="a", config=CONFIG, random=Random(1), listener=PROXY
     )

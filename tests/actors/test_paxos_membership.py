@@ -279,7 +279,7 @@ def step(
     request = ChangeMembers(action=action, node=node, replacement=replacement)
     asker = members_of("b")
     assert role.handle(asker, request, T0)
-    effects = role.handle(monitor_of("a"), NodesDescribed(master="a", nodes=facts), T0)
+    effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), T0)
     answers = [one.message for one in effects if isinstance(one, Send) and one.to == asker]
     (answer,) = answers
     assert isinstance(answer, MembersChanged | Refused)
@@ -341,7 +341,7 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
         facts = (*heard("b", "c"), NodeFacts("d", 5, heard_ms, 0, report))
         join = ChangeMembers(action=MemberAction.JOIN, node="d", session=session)
         role.handle(members_of("b"), join, now)
-        effects = role.handle(monitor_of("a"), NodesDescribed(master="a", nodes=facts), now)
+        effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), now)
         sent = {one.to: one.message for one in effects if isinstance(one, Send)}
         answer = sent.pop(members_of("b"))
         assert isinstance(answer, MembersChanged)
@@ -369,12 +369,12 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
     asker = members_of("b")
     role.handle(asker, ReadMembers(), T0)
 
-    effects = role.handle(monitor_of("a"), NodesDescribed(master="a", nodes=(told, seen)), T0)
+    effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=(told, seen)), T0)
 
     (read,) = [one.message for one in effects if isinstance(one, Send)]
     assert isinstance(read, MembersRead)
     assert [(one.node, one.role.name, one.version) for one in read.nodes] == [
-        ("a", "MASTER", "2"),
+        ("a", "LEADER", "2"),
         ("b", "MEMBER", "1" * VERSION_CHARS_MAX),
         ("c", "MEMBER", ""),
         ("d", "OBSERVER", "1"),

@@ -62,7 +62,7 @@ def replica() -> Replica:
 
 
 @pytest.fixture
-def master(replica: Replica) -> Replica:
+def leader(replica: Replica) -> Replica:
     """Return a replica that leads, with nothing under way."""
     leadership = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
     decide(replica, replica.handle(leader_of("a"), leadership, T0))
@@ -97,8 +97,8 @@ def decide(replica: Replica, effects: Effects) -> list[Send]:
     ]
 
 
-def declined(number: int, why: Decline, master: str = "") -> Send:
-    return Send(LISTENER, Declined(number=number, why=why, master=master))
+def declined(number: int, why: Decline, leader: str = "") -> Send:
+    return Send(LISTENER, Declined(number=number, why=why, leader=leader))
 
 
 def acquire(request: int) -> Acquire:
@@ -140,53 +140,53 @@ def test_each_of_a_bundle_is_answered_by_its_own_outcome(proxy: Proxy) -> None:
     assert [one.request for one in told if isinstance(one, Granted)] == [3, 2]
 
 
-def test_a_bundle_gets_a_slot_at_once(master: Replica) -> None:
-    (order,) = orders(master.handle(LISTENER, proposal_batch(b"x", b"y"), T0))
+def test_a_bundle_gets_a_slot_at_once(leader: Replica) -> None:
+    (order,) = orders(leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0))
     assert order.batch.commands == (b"x", b"y")
 
 
-def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(master: Replica) -> None:
+def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(leader: Replica) -> None:
     far = Propose(client=OTHER, number=7, command=b"far")
-    assert master.handle(replica_of("b"), far, T0) == [Send(HERE, Gather())]
-    assert master.handle(LISTENER, proposal_batch(b"x", b"y"), T0) == ()
+    assert leader.handle(replica_of("b"), far, T0) == [Send(HERE, Gather())]
+    assert leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0) == ()
 
-    ordered = master.handle(HERE, Gather(), T0)
+    ordered = leader.handle(HERE, Gather(), T0)
 
     (order,) = orders(ordered)
     assert order.batch.commands == (b"far", b"x", b"y")
-    told = [effect.message for effect in decide(master, ordered) if effect.to == OTHER]
+    told = [effect.message for effect in decide(leader, ordered) if effect.to == OTHER]
     assert told[-1] == Proposed(number=7, slot=order.slot)
 
 
-def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(master: Replica) -> None:
+def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(leader: Replica) -> None:
     commands = tuple(b"%d" % n for n in range(BATCH_COMMANDS_MAX + 3))
-    first, second = orders(master.handle(LISTENER, proposal_batch(*commands), T0))
+    first, second = orders(leader.handle(LISTENER, proposal_batch(*commands), T0))
     assert first.batch.commands + second.batch.commands == commands
     assert len(first.batch.commands) == BATCH_COMMANDS_MAX
 
     half = b"x" * (BATCH_BYTES_MAX // 2)
-    halves = orders(master.handle(LISTENER, proposal_batch(*[half] * 5), T0))
+    halves = orders(leader.handle(LISTENER, proposal_batch(*[half] * 5), T0))
     assert [len(order.batch.commands) for order in halves] == [2, 2, 1]
 
 
-def test_a_command_above_the_limit_of_a_slot_has_one_of_its_own(master: Replica) -> None:
+def test_a_command_above_the_limit_of_a_slot_has_one_of_its_own(leader: Replica) -> None:
     large = b"x" * COMMAND_BYTES_MAX
-    effects = master.handle(LISTENER, proposal_batch(b"1", large, large, b"2", b"3"), T0)
+    effects = leader.handle(LISTENER, proposal_batch(b"1", large, large, b"2", b"3"), T0)
     batches = [order.batch for order in orders(effects)]
     assert [batch.commands for batch in batches] == [(b"1",), (large,), (large,), (b"2", b"3")]
     assert all(map(fits, batches))
 
 
-def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(master: Replica) -> None:
-    (lingers,) = master.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0)
+def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(leader: Replica) -> None:
+    (lingers,) = leader.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0)
     assert isinstance(lingers, Wake)
     assert lingers.timer == BatchDelay()
-    (order,) = orders(master.handle(LISTENER, proposal_batch(b"wait", b"x", first=3), T0))
+    (order,) = orders(leader.handle(LISTENER, proposal_batch(b"wait", b"x", first=3), T0))
     assert order.batch.commands == (b"wait", b"wait", b"wait", b"x")
 
 
 def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> None:
-    replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
+    replica.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
 
     passed = replica.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
 
@@ -199,33 +199,33 @@ def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> No
     ]
 
 
-def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(master: Replica) -> None:
-    master.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
-    assert list(master.handle(LISTENER, proposal_batch(b"x", b"y"), T0)) == []
+def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(leader: Replica) -> None:
+    leader.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
+    assert list(leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)) == []
 
-    passed = master.handle(leader_of("a"), LeaderChanged(master="c"), T0)
+    passed = leader.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
 
     sent = [effect.message for effect in passed if isinstance(effect, Send)]
     assert [one.command for one in sent if isinstance(one, Propose)] == [b"x", b"y"]
 
 
-def test_of_a_bundle_only_what_is_too_large_is_declined(master: Replica) -> None:
+def test_of_a_bundle_only_what_is_too_large_is_declined(leader: Replica) -> None:
     large = b"x" * (COMMAND_BYTES_MAX + 1)
-    effects = master.handle(LISTENER, proposal_batch(large, b"y"), T0)
+    effects = leader.handle(LISTENER, proposal_batch(large, b"y"), T0)
     assert list(effects) == [declined(1, Decline.INVALID, "a"), Send(HERE, Gather())]
 
 
-def test_when_too_much_waits_each_of_a_bundle_is_declined(master: Replica) -> None:
+def test_when_too_much_waits_each_of_a_bundle_is_declined(leader: Replica) -> None:
     for _ in range(WINDOW):
-        assert orders(master.handle(LISTENER, proposal_batch(b"x"), T0))
-    master.handle(LISTENER, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
-    effects = master.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
+        assert orders(leader.handle(LISTENER, proposal_batch(b"x"), T0))
+    leader.handle(LISTENER, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
+    effects = leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
     assert list(effects) == [declined(number, Decline.OVERLOADED, "a") for number in (1, 2)]
 
 
-def test_each_command_of_a_batch_is_declined_when_a_leadership_ends(master: Replica) -> None:
-    master.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
+def test_each_command_of_a_batch_is_declined_when_a_leadership_ends(leader: Replica) -> None:
+    leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
     deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("c")), pause_ms=0)
-    effects = master.handle(leader_of("a"), deposed, T0)
+    effects = leader.handle(leader_of("a"), deposed, T0)
     told = [effect for effect in effects if isinstance(effect, Send)]
-    assert told[-2:] == [declined(number, Decline.NOT_MASTER) for number in (1, 2)]
+    assert told[-2:] == [declined(number, Decline.NOT_LEADER) for number in (1, 2)]

@@ -52,7 +52,7 @@ QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 @pytest.fixture
 def proxy() -> Proxy:
     proxy = log_proxy(UnbatchedProxy)
-    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader="n2"), T0)
     return proxy
 
 
@@ -63,13 +63,13 @@ def proxy() -> Proxy:
             OPEN,
             Open(session="ann", ttl_ms=9_000, label="host:1", request=1),
             Opened(session="ann", assigned=ME, ttl_ms=9_000, node="", request=1),
-            Opened(session="ann", assigned=ME, ttl_ms=9_000, node="n1", request=1, master="n2"),
+            Opened(session="ann", assigned=ME, ttl_ms=9_000, node="n1", request=1, leader="n2"),
         ),
         (
             api.KeepAlive(session=ME, request=4),
             api.KeepAlive(session=ME, request=4),
             api.Alive(session=ME, node="", request=4),
-            api.Alive(session=ME, node="n1", request=4, master="n2"),
+            api.Alive(session=ME, node="n1", request=4, leader="n2"),
         ),
         (
             ACQUIRE,
@@ -143,7 +143,7 @@ def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Pro
     assert noted.message.text.startswith("session bob.3 expired: ")
 
 
-def test_the_masters_own_word_answers_ahead_of_the_log(proxy: Proxy) -> None:
+def test_the_leaders_own_word_answers_ahead_of_the_log(proxy: Proxy) -> None:
     proxy.handle(ANN, ACQUIRE, T0)
     assert len(told(proxy.handle(FAR, HELD, T0), api.Granted)) == 1
     assert told(happens(proxy, HELD), api.Granted) == []

@@ -1,4 +1,4 @@
-"""The proxy of the log when things go wrong: repetition, other masters, refusals, probes."""
+"""The proxy of the log when things go wrong: repetition, other leaders, refusals, probes."""
 
 from __future__ import annotations
 
@@ -127,15 +127,15 @@ def test_a_request_that_comes_again_after_its_answer_is_for_the_table_to_answer(
     assert proposed(proxy.handle(ANN, acquire(), T0)) == first
 
 
-def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(proxy: Proxy) -> None:
+def test_another_leader_is_asked_at_once_for_what_the_log_does_not_know(proxy: Proxy) -> None:
     for request in (2, 3, 4):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
     happens(proxy, Queued(session=ME, owner="o", request=3, lock="l3"))
-    assert proxy.handle(REPLICA, LeaderChanged(master=""), at(1)) == []
-    commands = proposed(proxy.handle(REPLICA, LeaderChanged(master="n3"), at(2)))
+    assert proxy.handle(REPLICA, LeaderChanged(leader=""), at(1)) == []
+    commands = proposed(proxy.handle(REPLICA, LeaderChanged(leader="n3"), at(2)))
     assert [c.lock for c in commands if isinstance(c, api.Acquire)] == ["l2", "l4"]
     (alive,) = told(proxy.handle(ANN, api.KeepAlive(session="ann", request=9), at(3)), api.Alive)
-    assert alive.master == "n3"
+    assert alive.leader == "n3"
 
 
 def test_a_state_that_was_taken_over_makes_the_proxy_ask_for_everything(proxy: Proxy) -> None:
@@ -169,17 +169,17 @@ def number_of(effects: Effects) -> int:
     return propose.number
 
 
-def test_what_no_master_took_waits_for_the_next(proxy: Proxy) -> None:
+def test_what_no_leader_took_waits_for_the_next(proxy: Proxy) -> None:
     number = number_of(proxy.handle(ANN, acquire(), T0))
-    declined = Declined(number=number, why=Decline.NOT_MASTER, master="")
+    declined = Declined(number=number, why=Decline.NOT_LEADER, leader="")
     effects = proxy.handle(FAR, declined, T0)
-    assert effects == [Observe("paxos.proposal_declined_not_master")]
-    assert len(proposals(proxy.handle(REPLICA, LeaderChanged(master="n3"), at(1)))) == 1
+    assert effects == [Observe("paxos.proposal_declined_not_leader")]
+    assert len(proposals(proxy.handle(REPLICA, LeaderChanged(leader="n3"), at(1)))) == 1
 
 
-def test_new_work_is_refused_by_a_master_with_too_much_to_do(proxy: Proxy) -> None:
+def test_new_work_is_refused_by_a_leader_with_too_much_to_do(proxy: Proxy) -> None:
     number = number_of(proxy.handle(ANN, acquire(), T0))
-    declined = Declined(number=number, why=Decline.OVERLOADED, master="n2")
+    declined = Declined(number=number, why=Decline.OVERLOADED, leader="n2")
     (refused,) = told(proxy.handle(FAR, declined, T0), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     assert "nothing was done" in refused.detail
@@ -192,31 +192,31 @@ def test_what_may_be_in_the_log_is_never_said_to_be_undone(proxy: Proxy) -> None
     release = api.Release(lock="b", fence=3, session=ME, owner="o", request=3)
     other = number_of(proxy.handle(ANN, release, at(TIMING.outcome_ms)))
     for overloaded in (number, other):
-        declined = Declined(number=overloaded, why=Decline.OVERLOADED, master="n2")
+        declined = Declined(number=overloaded, why=Decline.OVERLOADED, leader="n2")
         assert told(proxy.handle(FAR, declined, at(TIMING.outcome_ms)), api.Refused) == []
     assert len(in_flight_at(proxy)) == 2
 
 
-def test_without_a_master_requests_wait_and_are_not_refused(proxy: Proxy) -> None:
+def test_without_a_leader_requests_wait_and_are_not_refused(proxy: Proxy) -> None:
     number = number_of(proxy.handle(ANN, acquire(), T0))
-    declined = Declined(number=number, why=Decline.OVERLOADED, master="")
+    declined = Declined(number=number, why=Decline.OVERLOADED, leader="")
     assert told(proxy.handle(REPLICA, declined, T0), api.Refused) == []
     assert len(in_flight_at(proxy)) == 1
 
 
 def test_what_the_log_cannot_read_is_refused(proxy: Proxy) -> None:
     number = number_of(proxy.handle(ANN, acquire(), T0))
-    declined = Declined(number=number, why=Decline.INVALID, master="n2")
+    declined = Declined(number=number, why=Decline.INVALID, leader="n2")
     (refused,) = told(proxy.handle(FAR, declined, T0), api.Refused)
     assert refused.reason is api.Reason.INVALID
 
 
 def test_strangers_decline_nothing_and_old_numbers_are_nobodys(proxy: Proxy) -> None:
     number = number_of(proxy.handle(ANN, acquire(), T0))
-    declined = Declined(number=number, why=Decline.INVALID, master="n2")
+    declined = Declined(number=number, why=Decline.INVALID, leader="n2")
     stranger = Address("mallory/replica")
     assert proxy.handle(stranger, declined, T0) == [Observe("paxos.stranger_ignored")]
-    unknown = Declined(number=number + 1, why=Decline.INVALID, master="n2")
+    unknown = Declined(number=number + 1, why=Decline.INVALID, leader="n2")
     assert told(proxy.handle(FAR, unknown, T0), api.Refused) == []
     assert proxy.handle(FAR, Proposed(number=number, slot=4), T0) == ()
     assert len(in_flight_at(proxy)) == 1
@@ -235,7 +235,7 @@ def probe(proxy: Proxy, session: str = "ann") -> Effects:
 def test_a_probe_is_answered_at_once_by_what_the_node_knows(proxy: Proxy) -> None:
     assert replies(probe(proxy)) == [(False, "", 4)]
 
-    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader="n2"), T0)
 
     reply = ProbeReply(session="ann", node="n1", serving=True, leader="n2", request=4)
     assert list(probe(proxy)) == [Send(ANN, reply), Observe("proxy.probed")]
@@ -246,19 +246,19 @@ def test_a_probe_that_names_too_long_a_session_is_dropped(proxy: Proxy) -> None:
 
 
 def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(proxy: Proxy) -> None:
-    proxy.handle(REPLICA, LeaderChanged(master="n1"), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader="n1"), T0)
     proxy.handle(ANN, acquire(2, "a"), T0)
     proxy.handle(ANN, acquire(3, "b"), T0)
 
     assert replies(proxy.handle(REPLICA, Isolated(isolated=True), T0)) == [(False, "n1", 0)]
     assert replies(probe(proxy)) == [(False, "n1", 4)]
-    assert replies(proxy.handle(REPLICA, LeaderChanged(master=""), T0)) == []
+    assert replies(proxy.handle(REPLICA, LeaderChanged(leader=""), T0)) == []
     assert replies(proxy.handle(REPLICA, Isolated(isolated=False), T0)) == []
-    assert replies(proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)) == [(True, "n2", 0)]
+    assert replies(proxy.handle(REPLICA, LeaderChanged(leader="n2"), T0)) == [(True, "n2", 0)]
 
 
 def test_who_waits_for_nothing_is_told_nothing(proxy: Proxy) -> None:
-    proxy.handle(REPLICA, LeaderChanged(master="n1"), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader="n1"), T0)
     proxy.handle(ANN, acquire(2, "a"), T0)
     happens(proxy, api.Granted(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
 

@@ -74,9 +74,9 @@ def consulted(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int =
 def test_queries_sent_before_the_replica_runs_are_sent_again_when_it_begins() -> None:
     proxy = log_proxy(Proxy)
     asked = proxy.handle(ANN, INSPECT, T0)
-    began = LeaderChanged(master="")
+    began = LeaderChanged(leader="")
     assert sent(proxy.handle(REPLICA, began, at(1)), Consult, REPLICA) == [consult(asked)]
-    proxy.handle(REPLICA, LeaderChanged(master="n2"), at(2))
+    proxy.handle(REPLICA, LeaderChanged(leader="n2"), at(2))
     assert not sent(proxy.handle(REPLICA, began, at(3)), Consult, REPLICA)  # It keeps its reads.
 
 
@@ -215,7 +215,7 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) 
     effects = consulted(proxy, look.number, Looked(report=REPORT), 30)
     (status,) = sent(effects, api.NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
-    assert (status.protocol, status.master, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
+    assert (status.protocol, status.leader, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
     assert (status.session, status.request, status.uptime_ms) == ("ann", 4, 5)
     assert [(lock.lock, lock.holder, lock.waiters) for lock in status.locks] == [
         ("a", BOB, (INSIDE_N2,)),
@@ -233,19 +233,19 @@ def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "age_ms", "master", "words"),
+    ("answer", "age_ms", "leader", "words"),
     [
         (None, -1, "n2", "not known how old"),
         (None, LOOK_AGE_MS + 1, "n2", f"{LOOK_AGE_MS + 1} ms old"),
         (Browsed(lines=(), more=False), READY_AGE_MS + 1, "n2", "does not answer"),
-        (Browsed(lines=(), more=False), 5, "", "no master is known"),
+        (Browsed(lines=(), more=False), 5, "", "no leader is known"),
     ],
-    ids=["nothing known", "too old to show", "old", "no master"],
+    ids=["nothing known", "too old to show", "old", "no leader"],
 )
 def test_a_node_that_cannot_serve_says_what_is_missing(
-    proxy: Proxy, answer: Any, age_ms: int, master: str, words: str
+    proxy: Proxy, answer: Any, age_ms: int, leader: str, words: str
 ) -> None:
-    proxy.handle(REPLICA, LeaderChanged(master=master), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader=leader), T0)
     proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     proxy.handle(NODE, REPORTED, T0)
     (status,) = sent(consulted(proxy, 1, answer, age_ms), api.NodeStatus, ANN)

@@ -128,7 +128,7 @@ def test_a_session_is_one_at_every_node(wire: Wire) -> None:
     assert wire.ask("n3", release, api.Released).count == 0
     assert wire.ask("n1", release, api.Released).count == 0
     alive = wire.ask("n2", api.KeepAlive(session=session, request=wire.next()), api.Alive)
-    assert (alive.node, alive.master in NODES) == ("n2", True)
+    assert (alive.node, alive.leader in NODES) == ("n2", True)
 
 
 def test_a_session_that_ends_frees_its_locks_and_is_no_more(

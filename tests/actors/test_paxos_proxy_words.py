@@ -40,7 +40,7 @@ from fencelock.actors.table.table import LockTable
 @pytest.fixture
 def proxy() -> Proxy:
     proxy = log_proxy(UnbatchedProxy)
-    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    proxy.handle(REPLICA, LeaderChanged(leader="n2"), T0)
     return proxy
 
 

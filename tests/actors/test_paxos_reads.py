@@ -57,7 +57,7 @@ def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
 
 @pytest.fixture
 def reads() -> Reads:
-    """Return the `Reads` of node ``a``. It follows no master and has applied slots 1 to 4."""
+    """Return the `Reads` of node ``a``. It follows no leader and has applied slots 1 to 4."""
     reads = Reads("a", LogCounter(), CONFIG, 100)
     reads.progress(5, settled=False, now=at(0))
     return reads
@@ -68,7 +68,7 @@ def lead(reads: Reads) -> None:
     reads.progress(5, settled=True, now=at(0))
 
 
-def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) -> None:
+def test_while_the_lease_holds_a_settled_leader_answers_at_once(reads: Reads) -> None:
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
@@ -78,7 +78,7 @@ def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) ->
     ]
 
 
-def test_a_master_that_has_not_applied_the_first_slot_of_its_leadership_waits(reads: Reads) -> None:
+def test_a_leader_that_has_not_applied_the_first_slot_of_its_leadership_waits(reads: Reads) -> None:
     reads.follow("a", at(0))
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
@@ -109,7 +109,7 @@ def test_a_round_that_began_before_the_question_proves_nothing(reads: Reads) -> 
     assert sends(reads.leased(leased(until_ms=0, confirmed_ms=299), at(301))) == []
 
 
-def test_a_follower_asks_the_master_and_waits_until_it_has_applied_as_much(reads: Reads) -> None:
+def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much(reads: Reads) -> None:
     reads.follow("b", at(0))
     asked = reads.handle(ASKER, consult(1), at(1))
     assert asked == [Send(B, ReadIndex(number=101)), Wake(reads.again_ms, events.ReadAgain())]
@@ -128,7 +128,7 @@ def test_a_follower_asks_the_master_and_waits_until_it_has_applied_as_much(reads
     ("sender", "number", "slot"),
     [(REPLICAS[2], 101, 5), (B, 100, 5), (B, 101, 0), (address_of("b", "x"), 101, 5)],
 )
-def test_only_the_masters_word_on_the_barrier_under_way_counts(
+def test_only_the_leaders_word_on_the_barrier_under_way_counts(
     reads: Reads, sender: Address, number: int, slot: int
 ) -> None:
     reads.follow("b", at(0))
@@ -139,7 +139,7 @@ def test_only_the_masters_word_on_the_barrier_under_way_counts(
     assert not [one for one in sends(effects) if one.to == ASKER]
 
 
-def test_a_barrier_is_repeated_and_goes_to_the_next_master_anew(reads: Reads) -> None:
+def test_a_barrier_is_repeated_and_goes_to_the_next_leader_anew(reads: Reads) -> None:
     reads.follow("b", at(0))
     reads.handle(ASKER, consult(), at(1))
 
@@ -167,7 +167,7 @@ def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
     assert reads.handle(ASKER, consult(), at(1)) == (Observe("paxos.reads_full"),)
 
 
-def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
+def test_a_leader_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
     barrier = ReadIndex(number=9)
     assert reads.handle(B, barrier, at(1)) == (Observe("paxos.read_index_elsewhere"),)
     lead(reads)
@@ -220,7 +220,7 @@ def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
     assert reads.progress(6, settled=False, now=at(30)) == [answer(1, slot=6, age_ms=20)]
 
 
-def test_a_settled_master_without_a_lease_is_as_old_as_its_last_round(reads: Reads) -> None:
+def test_a_settled_leader_without_a_lease_is_as_old_as_its_last_round(reads: Reads) -> None:
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=10), at(15))
 
@@ -288,8 +288,8 @@ def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() ->
 # Nodes that are no members ask others
 
 
-def located(number: int, age_ms: int, applied: int = 7, master: str = "") -> Located:
-    return Located(master=master, applied=applied, view=0, number=number, age_ms=age_ms)
+def located(number: int, age_ms: int, applied: int = 7, leader: str = "") -> Located:
+    return Located(leader=leader, applied=applied, view=0, number=number, age_ms=age_ms)
 
 
 def asked(effects: Effects) -> dict[str, int]:
@@ -338,7 +338,7 @@ def test_an_answer_to_no_request_or_without_an_age_proves_nothing(observer: Loca
 
 def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Locator) -> None:
     ((node, number),) = ask(observer, 0).items()
-    observer.handle(monitor_of(node), located(number, 0, master="b"), at(1))
+    observer.handle(monitor_of(node), located(number, 0, leader="b"), at(1))
 
     rounds = [ask(observer, ms) for ms in range(0, 400, 5)]
     leader = [one["b"] for one in rounds if "b" in one]

@@ -91,12 +91,12 @@ def orders(effects: Effects) -> list[events.Order]:
     return [message for message in sent if isinstance(message, events.Order)]
 
 
-def test_a_listener_hears_first_that_no_master_is_known(replica: Replica) -> None:
-    assert replica.begin(T0) == [Send(LISTENER, events.LeaderChanged(master=""))]
+def test_a_listener_hears_first_that_no_leader_is_known(replica: Replica) -> None:
+    assert replica.begin(T0) == [Send(LISTENER, events.LeaderChanged(leader=""))]
 
 
 def test_a_leadership_begins_with_a_batch_of_its_own(replica: Replica) -> None:
-    assert lead(replica) == [order(1, OPENING), Send(LISTENER, events.LeaderChanged(master="a"))]
+    assert lead(replica) == [order(1, OPENING), Send(LISTENER, events.LeaderChanged(leader="a"))]
 
 
 def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
@@ -134,7 +134,7 @@ def test_a_command_above_the_log_version_of_a_member_is_declined(
         effects = [*replica.handle(LISTENER, batch, T0), *gather(replica)]
         (ordered,) = orders(effects)
         assert ordered.batch.commands == ((b"x",) if too_new else (b"x", b"new"))
-        declined = messages.Declined(number=2, why=messages.Decline.INVALID, master="a")
+        declined = messages.Declined(number=2, why=messages.Decline.INVALID, leader="a")
         assert (Send(LISTENER, declined) in effects) is too_new
 
 
@@ -252,12 +252,12 @@ def test_log_time_does_not_go_back_from_one_leadership_to_the_next(replica: Repl
 
 
 def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> None:
-    replica.handle(leader_of("a"), events.LeaderChanged(master="c"), T0)
+    replica.handle(leader_of("a"), events.LeaderChanged(leader="c"), T0)
     later = events.Learned(slots=((2, messages.Batch(time_ms=2, commands=(b"2",))),), committed=3)
 
     assert replica.handle(acceptor_of("a"), later, T0) == [Wake(GAP_MS, events.GapCheck(slot=1))]
     asked = replica.handle(HERE, events.GapCheck(slot=1), T0)
-    assert asked[0] == Send(catchup_of("a"), events.Lacking(first=1, target=3, master="c"))
+    assert asked[0] == Send(catchup_of("a"), events.Lacking(first=1, target=3, leader="c"))
     both = replica.handle(
         catchup_of("a"),
         events.Learned(slots=((1, messages.Batch(time_ms=1, commands=(b"1",))),), committed=0),
@@ -273,14 +273,14 @@ def test_commands_that_wait_when_a_leadership_ends_are_declined(replica: Replica
     deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
     effects = replica.handle(leader_of("a"), deposed, T0)
 
-    declined = messages.Declined(number=7, why=messages.Decline.NOT_MASTER, master="")
+    declined = messages.Declined(number=7, why=messages.Decline.NOT_LEADER, leader="")
     assert list(effects) == [
-        Send(LISTENER, events.LeaderChanged(master="")),
+        Send(LISTENER, events.LeaderChanged(leader="")),
         Send(LISTENER, declined),
     ]
 
 
-def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
+def test_a_leader_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
     leading: Replica,
 ) -> None:
     leading.handle(LISTENER, propose(7), T0)
@@ -291,12 +291,12 @@ def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_th
 
     assert done[-1] == Send(leader_of("a"), events.Drained(ballot=BALLOT))
     leading.handle(leader_of("a"), events.SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
-    followed = leading.handle(leader_of("a"), events.LeaderChanged(master="c"), T0)
+    followed = leading.handle(leader_of("a"), events.LeaderChanged(leader="c"), T0)
     passed = messages.Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
     assert Send(replica_of("c"), passed) in followed
 
 
-def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
+def test_a_leader_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     leading: Replica,
 ) -> None:
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))

@@ -1,4 +1,4 @@
-"""A master that must resign: another leads at once without waiting for a lease; forged messages do
+"""A leader that must resign: another leads at once without waiting for a lease; forged messages do
 no harm."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HIGHER = messages.Ballot(2, leader_of("b"))
 def leader() -> Leader:
     """Return one that leads under `BALLOT`."""
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
-    role.handle(LEADER, events.LeaderChanged(master="a"), T0)
+    role.handle(LEADER, events.LeaderChanged(leader="a"), T0)
     role.handle(monitor_of("a"), events.Succeed(ballot=messages.Ballot(0, LEADER)), T0)
     role.handle(LEADER, events.Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
     assert role.phase is LeaderPhase.LEADING
@@ -43,12 +43,12 @@ def resign(leader: Leader) -> Effects:
 
 def test_who_does_not_lead_says_so_at_once() -> None:
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
-    role.handle(monitor_of("a"), events.LeaderChanged(master="b"), T0)
+    role.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
 
-    assert resign(role) == (Send(ASKER, events.Resigned(master="b")),)
+    assert resign(role) == (Send(ASKER, events.Resigned(leader="b")),)
 
 
-def test_a_master_asks_for_a_successor_and_has_its_replica_finish(leader: Leader) -> None:
+def test_a_leader_asks_for_a_successor_and_has_its_replica_finish(leader: Leader) -> None:
     assert sends(resign(leader)) == [Send(monitor_of("a"), events.Nominate())]
     assert sends(resign(leader)) == []  # It has begun.
     named = leader.handle(monitor_of("a"), events.Nominated(node="c"), T0)
@@ -87,9 +87,9 @@ def test_who_asked_hears_when_another_leads_or_that_it_takes_too_long(leader: Le
     leader.handle(monitor_of("a"), events.Nominated(node="c"), T0)
     leader.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
 
-    assert leader.handle(monitor_of("a"), events.LeaderChanged(master=""), T0) == ()
-    followed = leader.handle(monitor_of("a"), events.LeaderChanged(master="c"), T0)
-    assert followed == [Send(ASKER, events.Resigned(master="c"))]
+    assert leader.handle(monitor_of("a"), events.LeaderChanged(leader=""), T0) == ()
+    followed = leader.handle(monitor_of("a"), events.LeaderChanged(leader="c"), T0)
+    assert followed == [Send(ASKER, events.Resigned(leader="c"))]
     assert leader.handle(LEADER, events.ResignedLate(ballot=BALLOT), T0) == []
 
 
@@ -98,7 +98,7 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leader: Leader) -> 
 
     effects = leader.handle(monitor_of("a"), events.Nominated(node=""), T0)
 
-    assert effects == [Send(ASKER, events.Resigned(master=""))]
+    assert effects == [Send(ASKER, events.Resigned(leader=""))]
     assert leader.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0) == ()
     assert leader.phase is LeaderPhase.LEADING
 
@@ -133,7 +133,7 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
     assert nominated(monitor, LEASE_MS + 1) == ""
 
 
-def test_only_the_master_that_is_followed_can_have_a_node_stand() -> None:
+def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
     monitor = monitor_of_a()
     heard = events.BallotSeen(ballot=HIGHER, leads=True)
     ignored = (Observe("paxos.take_over_ignored"),)

@@ -138,19 +138,19 @@ class Keeper:
         self.role.begin(at(0))
         self.checked_ms = 0
 
-    def check(self, ms: int, facts: tuple[NodeFacts, ...], master: str = "a") -> Effects:
+    def check(self, ms: int, facts: tuple[NodeFacts, ...], leader: str = "a") -> Effects:
         """Compare ``facts`` with the target at ``ms``, after all checks that are due before it."""
         for before in range(self.checked_ms + CHECK_MS, ms, CHECK_MS):
             self.role.handle(self.role.address, TargetDue(), at(before))
-        return self.check_after_pause(ms, facts, master)
+        return self.check_after_pause(ms, facts, leader)
 
     def check_after_pause(
-        self, ms: int, facts: tuple[NodeFacts, ...], master: str = "a"
+        self, ms: int, facts: tuple[NodeFacts, ...], leader: str = "a"
     ) -> Effects:
         self.checked_ms = ms
         asked = self.role.handle(self.role.address, TargetDue(), at(ms))
         assert asked == [Send(monitor_of("a"), DescribeNodes()), Wake(CHECK_MS, TargetDue())]
-        described = NodesDescribed(master=master, nodes=facts)
+        described = NodesDescribed(leader=leader, nodes=facts)
         return self.role.handle(monitor_of("a"), described, at(ms))
 
 
@@ -170,7 +170,7 @@ def test_silence_counts_from_the_beginning_of_the_leadership() -> None:
     keeper, facts = Keeper(), facts_of("b", d=WILLING)
     assert not keeper.check(1_000, facts)
     assert not keeper.check(1_000 + SILENT_MS - 1, facts)
-    keeper.check(1_000 + SILENT_MS, facts, master="b")  # Another one leads meanwhile.
+    keeper.check(1_000 + SILENT_MS, facts, leader="b")  # Another one leads meanwhile.
     assert not keeper.check(2_000 + SILENT_MS, facts)
     effects = keeper.check(2_000 + 2 * SILENT_MS, facts)
     assert proposed(effects) == [("a", "b", "c", "d")]
@@ -222,7 +222,7 @@ def test_an_operator_is_left_alone() -> None:
     keeper.check(0, facts)
     request = ChangeMembers(action=MemberAction.TRANSFER, node="a")
     keeper.role.handle(members_of("b"), request, at(SILENT_MS))
-    described = NodesDescribed(master="a", nodes=facts)
+    described = NodesDescribed(leader="a", nodes=facts)
     keeper.role.handle(monitor_of("a"), described, at(SILENT_MS))
     assert not keeper.check(SILENT_MS + QUIET_MS - 1, facts)
     assert proposed(keeper.check(SILENT_MS + QUIET_MS, facts))

@@ -258,7 +258,7 @@ def test_a_node_without_a_journal_takes_snapshots_only_for_others() -> None:
     assert not replica.log.snapshots.under_way
 
 
-def test_followers_are_staggered_and_a_master_waits_longest() -> None:
+def test_followers_are_staggered_and_a_leader_waits_longest() -> None:
     plans = [Snapshots(8_000, place, 3) for place in range(3)]
     for plan in plans:
         plan.grown = 9_000

@@ -201,7 +201,7 @@ def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
         accepted = proxy_over(protocol).accepts
         assert {Acquire, Open, Describe, Probe, Watch} <= accepted
         assert {name for name, kind in events.items() if kind in accepted} == {protocol}
-    assert Granted in proxy_over("paxos").accepts  # The master's replica sends it.
+    assert Granted in proxy_over("paxos").accepts  # The leader's replica sends it.
     assert Granted not in proxy_over("bakery").accepts
     assert proxy_over("paxos").accepts > Proxy.accepts >= {Acquire, Watch}
 

@@ -96,39 +96,39 @@ def test_with_every_endpoint_silent_all_are_asked_to_open(harness: SessionHarnes
 
 
 @pytest.mark.parametrize("known_before", ["", "b"])
-def test_the_master_is_preferred_once_it_is_known_which_endpoint_it_is(
+def test_the_leader_is_preferred_once_it_is_known_which_endpoint_it_is(
     harness: SessionHarness, known_before: str
 ) -> None:
     for greeting in harness.begun:
-        harness.alive(greeting, master=known_before)
-    said = harness.open(harness.acquire(), master="b")
+        harness.alive(greeting, leader=known_before)
+    said = harness.open(harness.acquire(), leader="b")
     assert one(api.Acquire, said, B).session == "c.1"
     assert harness.acquire(BEN)[0].to == B
 
 
-def test_what_is_unanswered_goes_to_a_new_master(harness: SessionHarness) -> None:
+def test_what_is_unanswered_goes_to_a_new_leader(harness: SessionHarness) -> None:
     for greeting in harness.begun:
         harness.alive(greeting)
-    harness.open(harness.acquire(), master="a")
+    harness.open(harness.acquire(), leader="a")
     (keep,) = [s for s in harness.run(1_300) if isinstance(s.message, api.KeepAlive)]
-    said = harness.alive(keep, master="b")
+    said = harness.alive(keep, leader="b")
     assert of(api.Acquire, said, B)
-    assert harness.alive(keep, master="b") == []
+    assert harness.alive(keep, leader="b") == []
 
 
-def test_a_master_that_cannot_be_reached_is_not_gone_back_to(harness: SessionHarness) -> None:
+def test_a_leader_that_cannot_be_reached_is_not_gone_back_to(harness: SessionHarness) -> None:
     for greeting in harness.begun:
         harness.alive(greeting)
-    harness.open(harness.acquire(), master="a")
+    harness.open(harness.acquire(), leader="a")
     (keep,) = [s for s in down(harness) if isinstance(s.message, api.KeepAlive)]
-    assert harness.alive(keep, master="a") == []
+    assert harness.alive(keep, leader="a") == []
     assert harness.acquire(BEN)[0].to == B
 
 
-def test_a_master_whose_link_is_back_is_preferred_again(harness: SessionHarness) -> None:
+def test_a_leader_whose_link_is_back_is_preferred_again(harness: SessionHarness) -> None:
     for greeting in harness.begun:
         harness.alive(greeting)
-    harness.open(harness.acquire(), master="a")
+    harness.open(harness.acquire(), leader="a")
     down(harness)
     assert of(api.Acquire, harness.hear(ME, LinkUp(node="a")), A)
 

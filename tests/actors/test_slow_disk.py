@@ -90,7 +90,7 @@ def test_a_leader_with_a_far_slower_disk_hands_over_and_says_why() -> None:
         Observe("paxos.handed_over_for_disk"),
     ]
     assert node.now_ms >= SLOW_FOR_MS
-    assert node.role.handle(LEADER, Resigned(master="b"), node.now) == ()
+    assert node.role.handle(LEADER, Resigned(leader="b"), node.now) == ()
 
 
 @pytest.mark.parametrize(

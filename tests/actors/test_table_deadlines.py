@@ -262,30 +262,30 @@ def test_no_deadline_is_left_of_a_hold_that_ended_otherwise(
     assert ended_at(table) == []
 
 
-def test_after_a_change_of_the_master_each_hold_has_the_rest_of_its_time(table: LockTable) -> None:
+def test_after_a_change_of_the_leader_each_hold_has_the_rest_of_its_time(table: LockTable) -> None:
     """The time between two leaderships never counts for a deadline, however often they change."""
     table.apply(0, acquire())
     table.advance(300)
-    table.apply(5_000, ExtendSessions(master="b"))  # The hold has 201 ms left.
+    table.apply(5_000, ExtendSessions(leader="b"))  # The hold has 201 ms left.
     table.apply(5_100, plain(B))
     assert left_ms(table) == 101
-    table.apply(9_000, ExtendSessions(master="c"))  # The hold has 101 ms left.
+    table.apply(9_000, ExtendSessions(leader="c"))  # The hold has 101 ms left.
     assert ended_at(table, 9_500) == [9_101]
 
 
-def test_a_new_master_does_not_lengthen_a_hold_that_it_grants(table: LockTable) -> None:
-    table.apply(4_000, ExtendSessions(master="b"))
+def test_a_new_leader_does_not_lengthen_a_hold_that_it_grants(table: LockTable) -> None:
+    table.apply(4_000, ExtendSessions(leader="b"))
     table.apply(4_000, acquire())
     assert ended_at(table, 5_000) == [4_000 + LEASE_MS]
 
 
-def test_ends_come_in_the_order_of_their_times_even_after_a_change_of_the_master(
+def test_ends_come_in_the_order_of_their_times_even_after_a_change_of_the_leader(
     table: LockTable,
 ) -> None:
     """A wait, whose timeout does not move, may end before a deadline that has moved."""
     table.apply(0, acquire())
     table.apply(0, replace(plain(B), wait_ms=600))
-    table.apply(200, ExtendSessions(master="b"))
+    table.apply(200, ExtendSessions(leader="b"))
     told = [said(one) for one in table.advance(2_000)]
     assert told == ["t.2 TIMED_OUT", "HoldLost 1"]
 
@@ -311,7 +311,7 @@ def busy() -> LockTable:
     table.apply(0, acquire(B))
     table.apply(100, replace(acquire(C), lock="M", hold_ms=5_000))
     table.apply(150, renew(hold_ms=700))
-    table.apply(900, ExtendSessions(master="b"))
+    table.apply(900, ExtendSessions(leader="b"))
     return table
 
 
@@ -340,18 +340,18 @@ def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:
     assert other.digest() != table.digest()
 
 
-def test_the_numbers_do_not_depend_on_how_often_the_master_changed() -> None:
+def test_the_numbers_do_not_depend_on_how_often_the_leader_changed() -> None:
     table = busy()
-    table.apply(1_000, ExtendSessions(master="c"))
+    table.apply(1_000, ExtendSessions(leader="c"))
     copy = LockTable.restore(table.snapshot())
     assert copy.deadlines.skipped_ms == 0
     for one in (table, copy):
-        one.apply(1_500, ExtendSessions(master="d"))
+        one.apply(1_500, ExtendSessions(leader="d"))
         one.apply(1_500, renew(9))
     assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
 
 
-def the_time_without_a_master_counts(table: LockTable, time_ms: int) -> None:
+def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
     table.sessions.extend(max(table.time_ms, time_ms))
 
 
@@ -397,10 +397,10 @@ def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
 
 
 PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "time without a master counts": (
+    "time without a leader counts": (
         LockTable,
         "shift",
-        lambda _: the_time_without_a_master_counts,
+        lambda _: the_time_without_a_leader_counts,
     ),
     "a renewal may shorten": (LeasedHold, "restart", lambda _: a_renewal_may_shorten),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),

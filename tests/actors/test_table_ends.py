@@ -147,7 +147,7 @@ def test_the_entries_of_an_ended_session_end_with_it_whoever_leads() -> None:
     put_again = Open(session="s0", ttl_ms=TTL_MS)
 
     table.apply(2, put_again)
-    table.apply(3, ExtendSessions(master="n1", fence_floor=0))
+    table.apply(3, ExtendSessions(leader="n1", fence_floor=0))
     steps_until_idle(table, 4)
 
     assert table.maps.count == 0

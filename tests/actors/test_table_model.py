@@ -244,7 +244,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the forgotten may do it again": (Session, "_forget_first", no_floor),
     "nobody is forgotten": (Session, "forget", lambda _: nothing),
     "commands are no sign of life": (Sessions, "keep", lambda _: nothing),
-    "a new master extends nothing": (Sessions, "extend", lambda _: nothing),
+    "a new leader extends nothing": (Sessions, "extend", lambda _: nothing),
     "an old session id again": (Sessions, "drop", same_number_again),
 }
 

@@ -226,10 +226,10 @@ def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTa
     assert applied(table, acquire("a", 3)) == [held("a", 3, 2)]
 
 
-def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTable) -> None:
-    """Rule outcomes-are-kept: however long there was no master."""
+def test_a_new_leader_lets_what_was_asked_before_it_be_asked_again(table: LockTable) -> None:
+    """Rule outcomes-are-kept: however long there was no leader."""
     applied(table, acquire("a", 1), release("a", 2, 1))
-    table.apply(3 * DAY_MS, ExtendSessions(master="m"))
+    table.apply(3 * DAY_MS, ExtendSessions(leader="m"))
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
     table.advance(4 * DAY_MS - 1)
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]

@@ -66,11 +66,11 @@ def test_the_end_of_a_large_wait_lets_smaller_ones_in(table: LockTable) -> None:
     assert [said(one) for one in table.advance(50)] == ["t.2 TIMED_OUT", "u.3 holds 1 under 2"]
 
 
-def test_fences_that_follow_a_new_master_are_above_its_floor(table: LockTable) -> None:
+def test_fences_that_follow_a_new_leader_are_above_its_floor(table: LockTable) -> None:
     applied(table, acquire(A, 2))
     applied(table, acquire(B, 3, wait_ms=50))
     applied(table, acquire(C))
-    told = table.apply(60, ExtendSessions(master="m", fence_floor=1_000))
+    told = table.apply(60, ExtendSessions(leader="m", fence_floor=1_000))
     assert [said(one) for one in told] == ["t.2 TIMED_OUT", "u.3 holds 1 under 1001"]
 
 

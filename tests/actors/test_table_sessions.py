@@ -127,11 +127,11 @@ def test_an_operators_command_keeps_no_session_alive(table: LockTable) -> None:
     assert table.due_ms() == TTL_MS
 
 
-def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: LockTable) -> None:
+def test_a_new_leader_gives_every_session_another_ttl_and_a_new_version(table: LockTable) -> None:
     """Rule leaders-extend-sessions: even one whose TTL was nearly over."""
     short, long = opened(table, "a"), opened(table, "b", ttl_ms=TTL_MS * 50)
     before = version_of(table, short), version_of(table, long)
-    assert table.apply(5_000, ExtendSessions(master="m2")) == []
+    assert table.apply(5_000, ExtendSessions(leader="m2")) == []
     assert set(table.sessions.by_id) == {short, long}
     assert table.due_ms() == 5_000 + TTL_MS
     assert version_of(table, short) > before[0]
@@ -143,11 +143,11 @@ def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: L
     assert closed == ended(short, CloseReason.EXPIRED)
 
 
-def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTable) -> None:
+def test_a_new_leader_may_raise_the_fences_and_never_lowers_them(table: LockTable) -> None:
     """A group that lost everything continues with fences above a date."""
-    table.apply(0, ExtendSessions(master="m", fence_floor=1_000))
-    table.apply(0, ExtendSessions(master="m", fence_floor=7))
-    beyond = ExtendSessions(master="m", fence_floor=FENCE_FLOOR_MAX + 1)
+    table.apply(0, ExtendSessions(leader="m", fence_floor=1_000))
+    table.apply(0, ExtendSessions(leader="m", fence_floor=7))
+    beyond = ExtendSessions(leader="m", fence_floor=FENCE_FLOOR_MAX + 1)
     assert denials(table.apply(0, beyond)) == [("", api.Reason.INVALID)]
     (held,) = table.apply(0, acquire(opened(table, "client"), 1))
     assert isinstance(held, api.Granted)

@@ -66,7 +66,7 @@ def busy() -> LockTable:
         acquire("b", 4, "L", 700),
         acquire("c", 5),
         acquire("d", 6, "L", 0),
-        messages.ExtendSessions(master="m"),
+        messages.ExtendSessions(leader="m"),
         api.KeepAlive(session="t.2"),
     )
     return table

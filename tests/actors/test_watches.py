@@ -295,7 +295,7 @@ def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> No
 def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew() -> None:
     lost, table = LockTable(), LockTable()
     for one, floor in ((lost, 1_000), (table, 2_000)):
-        one.apply(1, ExtendSessions(master="a", fence_floor=floor))
+        one.apply(1, ExtendSessions(leader="a", fence_floor=floor))
     seen = lead(lost)
 
     before = table.changes(S, seen)  # Nobody leads: the old term ended without a change.

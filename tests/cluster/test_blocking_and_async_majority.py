@@ -66,13 +66,13 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def master(client: fencelock.Client) -> str:
-    """The node that the others take for their master, once they agree."""
+def leader(client: fencelock.Client) -> str:
+    """The node that the others take for their leader, once they agree."""
     found: set[str] = set()
 
     def agree() -> bool:
         found.clear()
-        found.update(status.master for status in client.describe())
+        found.update(status.leader for status in client.describe())
         return len(found) == 1 and "" not in found
 
     wait_for(agree)
@@ -90,7 +90,7 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
         waiting: Future[fencelock.Hold | None] = pool.submit(waited.acquire)
         wait_for(lambda: len(witness.status("x").waiters) == 1)
         for _ in range(2):
-            gone = master(witness)
+            gone = leader(witness)
             cluster.stop(gone)
             now = witness.status("x")
             assert now.holder is not None

@@ -96,7 +96,7 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     for _ in range(2):
         assert sent(leader.handle(asker, events.Resign(), T0), monitor) == [events.Nominate()]
         told = leader.handle(monitor, events.Nominated(node=""), T0)
-        assert sent(told, asker) == [events.Resigned(master="")]
+        assert sent(told, asker) == [events.Resigned(leader="")]
 
     leader.handle(asker, events.Resign(), T0)
     named = leader.handle(monitor, events.Nominated(node="b"), T0)
@@ -130,7 +130,7 @@ def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
 
 
 def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
-    """A master that is deposed and does not know it yet applies its successor's slots."""
+    """A leader that is deposed and does not know it yet applies its successor's slots."""
     role = replica()
     opening = role.handle(config.leader_of("a"), REIGN, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
@@ -154,7 +154,7 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
     )
     told = role.handle(config.leader_of("a"), deposed, T0)
     assert sent(told, ASKER) == [
-        messages.Declined(number=7, why=messages.Decline.NOT_MASTER, master="")
+        messages.Declined(number=7, why=messages.Decline.NOT_LEADER, leader="")
     ]
 
 

@@ -32,7 +32,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     demand_clean(DEADLINES, MET)
 
 
-def the_time_without_a_master_counts(table: LockTable, time_ms: int) -> None:
+def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
     table.sessions.extend(max(table.time_ms, time_ms))
 
 
@@ -69,7 +69,7 @@ REFUSED = refused
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(LockTable, "shift"): the_time_without_a_master_counts}, "early: HoldLost"),
+        ({(LockTable, "shift"): the_time_without_a_leader_counts}, "early: HoldLost"),
         ({(holds, "begin_lease"): the_client_counts_from_the_reply}, "relied on: HoldLost"),
         ({(requests, "refused"): a_lost_hold_is_renewed}, "lost: Renewed"),
         (
@@ -81,7 +81,7 @@ REFUSED = refused
         ),
         ({(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost"),
     ],
-    ids=["new master", "from the reply", "lost hold", "again", "no grace"],
+    ids=["new leader", "from the reply", "lost hold", "again", "no grace"],
 )
 def test_a_planted_bug_is_caught(
     monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[object, str], object], judge: str

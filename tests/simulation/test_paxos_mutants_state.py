@@ -293,7 +293,7 @@ MUTANTS = {
     "a snapshot without answers, twice": StateMutant(
         "one-outcome", 30, LogSubject(machine=SnapshotForgets)
     ),
-    "a new master ends sessions": StateMutant(
+    "a new leader ends sessions": StateMutant(
         "session-outlives-trust", 20, LogSubject(machine=ExtendsNothing)
     ),
     "time is the node's own": StateMutant("slots-in-order", 10, instead(Replica, OwnTime)),
@@ -303,7 +303,7 @@ MUTANTS = {
     "a restart waits for its own lease": StateMutant(
         "one-lease", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED
     ),
-    "all leases are as long as the master's": StateMutant(
+    "all leases are as long as the leader's": StateMutant(
         "one-lease", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
     ),
     "a lease from the answer on": StateMutant(

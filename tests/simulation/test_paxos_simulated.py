@@ -30,7 +30,7 @@ MET = (
     "paxos.lease_kept",
     "paxos.slots_fetched",
     "client.request_moved",
-    "client.master_preferred",
+    "client.leader_preferred",
     "client.holds_lost",
     "client.session_lost",
     "contender.enters_again",

@@ -42,10 +42,10 @@ def decided_in(world: World, ms: int) -> int:
 
 
 def leader_of(world: World) -> str:
-    masters = {writer.master for writer in writers(world)}
-    if len(masters) > 1:
-        raise ViolationError(f"members follow {', '.join(sorted(masters))}")
-    return masters.pop()
+    leaders = {writer.leader for writer in writers(world)}
+    if len(leaders) > 1:
+        raise ViolationError(f"members follow {', '.join(sorted(leaders))}")
+    return leaders.pop()
 
 
 def judge_slow_leader(seed: int) -> None:

@@ -44,8 +44,8 @@ def in_flight_at(proxy: Proxy) -> InFlightRequests:
 
 
 def led_by_n2(proxy: P) -> P:
-    """Return ``proxy`` once it knows that n2 is the master."""
-    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    """Return ``proxy`` once it knows that n2 is the leader."""
+    proxy.handle(REPLICA, LeaderChanged(leader="n2"), T0)
     return proxy
 
 

@@ -158,7 +158,7 @@ class LogWriter(Role[Heeded]):
         self.every_ms = every_ms
         self.replica = replica_of(address.partition("/")[0])
         self.number = 0
-        self.master = ""
+        self.leader = ""
         self.votes: bool | None = None
         """Whether its node votes, None while that is not known."""
         self.heard: dict[int, SlotOutcomes] = {}
@@ -174,7 +174,7 @@ class LogWriter(Role[Heeded]):
             case Dip():
                 return [self._dip(), *self._pause()]
             case LeaderChanged():
-                self.master = event.master
+                self.leader = event.leader
             case SlotOutcomes():
                 self.heard[event.slot] = event
             case Consulted():

@@ -38,11 +38,11 @@ class First(Random):
 class KeptAlive(RoleHarness[ClientSession]):
     """A session whose keep-alives are answered."""
 
-    def alive(self, greeting: Send, master: str = "") -> list[Send]:
+    def alive(self, greeting: Send, leader: str = "") -> list[Send]:
         """Answer one keep-alive."""
         assert isinstance(greeting.message, api.KeepAlive)
         session, number = greeting.message.session, greeting.message.request
-        alive = api.Alive(session=session, node=node_of(greeting.to), request=number, master=master)
+        alive = api.Alive(session=session, node=node_of(greeting.to), request=number, leader=leader)
         return self.hear(greeting.to, alive)
 
     def run_kept(self, ms: int, *endpoints: Address) -> list[Send]:
@@ -126,7 +126,7 @@ class SessionHarness(KeptAlive):
         owner = role_of(user)
         return self.hear(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
 
-    def open(self, said: list[Send], master: str = "") -> list[Send]:
+    def open(self, said: list[Send], leader: str = "") -> list[Send]:
         """Answer the last `Open` in ``said`` with a new session; return the next sends."""
         asked = [send for send in said if isinstance(send.message, Open)][-1]
         assert isinstance(asked.message, Open)
@@ -137,7 +137,7 @@ class SessionHarness(KeptAlive):
             ttl_ms=asked.message.ttl_ms,
             node=node_of(asked.to),
             request=asked.message.request,
-            master=master,
+            leader=leader,
         )
         return self.hear(asked.to, opened)
 

@@ -109,10 +109,10 @@ class Storm:
     def tell(self, what: str) -> None:
         print(f"{time.monotonic() - self.began:7.2f} s  {self.granted.total():6} grants  {what}")
 
-    def choose(self, master: str) -> str:
+    def choose(self, leader: str) -> str:
         """Return any member; every other time it is the one that leads."""
         node = self.chance.choice(self.members.names)
-        return master if master and self.chance.random() < 0.5 else node
+        return leader if leader and self.chance.random() < 0.5 else node
 
     def start_clients(self, crowds: Sequence[Crowd] = CROWDS) -> None:
         self.crowds = crowds

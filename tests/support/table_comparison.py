@@ -54,7 +54,7 @@ class LogComposer:
     """The names of the sessions with which the log begins."""
 
     def __init__(self) -> None:
-        self.said: list[LogCommand] = [ExtendSessions(master="m")]
+        self.said: list[LogCommand] = [ExtendSessions(leader="m")]
 
     def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, which mostly concerns something that ``model`` knows."""
@@ -85,7 +85,7 @@ class LogComposer:
                     handle = ended if chance % 8 == 5 else session
                     close = CloseSession(handle=handle, operator="root", request=request)
                 floor = model.fences + chance % 3
-                made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
+                made = close if chance % 2 else ExtendSessions(leader="m", fence_floor=floor)
             case 4 if chance % 3:
                 seen = hold.fence if hold else 1
                 made = Evict(operator="root", request=request, lock=lock, fence=seen)

@@ -14,7 +14,7 @@ import pytest
 
 import fencelock
 from fencelock.cluster.node.storage.backup import read_backup
-from fencelock.verification.bench.members import NodeProcesses, configuration, master_of
+from fencelock.verification.bench.members import NodeProcesses, configuration, leader_among
 
 LONG_S = 60.0
 KEPT = 300
@@ -178,7 +178,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
                     for counted in status.counters
                     if counted.name == "wire.wrong_cluster"
                 )
-            assert master_of(statuses) in ("n1", "n2")
+            assert leader_among(statuses) in ("n1", "n2")
             hold.release()
             stop(new, "n2")
             with pytest.raises((fencelock.UnavailableError, fencelock.LockTimeoutError)):
@@ -203,8 +203,8 @@ def test_a_backup_comes_from_the_last_member_if_no_majority_is_left(
     with fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client:
         held = client.lock("kept", owner="worker").acquire()
         assert held is not None
-        master = master_of(client.describe())
-        left = next(node for node in old.names if node != master)
+        leader = leader_among(client.describe())
+        left = next(node for node in old.names if node != leader)
         wait_until_learned(old, left, held.fence)
         for node in set(old.names) - {left}:
             old.kill(node)

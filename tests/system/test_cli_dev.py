@@ -25,7 +25,7 @@ from fencelock.cluster.testing.ports import free_ports
 PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()", "dev"]
 IDLE = replace(
-    READY, node="dev", nodes=("dev",), detail="ready, leads", uptime_ms=61_000, master="dev"
+    READY, node="dev", nodes=("dev",), detail="ready, leads", uptime_ms=61_000, leader="dev"
 )
 HELD = LockStatus(
     lock="orders/\x1b[2J",

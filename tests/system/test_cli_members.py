@@ -22,7 +22,7 @@ READ = MembersRead(
     view=3,
     nodes=(
         NodeReport("n1", "tcp://10.0.0.1:4040", NodeRole.MEMBER, 3, 120_344, 0, 0, "0.1.0", 0xA1),
-        NodeReport("n2", "tcp://10.0.0.2:4040", NodeRole.MASTER, 3, 120_344, 0, 12, "0.1.0", 0xA2),
+        NodeReport("n2", "tcp://10.0.0.2:4040", NodeRole.LEADER, 3, 120_344, 0, 12, "0.1.0", 0xA2),
         NodeReport(
             "n3", "tcp://10.0.0.3:4040", NodeRole.NON_VOTING, 3, 9, 120_335, 40, "0.1.0", 0xA3
         ),
@@ -94,7 +94,7 @@ def test_members_as_json_has_roles_as_words(client: MadeCluster) -> None:
     assert read["view"] == 3
     assert [node["role"] for node in read["nodes"]] == [
         "member",
-        "master",
+        "leader",
         "non_voting",
         "observer",
     ]
@@ -147,7 +147,7 @@ def test_a_member_that_votes_is_not_replaced_by_itself(client: MadeCluster) -> N
 
 def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeCluster) -> None:
     """For seconds after a restart other nodes may know only what the node was before."""
-    before = READ.nodes[2]._replace(role=NodeRole.MASTER, heard_ms=1_500, journal=0xB3)
+    before = READ.nodes[2]._replace(role=NodeRole.LEADER, heard_ms=1_500, journal=0xB3)
     silent = before._replace(role=NodeRole.MEMBER, heard_ms=None)
     client.stale = [replace(READ, nodes=(*READ.nodes[:2], one)) for one in (before, silent)]
     client.answers = [DONE]

@@ -61,19 +61,19 @@ def held(place: int) -> LockStatus:
     )
 
 
-def node(name: str, master: str, *, ready: bool = True) -> NodeStatus:
+def node(name: str, leader: str, *, ready: bool = True) -> NodeStatus:
     return NodeStatus(
         node=name,
         protocol="paxos",
         nodes=tuple(f"fencelock-{n}.fencelock.prod" for n in range(3)),
         ready=ready,
-        detail=("ready, leads" if name == master else f"ready, follows {master}")
+        detail=("ready, leads" if name == leader else f"ready, follows {leader}")
         if ready
         else "a majority has not answered for 5031 ms; locks are not shown",
         uptime_ms=3_605_000,
         counters=(),
         locks=tuple(map(held, range(3))) if ready else (),
-        master=master if ready else "",
+        leader=leader if ready else "",
     )
 
 
@@ -99,7 +99,7 @@ READ = MembersRead(
     node="n1",
     view=3,
     nodes=tuple(
-        report(f"fencelock-{n}", NodeRole.MEMBER if n else NodeRole.MASTER) for n in range(3)
+        report(f"fencelock-{n}", NodeRole.MEMBER if n else NodeRole.LEADER) for n in range(3)
     ),
 )
 
@@ -231,7 +231,7 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
     client.lock = LockStatus(
         lock=HOSTILE, holder=evil, waiters=(evil, nameless), waits_for=(Absence(HOSTILE, 1),)
     )
-    one = replace(NODES[0], node=HOSTILE, master=HOSTILE, detail=HOSTILE, locks=(client.lock,))
+    one = replace(NODES[0], node=HOSTILE, leader=HOSTILE, detail=HOSTILE, locks=(client.lock,))
     other = replace(one, protocol=HOSTILE, ready=False)
     client.nodes, client.silent = (one, other), (HOSTILE,)
     client.listed = (ListedLock(HOSTILE, evil, 1), ListedLock(HOSTILE, nameless, 1))

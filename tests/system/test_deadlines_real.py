@@ -119,7 +119,7 @@ def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) ->
         mine.on_lost(lambda _: lost.set())
         before = time.monotonic()
         fence = fence_of(mine.acquire(timeout=LONG_S))
-        leader = next(status.master for status in client.describe() if status.master)
+        leader = next(status.leader for status in client.describe() if status.leader)
         members.kill(leader)
         later = fence_of(other.lock("order").acquire(timeout=LONG_S))
         granted_at = time.monotonic()

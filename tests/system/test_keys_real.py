@@ -33,7 +33,7 @@ from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key
 from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys
-from fencelock.verification.bench.members import NodeProcesses, master_of
+from fencelock.verification.bench.members import NodeProcesses, leader_among
 
 lines = pytest.fixture(logged_lines)
 make = pytest.fixture(stations)
@@ -438,7 +438,7 @@ def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> No
         nodes.client("alice") as alice,
         nodes.client("shop") as shop,
     ):
-        leader = master_of(nodes.wait_until_ready(alice))
+        leader = leader_among(nodes.wait_until_ready(alice))
         hold = held(shop, "orders/1")
         nodes.kill(leader)
         with shop.lock("orders/2", timeout=LONG_S):

@@ -24,7 +24,7 @@ from fencelock import (
     StaleError,
     UnavailableError,
 )
-from fencelock.verification.bench.members import described, master_of
+from fencelock.verification.bench.members import described, leader_among
 
 GAP_S = 1.0
 """The longest time without a grant that an idle machine should show (s)."""
@@ -106,7 +106,7 @@ def command(storm: Storm, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def kill_and_restart(storm: Storm, watcher: fencelock.Client) -> None:
     """Kill any member, often the one that leads, and start it again after some grants."""
-    node = storm.choose(master_of(described(watcher)))
+    node = storm.choose(leader_among(described(watcher)))
     storm.members.kill(node)
     storm.tell(f"{node} killed")
     storm.wait_for(storm.chance.randrange(1, 20))
@@ -153,7 +153,7 @@ def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_ki
         members.wait_until_ready(watcher)
     read = watcher.members()
     assert [node.node for node in read.nodes] == ["n4", "n5", "n6", "n7", "n8"]
-    assert all(node.role in (NodeRole.MASTER, NodeRole.MEMBER) for node in read.nodes)
+    assert all(node.role in (NodeRole.LEADER, NodeRole.MEMBER) for node in read.nodes)
     assert read.view == 8
     storm.wait_for(20)
     print(f"longest time without a grant: {storm.longest_gap_s:.3f} s (bar {GAP_S} s)")
@@ -205,7 +205,7 @@ def test_a_member_whose_disk_was_lost_is_replaced_under_load(
     members.wait_until_ready(watcher)
     members.kill("n3")  # From now on nothing is decided without n2.
     storm.wait_for(20)
-    assert role_of(watcher, "n2") in (NodeRole.MASTER, NodeRole.MEMBER)
+    assert role_of(watcher, "n2") in (NodeRole.LEADER, NodeRole.MEMBER)
     members.start("n3")
     members.wait_until_ready(watcher)
     print(f"longest time without a grant: {storm.longest_gap_s:.3f} s (bar {GAP_S} s)")
@@ -237,7 +237,7 @@ def test_the_lead_is_transferred_under_load_without_a_pause(
         for _ in range(3):
             for node in members.names:
                 change(watcher, MemberAction.TRANSFER, node)
-                until(lambda node=node: master_of(described(watcher)) == node, node)  # type: ignore[misc]
+                until(lambda node=node: leader_among(described(watcher)) == node, node)  # type: ignore[misc]
         stop.set()
         worker.join(LONG_S)
     (longest,) = longest_ms
@@ -263,7 +263,7 @@ def test_operators_see_and_change_the_members_of_real_nodes(
     moved = command(storm, "transfer", "n2")
     assert moved.returncode == 0, moved.stderr
     read = json.loads(command(storm, "members", "--json").stdout)
-    assert {node["node"]: node["role"] for node in read["nodes"]}["n2"] == "master"
+    assert {node["node"]: node["role"] for node in read["nodes"]}["n2"] == "leader"
 
 
 def test_one_living_address_is_enough_and_clients_outlive_it(
@@ -327,7 +327,7 @@ def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path
             until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")
             storm.start_clients()
             storm.wait_for(10)
-            dead = min({"n1", "n2", "n3"} - {master_of(described(watcher))})
+            dead = min({"n1", "n2", "n3"} - {leader_among(described(watcher))})
             left = {"n1", "n2", "n3", "n4"} - {dead}
             members.kill(dead)
             until(lambda: voting(watcher) == left, f"n4 replaces {dead}")
@@ -345,7 +345,7 @@ def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path
 
 def voting(watcher: fencelock.Client) -> set[str]:
     """Return the members, as far as they are known."""
-    roles = (NodeRole.MASTER, NodeRole.MEMBER)
+    roles = (NodeRole.LEADER, NodeRole.MEMBER)
     try:
         return {one.node for one in watcher.members().nodes if one.role in roles}
     except UnavailableError:
@@ -385,6 +385,6 @@ def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
             storm.wait_for(10)
             shown = json.loads(command(storm, "members", "--json").stdout)
             roles = {node["node"]: node["role"] for node in shown["nodes"]}
-            assert {roles[node] for node in ("n3", "n4", "n5")} <= {"master", "member"}
+            assert {roles[node] for node in ("n3", "n4", "n5")} <= {"leader", "member"}
             print(f"longest time without a grant: {storm.longest_gap_s:.3f} s")
             storm.judge(watcher)

@@ -102,18 +102,18 @@ def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(
 
 def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
     deadline = time.monotonic() + LONG_S
-    while True:  # On a busy machine a node may hear its master late, and is ready again then.
+    while True:  # On a busy machine a node may hear its leader late, and is ready again then.
         statuses: list[api.NodeStatus] = [
             node.proxy.ask(api.Describe(), timeout=LONG_S) for node in nodes.values()
         ]
         if all(status.ready for status in statuses):
             break
         assert time.monotonic() < deadline, statuses
-    (master,) = {status.master for status in statuses}
-    assert [status.node for status in statuses if "leads" in status.detail] == [master]
+    (leader,) = {status.leader for status in statuses}
+    assert [status.node for status in statuses if "leads" in status.detail] == [leader]
 
 
-def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
+def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
     tmp_path: Path,
 ) -> None:
     config = parse(starting_config(loopback_addresses(), protocol="paxos"), tmp_path)
@@ -121,10 +121,10 @@ def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
     try:
         nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=LONG_S)
         status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
-        master = nodes.pop(status.master)
-        first: api.Granted = master.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
+        leader = nodes.pop(status.leader)
+        first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
         began = time.monotonic()
-        master.stop()
+        leader.stop()
         one, two = nodes.values()
         granted: api.Granted = one.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
         assert granted.fence > first.fence

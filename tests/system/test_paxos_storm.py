@@ -12,7 +12,7 @@ import pytest
 from support.storm import LONG_S, STORM_S, Storm, raging
 
 import fencelock
-from fencelock.verification.bench.members import master_of
+from fencelock.verification.bench.members import leader_among
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ def rage(storm: Storm, fault: Callable[[str], None], *, times: int) -> int:
         ends = time.monotonic() + STORM_S
         while time.monotonic() < ends or done < times:
             statuses = members.wait_until_ready(watcher)  # Fails if a node ended by itself.
-            fault(storm.choose(master_of(statuses)))
+            fault(storm.choose(leader_among(statuses)))
             storm.wait_for(storm.chance.randrange(1, 40))
             done += 1
         members.wait_until_ready(watcher)

@@ -14,7 +14,7 @@ import zmq
 import fencelock
 from fencelock.actors.api.name import SECRET_DIGITS, without_secret
 from fencelock.transport.frame import Mismatch
-from fencelock.verification.bench.members import READY_S, NodeProcesses, master_of
+from fencelock.verification.bench.members import READY_S, NodeProcesses, leader_among
 
 RELEASE, INSPECT, RELEASED, REFUSED, LOCK_STATUS = 0x11, 0x13, 0x19, 0x1B, 0x1C
 REJECTED = 0x70
@@ -117,7 +117,7 @@ def test_once_the_client_is_gone_its_handle_is_still_no_session(
     attacker.close()
 
 
-def test_a_session_keeps_its_secret_when_its_master_dies_and_its_client_reconnects(
+def test_a_session_keeps_its_secret_when_its_leader_dies_and_its_client_reconnects(
     tmp_path: Path,
 ) -> None:
     with (
@@ -129,8 +129,8 @@ def test_a_session_keeps_its_secret_when_its_master_dies_and_its_client_reconnec
         hold = client.lock("mine", timeout=READY_S).acquire()
         assert hold is not None
         node, session, owner, fence, *_ = holder_seen(members, "mine")
-        members.kill(master_of(members.wait_until_ready(client)))
-        seen = client.status("mine").holder  # Another master answers, over another link.
+        members.kill(leader_among(members.wait_until_ready(client)))
+        seen = client.status("mine").holder  # Another leader answers, over another link.
         assert seen is not None
         assert seen.fence == fence
         again, _, _, fence_again, *_ = holder_seen(members, "mine")

@@ -93,8 +93,8 @@ def world_of_three(
 
 
 def leader_of(world: World) -> str:
-    masters = {world.role_at(address_of(name, "proxy")).backend.master for name in world.members}
-    (leader,) = masters
+    leaders = {world.role_at(address_of(name, "proxy")).backend.leader for name in world.members}
+    (leader,) = leaders
     return str(leader)
 
 
@@ -135,7 +135,7 @@ def test_locks_are_granted_again_within_an_election_of_a_silent_death(
 
     assert longest_gap_ms(world, DEAD_MS) <= WITHIN_MS
     others = [name for name in world.members if name != leader]
-    heirs = {world.role_at(address_of(name, "proxy")).backend.master for name in others}
+    heirs = {world.role_at(address_of(name, "proxy")).backend.leader for name in others}
     assert len(heirs) == 1
     assert leader not in heirs
     if death is SilentDeath.STOPPED:  # Else the old leader stands in vain.

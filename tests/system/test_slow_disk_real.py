@@ -13,7 +13,7 @@ from support.paths import SUPPORT
 from support.slow_disk_node import slow_file
 
 import fencelock
-from fencelock.verification.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 CLIENTS = 4
 LONG_S = 60.0
@@ -91,7 +91,7 @@ def cluster(tmp_path: Path) -> Iterator[LoadedCluster]:
 
 def leader_of(cluster: LoadedCluster) -> str:
     with cluster.client() as watcher:
-        return master_of(described(watcher))
+        return leader_among(described(watcher))
 
 
 def test_throughput_is_back_soon_after_the_leaders_disk_became_slow(cluster: LoadedCluster) -> None:

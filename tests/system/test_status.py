@@ -46,7 +46,7 @@ NODE = NodeStatus(
 FENCE = 1_763_724_000_123_456_789
 
 
-def member(node: str, master: str, slot: int = 7) -> NodeStatus:
+def member(node: str, leader: str, slot: int = 7) -> NodeStatus:
     holder = Contender(
         "", f"client-{'1f' * 8}.17", "host-4711-thread-1", FENCE, 65_000, "web-3:4711, nightly", 2
     )
@@ -59,7 +59,7 @@ def member(node: str, master: str, slot: int = 7) -> NodeStatus:
         slot=slot,
         age_ms=0,
     )
-    detail = "ready, leads" if node == master else f"ready, follows {master}"
+    detail = "ready, leads" if node == leader else f"ready, follows {leader}"
     return replace(
         READY,
         node=node,
@@ -67,7 +67,7 @@ def member(node: str, master: str, slot: int = 7) -> NodeStatus:
         detail=detail,
         uptime_ms=3_605_000,
         locks=(lock,),
-        master=master,
+        leader=leader,
     )
 
 
@@ -122,7 +122,7 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("masters", "text"),
+    ("leaders", "text"),
     [
         (("n2", "n2", "n2"), "paxos on 3 nodes; n2 leads"),
         (("n2", "", ""), "paxos on 3 nodes; n2 leads"),
@@ -131,9 +131,9 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
     ],
 )
 def test_the_headline_says_who_leads_as_far_as_they_agree(
-    masters: tuple[str, ...], text: str
+    leaders: tuple[str, ...], text: str
 ) -> None:
-    assert headline([member(f"n{i}", master) for i, master in enumerate(masters, 1)]) == text
+    assert headline([member(f"n{i}", leader) for i, leader in enumerate(leaders, 1)]) == text
 
 
 def test_the_headline_of_a_protocol_without_a_leader_names_none() -> None:
@@ -196,7 +196,7 @@ def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
 
 
 def test_a_lost_majority_is_said_in_words_with_what_to_do() -> None:
-    left = replace(member("n3", "n1"), ready=False, master="", detail="silence")
+    left = replace(member("n3", "n1"), ready=False, leader="", detail="silence")
 
     text = quorum_lost([left], asked=3)
 

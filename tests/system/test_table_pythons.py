@@ -97,7 +97,7 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
         elif kind == 2:
             command = End(session=chance.choice(sessions[1:] or ["t.9"]), reason=CloseReason.FORCED)
         elif kind == 3:
-            command = ExtendSessions(master=label)
+            command = ExtendSessions(leader=label)
         elif kind == 4:
             command = Evict(operator=label, request=request, lock=about["lock"], fence=fence // 2)
         elif kind == 5:

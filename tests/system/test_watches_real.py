@@ -17,7 +17,7 @@ import pytest
 
 import fencelock
 from fencelock.actors.table.history import CHANGES_MAX
-from fencelock.verification.bench.members import NodeProcesses, master_of
+from fencelock.verification.bench.members import NodeProcesses, leader_among
 
 PATIENCE_S = 90
 KILLS = 4
@@ -103,8 +103,8 @@ def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProc
         try:
             for kill in range(KILLS):
                 statuses = members.wait_until_ready(onlooker)
-                master = master_of(statuses)
-                victim = master if kill % 2 else chance.choice(members.names)
+                leading = leader_among(statuses)
+                victim = leading if kill % 2 else chance.choice(members.names)
                 members.kill(victim)
                 count = len(led[0]) + TERMS_BETWEEN_KILLS
                 while len(led[0]) < count and not any(one.done() for one in leaders):
@@ -159,7 +159,7 @@ def test_watchers_of_a_map_see_every_change_once_while_nodes_are_killed(
         writer = threads.submit(put_until, one)
         try:
             for _ in range(KILLS):
-                victim = master_of(members.wait_until_ready(onlooker))
+                victim = leader_among(members.wait_until_ready(onlooker))
                 members.kill(victim)
                 count = len(put) + TERMS_BETWEEN_KILLS
                 while len(put) < count and not writer.done():

@@ -22,7 +22,7 @@ from fencelock.verification.bench.job import Job, JobKind, read_job
 from fencelock.verification.bench.load import quantiles_us
 from fencelock.verification.bench.locks import LockBenchPlan, Part
 from fencelock.verification.bench.machine import this_machine
-from fencelock.verification.bench.members import BenchFailedError, configuration, master_of
+from fencelock.verification.bench.members import BenchFailedError, configuration, leader_among
 from fencelock.verification.bench.report import NotedFigure, readings_table
 
 LONG_S = 180.0
@@ -91,14 +91,14 @@ def test_a_cluster_of_every_protocol_can_be_configured(protocol: str, durable: b
     assert config.settings.paxos_memory == (protocol == "paxos" and not durable)
 
 
-def test_the_master_is_whom_most_nodes_name() -> None:
-    def status(node: str, master: str) -> NodeStatus:
-        return replace(READY, node=node, master=master)
+def test_the_leader_is_whom_most_nodes_name() -> None:
+    def status(node: str, leader: str) -> NodeStatus:
+        return replace(READY, node=node, leader=leader)
 
-    assert master_of([status("n1", "n2"), status("n2", "n2"), status("n3", "n3")]) == "n2"
-    assert master_of([status("n1", ""), status("n2", "n1")]) == "n1"
-    assert master_of([status("n1", "")]) == ""
-    assert master_of([]) == ""
+    assert leader_among([status("n1", "n2"), status("n2", "n2"), status("n3", "n3")]) == "n2"
+    assert leader_among([status("n1", ""), status("n2", "n1")]) == "n1"
+    assert leader_among([status("n1", "")]) == ""
+    assert leader_among([]) == ""
 
 
 def test_the_machine_is_described(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ CLIENT_MARKS = [
     Mark("session", 1_421, 1_430),
     Mark("poll", 1_440, 5_000),
 ]
-MASTER_MARKS = [
+LEADER_MARKS = [
     Mark("poll", 0, 1_080),
     Mark("receive", 1_082, 1_090, "client-1"),
     Mark("proxy", 1_091, 1_100),
@@ -67,7 +67,7 @@ def shifted(marks: list[Mark], times: int) -> list[Mark]:
 def logs(times: int = 1) -> dict[str, NodeMarks]:
     return {
         CLIENT: NodeMarks(CLIENT, shifted(CLIENT_MARKS, times), {"endpoint-0": "n1"}),
-        "n1": NodeMarks("n1", shifted(MASTER_MARKS, times), {"client-1": CLIENT}),
+        "n1": NodeMarks("n1", shifted(LEADER_MARKS, times), {"client-1": CLIENT}),
         "n2": NodeMarks("n2", shifted(ACCEPTOR_MARKS, times), {"client-1": CLIENT}),
     }
 
@@ -92,7 +92,7 @@ def test_the_way_of_a_request_is_followed_back_from_its_answer() -> None:
         Span("n1", "wire", 29),
         Span(CLIENT, "wire", 30),
     ]
-    assert [span for span in way if span.early] == [  # The master's disk was slower.
+    assert [span for span in way if span.early] == [  # The leader's disk was slower.
         Span("n1", "sync", 20, early=True),
         Span("n1", "dispatch", 1, early=True),
     ]
@@ -108,13 +108,13 @@ def test_an_answer_that_nobody_sent_has_no_way() -> None:
 
 
 def test_a_frame_that_comes_while_its_node_works_was_not_on_the_wire_for_long() -> None:
-    marks = [Mark("poll", 0, 1_040), *MASTER_MARKS[1:]]
+    marks = [Mark("poll", 0, 1_040), *LEADER_MARKS[1:]]
     known = {**logs(), "n1": NodeMarks("n1", marks, {"client-1": CLIENT})}
     way = way_of(known, CALL, BACK)
     assert way is not None
     assert sum(span.ns for span in way) == BACK - CALL
-    at_master = [span for span in way if span.place == "n1"]
-    assert at_master[0] == Span("n1", "dispatch", 32)
+    at_leader = [span for span in way if span.place == "n1"]
+    assert at_leader[0] == Span("n1", "dispatch", 32)
 
 
 def test_steps_are_means_of_the_middle_half_and_add_up() -> None:
@@ -124,18 +124,18 @@ def test_steps_are_means_of_the_middle_half_and_add_up() -> None:
     assert total_us == pytest.approx(5.45)
     assert sum(step.pair_us for step in steps) == pytest.approx(total_us)
     named = {(step.visit, step.place, step.step): step.acquire_us for step in steps}
-    assert named[2, "master", "propose"] == pytest.approx(0.009)
+    assert named[2, "leader", "propose"] == pytest.approx(0.009)
     assert named[3, "acceptor", "vote"] == pytest.approx(0.010)
     assert named[3, "acceptor", "sync"] == pytest.approx(0.059)
-    assert named[4, "master", "own sync"] == pytest.approx(0.020)
-    assert named[4, "master", "quorum"] == pytest.approx(0.010)
-    assert named[4, "master", "apply"] == pytest.approx(0.020)
-    assert named[4, "master", "reply"] == pytest.approx(0.009)
+    assert named[4, "leader", "own sync"] == pytest.approx(0.020)
+    assert named[4, "leader", "quorum"] == pytest.approx(0.010)
+    assert named[4, "leader", "apply"] == pytest.approx(0.020)
+    assert named[4, "leader", "reply"] == pytest.approx(0.009)
     assert [step.step for step in steps if step.visit == 3][:2] == ["wire", "dispatch"]
     assert named[5, CLIENT, "client wake-up"] == pytest.approx(0.010)
 
 
-def test_where_nobody_is_master_places_and_roles_have_their_own_names() -> None:
+def test_where_nobody_is_leader_places_and_roles_have_their_own_names() -> None:
     pairs = [(at + CALL, at + BACK, at + 5_000 + BACK) for at in range(0, 400_000, 10_000)]
     steps, _, _ = steps_of(logs(80), pairs, "")
     assert list(dict.fromkeys(step.place for step in steps)) == [CLIENT, "n1", "n2"]
@@ -148,10 +148,10 @@ def test_a_few_pairs_say_nothing() -> None:
 
 
 def test_the_table_shows_every_step_and_the_sum(tmp_path: Path) -> None:
-    steps = (PairStep(1, CLIENT, "send", 10, 20), PairStep(2, "master", "wire", 30, 40))
+    steps = (PairStep(1, CLIENT, "send", 10, 20), PairStep(2, "leader", "wire", 30, 40))
     found = Profile("title", this_machine(tmp_path), steps, 9, 8, 100, 80, 70)
     columns = [list(column.cells) for column in profile_table(found).columns]
-    assert columns[0] == [CLIENT, "master", "all"]
+    assert columns[0] == [CLIENT, "leader", "all"]
     assert columns[4] == ["30.0", "70.0", "100.0"]
     assert list(steps_table(found).columns[0].cells) == ["wire", "send"]
     assert "(+25.0 %)" in found.in_words()
@@ -160,9 +160,9 @@ def test_the_table_shows_every_step_and_the_sum(tmp_path: Path) -> None:
 
 def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
     marks = ProfileMarks()
-    marks.marks += MASTER_MARKS
+    marks.marks += LEADER_MARKS
     marks.write(tmp_path / "n1.marks")
-    assert read_marks(tmp_path / "n1.marks") == MASTER_MARKS
+    assert read_marks(tmp_path / "n1.marks") == LEADER_MARKS
 
 
 @pytest.mark.long
@@ -198,5 +198,5 @@ def test_a_real_pair_is_taken_apart_and_adds_up() -> None:
         "reply",
     }
     assert all(us > 0 for us in found["by_step"].values())
-    assert {step["place"] for step in found["steps"]} == {"client", "master", "acceptor"}
+    assert {step["place"] for step in found["steps"]} == {"client", "leader", "acceptor"}
     assert "The steps add up to" in ended.stderr

@@ -22,7 +22,7 @@ from fencelock.verification.bench.members import (
     BenchFailedError,
     NodeProcesses,
     described,
-    master_of,
+    leader_among,
 )
 from fencelock.verification.bench.report import NotedFigure
 from fencelock.verification.bench.workers import started
@@ -70,7 +70,7 @@ class Failover:
 def failover(
     members: NodeProcesses, watcher: Client, kills: int, say: Callable[[str], None]
 ) -> Failover:
-    """Kill the master ``kills`` times (1 or more) while clients take locks; return the effects.
+    """Kill the leader ``kills`` times (1 or more) while clients take locks; return the effects.
 
     Raises:
         BenchFailedError: a node did not come back, a client ended, or no node leads.
@@ -79,7 +79,7 @@ def failover(
 
     def strike(number: int) -> int:
         say(f"measuring failover, kill {number + 1} of {kills}")
-        return _kill_master(members, watcher)
+        return _kill_leader(members, watcher)
 
     return _struck(members, watcher, kills, strike)
 
@@ -180,13 +180,13 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
     return max(later - earlier for earlier, later in pairwise(points))
 
 
-def _kill_master(members: NodeProcesses, watcher: Client) -> int:
+def _kill_leader(members: NodeProcesses, watcher: Client) -> int:
     members.wait_until_ready(watcher)
     time.sleep(SETTLE_S)
-    master = leader_seen_by(watcher)
-    killed_at = members.kill(master)
+    leader = leader_seen_by(watcher)
+    killed_at = members.kill(leader)
     time.sleep(DOWN_S)
-    members.start(master)
+    members.start(leader)
     return int(killed_at * 1000)
 
 
@@ -197,7 +197,7 @@ def leader_seen_by(watcher: Client) -> str:
         BenchFailedError: no node reports one.
 
     """
-    leader = master_of(described(watcher))
+    leader = leader_among(described(watcher))
     if not leader:
         raise BenchFailedError("no node says who leads")
     return leader

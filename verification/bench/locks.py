@@ -55,7 +55,7 @@ class LockBenchPlan:
         nodes: the number of node processes.
         durable: whether nodes keep their promises on disk, where that is a choice.
         seconds: how long each measurement takes, above 0; as much as a fifth more to warm up.
-        kills: of the master, 1 or more.
+        kills: of the leader, 1 or more.
         held: the number of locks held when memory is measured, 100 or more.
         parts: the measurements, in this order.
 
@@ -291,7 +291,7 @@ class _Bench:
                 "failover gap",
                 seen.gap_ms,
                 "ms",
-                f"{self.plan.kills} times kill -9 of the master, median; {met}",
+                f"{self.plan.kills} times kill -9 of the leader, median; {met}",
                 seen.gaps_ms,
             ),
             NotedFigure(

@@ -187,9 +187,9 @@ def described(watcher: Client) -> tuple[NodeStatus, ...]:
         return ()
 
 
-def master_of(statuses: Sequence[NodeStatus]) -> str:
-    """Return the node that most of ``statuses`` call master; empty if none does."""
-    told = Counter(status.master for status in statuses if status.master)
+def leader_among(statuses: Sequence[NodeStatus]) -> str:
+    """Return the node that most of ``statuses`` call leader; empty if none does."""
+    told = Counter(status.leader for status in statuses if status.leader)
     return max(sorted(told), key=lambda node: told[node], default="")
 
 

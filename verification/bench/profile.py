@@ -19,7 +19,7 @@ from fencelock.cluster.client.connection import alias_of
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import MachineInfo, this_machine
-from fencelock.verification.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 from fencelock.verification.bench.profile_marks import Mark, read_marks
 from fencelock.verification.bench.steps import PairStep, steps_of
 from fencelock.verification.bench.timeline import CLIENT, NodeMarks
@@ -109,13 +109,13 @@ def profile(
             took, _ = _measured(members, JobKind.PAIR, seconds)
         say("measuring pairs with marks")
         with NodeProcesses(marked, protocol, nodes, durable=durable, marks=True) as members:
-            _, master = _measured(members, JobKind.PROFILE, seconds)
+            _, leader = _measured(members, JobKind.PROFILE, seconds)
         # The nodes write their marks before they end.
         say("putting the marks together")
         seen = json.loads((marked / "client.marks").read_text(encoding="utf-8"))
         logs = _logs(members, seen)
     pairs: list[list[int]] = seen["pairs"]
-    steps, followed, total_us = steps_of(logs, pairs, master)
+    steps, followed, total_us = steps_of(logs, pairs, leader)
     measured_us = statistics.median(pair[2] - pair[0] for pair in pairs) / 1000
     return Profile(
         title, machine, steps, len(pairs), followed, total_us, measured_us, took["p50_us"]
@@ -162,10 +162,10 @@ def steps_table(found: Profile) -> Table:
 
 
 def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[dict[str, Any], str]:
-    """Return the results of a lone client, and the master's id."""
+    """Return the results of a lone client, and the leader's id."""
     with connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
         members.wait_until_ready(watcher)
-        master = master_of(described(watcher))
+        leader = leader_among(described(watcher))
     job = Job(
         kind=kind,
         address=members.connect,
@@ -175,7 +175,7 @@ def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[di
     )
     with ExitStack() as stack:
         (took,) = together([started(stack, job, members.folder, "client")])
-    return took, master
+    return took, leader
 
 
 def _logs(members: NodeProcesses, seen: dict[str, Any]) -> dict[str, NodeMarks]:

@@ -1,4 +1,4 @@
-"""Reads of one held lock: the rate at the master and at a follower."""
+"""Reads of one held lock: the rate at the leader and at a follower."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fencelock.cluster.client.client import Client
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 from fencelock.verification.bench.report import NotedFigure
 from fencelock.verification.bench.workers import measured, per_s
 
@@ -27,7 +27,7 @@ def reads(
     pairs_per_s: float | None,
     say: Callable[[str], None],
 ) -> list[NotedFigure]:
-    """Measure linearizable reads at the master, then local ones there and at a follower.
+    """Measure linearizable reads at the leader, then local ones there and at a follower.
 
     Args:
         members: nodes that are ready.
@@ -40,11 +40,11 @@ def reads(
         BenchFailedError: a client process failed, or was not served at all.
 
     """
-    master = master_of(described(watcher))
-    others = [node for node in members.names if node != master]
+    leader = leader_among(described(watcher))
+    others = [node for node in members.names if node != leader]
     kinds: list[tuple[str, str, str, int | None]] = [
-        ("reads_linearizable_per_s", "linearizable reads", master, None),
-        ("reads_local_master_per_s", "local reads, master", master, LOCAL_AGE_MS),
+        ("reads_linearizable_per_s", "linearizable reads", leader, None),
+        ("reads_local_leader_per_s", "local reads, leader", leader, LOCAL_AGE_MS),
     ]
     if others:
         kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
@@ -73,5 +73,5 @@ def _beside(key: str, rates: dict[str, float], pairs_per_s: float | None) -> str
     if key == "reads_linearizable_per_s" and pairs_per_s:
         return f", {rates[key] / pairs_per_s:.1f}x the pairs of the throughput"
     if key == "reads_local_per_s":
-        return f", {rates[key] / rates['reads_local_master_per_s']:.2f}x the master's"
+        return f", {rates[key] / rates['reads_local_leader_per_s']:.2f}x the leader's"
     return ""

@@ -19,7 +19,7 @@ SHARE_MIN = 0.001
 FIRST: dict[str, str] = dict.fromkeys(("proxy", "replica", "leader", "commander"), "propose")
 LATER = {"proxy": "reply", "replica": "apply", "leader": "quorum", "commander": "quorum"}
 FOLLOW: dict[str, str] = dict.fromkeys(FIRST, "follow")
-"""The turns of roles at the master before and after it asks for votes, and at an acceptor."""
+"""The turns of roles at the leader before and after it asks for votes, and at an acceptor."""
 
 STEPS = {
     "call": "client call",
@@ -42,7 +42,7 @@ class PairStep:
     """One row: the mean over the pairs whose latency is in the middle half.
 
     Attributes:
-        visit: the number of the stop on the path: client, master, acceptor, master, client.
+        visit: the number of the stop on the path: client, leader, acceptor, leader, client.
         place: the process.
         step: the work.
         acquire_us: its share of the acquire (us).
@@ -63,7 +63,7 @@ class PairStep:
 
 
 def steps_of(
-    logs: Mapping[str, NodeMarks], pairs: Sequence[Sequence[int]], master: str
+    logs: Mapping[str, NodeMarks], pairs: Sequence[Sequence[int]], leader: str
 ) -> tuple[tuple[PairStep, ...], int, float]:
     """Return the steps of the middle half, the number of pairs on the usual way, and the sum (us).
 
@@ -71,7 +71,7 @@ def steps_of(
         logs: of the client and of each node, by name.
         pairs: of each pair the times of the call of acquire, of its return and the call of
             release, and of the return of that (ns).
-        master: the node to call so; the others are acceptors. Empty: each has its own name.
+        leader: the node to call so; the others are acceptors. Empty: each has its own name.
 
     Raises:
         BenchFailedError: fewer than `PAIRS_MIN` can be followed.
@@ -82,7 +82,7 @@ def steps_of(
     for call, held, free in pairs:
         acquire, release = way_of(logs, call, held), way_of(logs, held, free)
         if acquire is not None and release is not None:
-            rows = [_rows(way, master) for way in (acquire, release)]
+            rows = [_rows(way, leader) for way in (acquire, release)]
             shapes.append(tuple(_shape(row) for row in rows))
             ways.append((free - call, rows))
     usual = max(Counter(shapes).items(), key=lambda one: one[1], default=((), 0))[0]
@@ -114,7 +114,7 @@ def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Pair
     return tuple(PairStep(*key, *means[key]) for key in ordered)
 
 
-def _rows(way: Sequence[Span], master: str) -> dict[Key, int]:
+def _rows(way: Sequence[Span], leader: str) -> dict[Key, int]:
     """Return the time of each row of one request's way (ns)."""
     rows: dict[Key, int] = defaultdict(int)
     visit, place = 1, CLIENT
@@ -123,18 +123,18 @@ def _rows(way: Sequence[Span], master: str) -> dict[Key, int]:
         if span.place != place:
             visit, place = visit + 1, span.place
             stays[place] += 1
-        where, turns = _whereabouts(place, master, stays[place])
+        where, turns = _whereabouts(place, leader, stays[place])
         rows[visit, where, _step(span, turns)] += span.ns
     return rows
 
 
-def _whereabouts(place: str, master: str, stay: int) -> tuple[str, dict[str, str]]:
-    """Return the name of a place, and the turns of its roles; without a master, its own name."""
-    if place == CLIENT or not master:
+def _whereabouts(place: str, leader: str, stay: int) -> tuple[str, dict[str, str]]:
+    """Return the name of a place, and the turns of its roles; without a leader, its own name."""
+    if place == CLIENT or not leader:
         return place, {}
-    if place != master:
+    if place != leader:
         return "acceptor", FOLLOW
-    return "master", FIRST if stay == 1 else LATER
+    return "leader", FIRST if stay == 1 else LATER
 
 
 def _step(span: Span, turns: Mapping[str, str]) -> str:

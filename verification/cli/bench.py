@@ -91,7 +91,7 @@ def locks(
     ] = Durability.FSYNC,
     seconds: SecondsOption = 5.0,
     kills: Annotated[
-        int, typer.Option(min=1, max=1000, help="Failover: how often the master is killed.")
+        int, typer.Option(min=1, max=1000, help="Failover: how often the leader is killed.")
     ] = 5,
     held: Annotated[
         int, typer.Option(min=100, max=200_000, help="Memory: the number of locks held.")

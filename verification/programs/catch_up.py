@@ -1,7 +1,7 @@
 """The processor time of each node while a member that missed much catches up.
 
 Three members of `paxos` as processes. The last one is killed, misses a snapshot and many slots, and
-comes back. It fetches from the master first, and in a second cluster from the follower.
+comes back. It fetches from the leader first, and in a second cluster from the follower.
 Run it as ``python verification/programs/catch_up.py``.
 """
 
@@ -20,7 +20,7 @@ from rich.table import Table
 
 import fencelock
 from fencelock import aio
-from fencelock.verification.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 LOG_MAX = 500
 """Decided slots that the members keep here; a member that lacks older ones gets a snapshot."""
@@ -31,11 +31,11 @@ from fencelock.actors.paxos.snapshots import CatchUp
 from fencelock.cluster.node import topology
 from fencelock.cluster.cli.main import main
 topology.LogOptions = partial(topology.LogOptions, log_max={LOG_MAX})
-if SOURCE == "master":
-    CatchUp._choose = lambda self, now: self.master or self._others()[0]
+if SOURCE == "leader":
+    CatchUp._choose = lambda self, now: self.leading_node or self._others()[0]
 main()
 """
-"""A node whose catch-up asks the member SOURCE: the master, or as in the product a follower."""
+"""A node whose catch-up asks the member SOURCE: the leader, or as in the product a follower."""
 
 TASKS = 64
 LONG_S = 60.0
@@ -99,13 +99,13 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
             members.connect, cluster=members.cluster, connect_timeout=LONG_S
         ) as watcher,
     ):
-        master = master_of(members.wait_until_ready(watcher))
-        follower, late = sorted(set(members.names) - {master})
+        leader = leader_among(members.wait_until_ready(watcher))
+        follower, late = sorted(set(members.names) - {leader})
         members.kill(late)
         async with aio.connect(members.connect, cluster=members.cluster, ttl=600) as client:
             await load(client, kept, slots)
             target = (await client.status("often")).slot
-            before = [processor_ms(members.processes[node].pid) for node in (master, follower)]
+            before = [processor_ms(members.processes[node].pid) for node in (leader, follower)]
             began = time.monotonic()
             members.start(late)
             wait_until_applied(members, late, target)
@@ -113,17 +113,17 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
             used = {
                 who: processor_ms(members.processes[node].pid) - earlier
                 for who, node, earlier in zip(
-                    ("master", "follower"), (master, follower), before, strict=True
+                    ("leader", "follower"), (leader, follower), before, strict=True
                 )
             }
             used["late"] = processor_ms(members.processes[late].pid)
-            assert master_of(described(watcher)) == master, "another node leads now: repeat it"
+            assert leader_among(described(watcher)) == leader, "another node leads now: repeat it"
     return {**used, "seconds": took}
 
 
 def share(used: dict[str, float]) -> float:
-    """Return the master's part of the processor time of the two members that were up."""
-    return used["master"] / (used["master"] + used["follower"])
+    """Return the leader's part of the processor time of the two members that were up."""
+    return used["leader"] / (used["leader"] + used["follower"])
 
 
 def main() -> int:
@@ -133,18 +133,18 @@ def main() -> int:
         slots=(3_000, "slots that are missed"),
     )
     found: dict[str, dict[str, float]] = {}
-    for source in ("master", "follower"):
+    for source in ("leader", "follower"):
         with tempfile.TemporaryDirectory() as folder:
             measured = measure(Path(folder), source, options.kept, options.slots)
             found[source] = asyncio.run(measured)
-    ok = share(found["follower"]) <= share(found["master"])
+    ok = share(found["follower"]) <= share(found["leader"])
     if options.json:
         print(json.dumps({"ok": ok, "ms": found}))
         return 0 if ok else 1
     title = f"Processor time while a member catches up: {options.kept} locks, {options.slots} slots"
-    shown = Table("source", "master", "follower", "late member", "master's share", title=title)
+    shown = Table("source", "leader", "follower", "late member", "leader's share", title=title)
     for source, used in found.items():
-        cells = [f"{used[who]:.0f} ms" for who in ("master", "follower", "late")]
+        cells = [f"{used[who]:.0f} ms" for who in ("leader", "follower", "late")]
         shown.add_row(source, *cells, f"{share(used):.0%}")
     Console().print(shown)
     return 0 if ok else 1

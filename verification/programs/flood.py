@@ -34,7 +34,7 @@ from attackers import FLOODS
 from attacks import ATTACKERS, connected, pairs, resident_mib
 
 import fencelock
-from fencelock.verification.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 RATIO_MAX = 2.0
 """Maximum factor of the p99 of a pair beside a flood."""
@@ -111,7 +111,7 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
         members = stack.enter_context(NodeProcesses(Path(folder), "paxos", 3, durable=True))
         client = stack.enter_context(connected(members))
         members.wait_until_ready(client)
-        leads = master_of(described(client))
+        leads = leader_among(described(client))
         addresses = [members.addresses[leads], *members.addresses.values()]
         held, lock = client.lock("held"), client.lock("pairs")
         stack.enter_context(contextlib.suppress(fencelock.FencelockError))

@@ -36,7 +36,7 @@ import zmq
 
 import fencelock
 from fencelock.cluster.client.client import Client, connect
-from fencelock.verification.bench.members import NodeProcesses, master_of
+from fencelock.verification.bench.members import NodeProcesses, leader_among
 
 VALUE_BYTES = 65_000
 """Size of a value; a key and the name of the map come on top."""
@@ -235,7 +235,7 @@ def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str
                 phases.run("after them", lambda: time.sleep(seconds))
             found = phases.found
             follower = next(
-                one for one in nodes.names if one != master_of(nodes.wait_until_ready(client))
+                one for one in nodes.names if one != leader_among(nodes.wait_until_ready(client))
             )
             found["restart of one"] = {"seconds": restarted(nodes, client, [follower])}
             found["restart of all"] = {"seconds": restarted(nodes, client, nodes.names)}

@@ -33,7 +33,7 @@ from fencelock.actors.api.barrier import PARTIES_MAX, AwaitBarrier
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.table.table import LockTable
-from fencelock.verification.bench.members import NodeProcesses, described, master_of
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 SESSIONS = 100_000
 ENTRIES = 100_000
@@ -228,13 +228,13 @@ def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
         refused = load(nodes, ends)
         loaded = time.monotonic()
         assert loaded < ends - WATCH_S, f"loading took {loaded - ends + LOAD_S + WATCH_S:.0f} s"
-        leader = master_of(described(watcher))
+        leader = leader_among(described(watcher))
         with watched(nodes.connect) as pairs, watched(calm.connect) as beside:
             time.sleep(max(0.0, ends - time.monotonic()) + WATCH_S)
         control = pairs.longest_gap(ends - WATCH_S + 1, ends - 1)
         gap = pairs.longest_gap(ends - 1, ends + WATCH_S - 1)
         other_gap = beside.longest_gap(ends - 1, ends + WATCH_S - 1)
-        after = master_of(described(watcher))
+        after = leader_among(described(watcher))
         print(
             f"{name}: longest gap {gap:.3f} s, before {control:.3f} s, elsewhere meanwhile "
             f"{other_gap:.3f} s; load {os.getloadavg()[0]:.1f}; {refused} refused, "

@@ -24,7 +24,12 @@ from rich.table import Table
 import fencelock
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.members import NodeProcesses, configuration, described, master_of
+from fencelock.verification.bench.members import (
+    NodeProcesses,
+    configuration,
+    described,
+    leader_among,
+)
 from fencelock.verification.bench.reads import LOCAL_AGE_MS
 from fencelock.verification.bench.workers import started
 
@@ -61,11 +66,11 @@ def measure(folder: Path, observers: int, seconds: float, threads: int) -> dict[
         fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S) as watcher,
         ExitStack() as stack,
     ):
-        master = master_of(nodes.wait_until_ready(watcher))
+        leader = leader_among(nodes.wait_until_ready(watcher))
         stack.enter_context(watcher.lock(LOCK))
         before = nodes.used_ms()
         time.sleep(seconds)
-        idle = (nodes.used_ms()[master] - before[master]) / seconds
+        idle = (nodes.used_ms()[leader] - before[leader]) / seconds
         jobs = {
             node: Job(
                 kind=JobKind.READ,
@@ -87,14 +92,14 @@ def measure(folder: Path, observers: int, seconds: float, threads: int) -> dict[
             reader.tell()
         read = {node: reader.result() for node, reader in readers.items()}
         after = nodes.used_ms()
-        assert master_of(described(watcher)) == master, "another node leads now: repeat it"
+        assert leader_among(described(watcher)) == leader, "another node leads now: repeat it"
     return {
-        "master": master,
+        "leader": leader,
         "reads_per_s": {node: one["times"] / one["seconds"] for node, one in read.items()},
         "us_per_read": {
             node: 1_000 * (after[node] - before[node]) / one["times"] for node, one in read.items()
         },
-        "idle_master_ms_per_s": idle,
+        "idle_leader_ms_per_s": idle,
     }
 
 
@@ -102,13 +107,13 @@ def row(found: Mapping[str, object]) -> list[str]:
     """Return the cells of one run."""
     rates: Mapping[str, float] = found["reads_per_s"]  # type: ignore[assignment]
     costs: Mapping[str, float] = found["us_per_read"]  # type: ignore[assignment]
-    followers = [node for node in rates if int(node[1:]) <= MEMBERS and node != found["master"]]
+    followers = [node for node in rates if int(node[1:]) <= MEMBERS and node != found["leader"]]
     observers = [node for node in rates if int(node[1:]) > MEMBERS]
     cells = [f"{len(observers)}", f"{sum(rates.values()):.0f}"]
-    for group in ([str(found["master"])], followers, observers):
+    for group in ([str(found["leader"])], followers, observers):
         shown = [f"{costs[node]:.0f}" for node in group]
         cells += [f"{sum(rates[node] for node in group):.0f}", " ".join(shown) or "-"]
-    return [*cells, f"{found['idle_master_ms_per_s']:.1f}"]
+    return [*cells, f"{found['idle_leader_ms_per_s']:.1f}"]
 
 
 def main() -> int:
@@ -123,8 +128,8 @@ def main() -> int:
         print(json.dumps(found))
         return 0
     title = f"Local reads, at most {LOCAL_AGE_MS} ms old: reads/s, and processor time a read (us)"
-    heads = ("observers", "all", "master", "us", "followers", "us", "observers", "us", "idle ms/s")
-    caption = "idle: the master's processor time while nobody reads"
+    heads = ("observers", "all", "leader", "us", "followers", "us", "observers", "us", "idle ms/s")
+    caption = "idle: the leader's processor time while nobody reads"
     shown = Table(*heads, title=title, caption=caption)
     for one in found.values():
         shown.add_row(*row(one))

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import fencelock
 from fencelock.actors.paxos.config import LOG_MAX
-from fencelock.verification.bench.members import BenchFailedError, described, master_of
+from fencelock.verification.bench.members import BenchFailedError, described, leader_among
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -95,14 +95,14 @@ class Rolling:
         """Restart each member with ``release``; the second one stays away for long."""
         for number in range(len(self.members.names)):
             left = [one for one in self.members.names if self.members.releases[one] != release]
-            master = master_of(described(self.watcher))
-            first = [node for node in left if (node == master) == leader_first]
+            leader = leader_among(described(self.watcher))
+            first = [node for node in left if (node == leader) == leader_first]
             self.restart(min(first or left), release, kill=kill, away=number == 1)
 
     def restart(self, node: str, release: Release, *, kill: bool, away: bool) -> None:
         """Stop ``node`` and start it again with ``release``."""
         storm, members = self.storm, self.members
-        part = "leader" if node == master_of(described(self.watcher)) else "follower"
+        part = "leader" if node == leader_among(described(self.watcher)) else "follower"
         storm.longest_gap_s = 0.0
         (members.kill if kill else members.stop)(node)
         if away:

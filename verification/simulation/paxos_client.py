@@ -156,7 +156,7 @@ class Proposer(Role[Heard]):
     def _on_declined(self, declined: Declined) -> Effects:
         if declined.number != self.number or not self.command:
             return ()
-        self.node = declined.master if declined.master in self.nodes else self._next_node()
+        self.node = declined.leader if declined.leader in self.nodes else self._next_node()
         self.attempt += 1
         return (Wake(DECLINED_MS, Unanswered(attempt=self.attempt)),)
 

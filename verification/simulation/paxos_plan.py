@@ -30,7 +30,7 @@ ABSENT_WITH_LEASES = (
     FaultKind.PARTITION,
     FaultKind.PAUSE,
 )
-"""Faults that runs about leases leave out: the plan itself silences masters and sets clocks."""
+"""Faults that runs about leases leave out: the plan itself silences leaders and sets clocks."""
 
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
 """Leases with election timeouts (ms): leaderships of moments, or leases that outlive them."""
@@ -43,7 +43,7 @@ class Focus(Enum):
     DUELS = "duels"
     """Leaderships that end with proposals that few have: leaders find each other's votes."""
     LEASES = "leases"
-    """Masters that fall silent and live, with the largest allowed clock errors."""
+    """Leaders that fall silent and live, with the largest allowed clock errors."""
     MIXED_LEASES = "leases of different lengths"
     """The same, with members that restart with one of two configurations each time."""
 

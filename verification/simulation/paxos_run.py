@@ -143,7 +143,7 @@ class _LogRun:
         if isinstance(machine, LockRegister):
             backend = PaxosBackend(seat.node, founders, machine.locks.write, endpoints)
             serving = (Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend}),)
-            opening = (OPENING, encode(ExtendSessions(master=seat.node)))
+            opening = (OPENING, encode(ExtendSessions(leader=seat.node)))
             self.judge.choices.commands.update(opening)
         leases = self.world.streams.fork(f"lease/{seat.node}/{seat.boot}")
         lease_ms = leases.choice(plan.mixed_leases_ms or (plan.lease_ms,))

@@ -22,7 +22,7 @@ PROBE_MS = 200
 
 
 class Bare(ComparedPeer):
-    """A master and two followers; see ``bare_member.py``."""
+    """A leader and two followers; see ``bare_member.py``."""
 
     name = "bare"
 
@@ -44,11 +44,11 @@ class Bare(ComparedPeer):
             log = str(folder / f"log-{index}")
             self._servers.start(index, [python, member, "follower", port, log])
         log = str(folder / "log-0")
-        self._servers.start(0, [python, member, "master", str(self._port), log, *followers])
+        self._servers.start(0, [python, member, "leader", str(self._port), log, *followers])
         self._servers.wait_until(self._serves)
 
     def spec(self) -> Spec:
-        """Return the master's port."""
+        """Return the leader's port."""
         return {"port": self._port}
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """One of three bare processes: the path of a lock request with nothing around it.
 
 ``bare_member.py follower PORT FILE`` writes, syncs and confirms the batches that it receives.
-``bare_member.py master PORT FILE PORT PORT`` takes requests ``[take, lock]`` at its ROUTER, gives
+``bare_member.py leader PORT FILE PORT PORT`` takes requests ``[take, lock]`` at its ROUTER, gives
 all that came together one place in the log, sends it to the followers, writes and syncs it, and
 grants once a follower confirmed. No sessions, no retries, no elections, no fences, no checks: it
 forgets everything when it ends and grants twice when a message is lost. Its time is the time of
@@ -47,11 +47,11 @@ def follow(port: str, path: str) -> None:
         messages = drained(router)
         os.write(log, b"".join(raw for _, raw in messages))
         os.fdatasync(log)
-        for master, raw in messages:
-            router.send_multipart([master, cbor2.dumps(cbor2.loads(raw)[0])])
+        for leader, raw in messages:
+            router.send_multipart([leader, cbor2.dumps(cbor2.loads(raw)[0])])
 
 
-class BareMaster:
+class BareLeader:
     """Decides, and grants each lock to one at a time, first come first served."""
 
     def __init__(self, port: str, path: str, followers: list[str]) -> None:
@@ -112,4 +112,4 @@ if __name__ == "__main__":
     if role == "follower":
         follow(at, file)
     else:
-        BareMaster(at, file, others).run()
+        BareLeader(at, file, others).run()

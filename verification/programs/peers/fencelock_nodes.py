@@ -46,9 +46,9 @@ class Fencelock(ReplicatedPeer):
         return {"connect": ",".join(self._addresses.values())}
 
     def leader(self) -> int | None:
-        """Return the index of the master's node."""
-        masters = {status.master for status in self._statuses()} - {""}
-        return list(self._addresses).index(masters.pop()) if len(masters) == 1 else None
+        """Return the index of the leader's node."""
+        leaders = {status.leader for status in self._statuses()} - {""}
+        return list(self._addresses).index(leaders.pop()) if len(leaders) == 1 else None
 
     def start_server(self, index: int) -> None:
         """Start one server; see `ServersPeer.start_server`."""
