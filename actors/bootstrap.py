@@ -143,7 +143,7 @@ Voters = Mapping[Address, int]
 """The id that each role's votes name, at present, without members that run on old copies."""
 
 
-Seat = Callable[[GroupConfig, bool, Voters], tuple[Spawn, ...]]
+MakeGroupRoles = Callable[[GroupConfig, bool, Voters], tuple[Spawn, ...]]
 """Returns the roles of a node for the group, whether to vote, and the voters."""
 
 
@@ -196,8 +196,8 @@ class Bootstrap(Role[BootstrapEvent]):
         date_ms: the start of this life (ms since 1970).
         records: the journal of this role, oldest first.
         durable: whether there is a disk to write to.
-        seat: returns the roles that take part in the group. They read the present ids of voters.
-            These leave out a member that is known to run on an old copy.
+        make_roles: returns the roles that take part in the group. They read the present ids of
+            voters. These leave out a member that is known to run on an old copy.
         voter: returns the address of a member's role that votes.
         voting: the roles of this node that receive `StopVoting`.
         greet_ms: see `GREET_MS`. A group is founded by nodes that have run for as long.
@@ -223,7 +223,7 @@ class Bootstrap(Role[BootstrapEvent]):
         date_ms: int,
         records: Sequence[Message],
         durable: bool,
-        seat: Seat,
+        make_roles: MakeGroupRoles,
         voter: Callable[[str], Address],
         voting: tuple[Address, ...],
         listener: Address | None,
@@ -274,7 +274,7 @@ class Bootstrap(Role[BootstrapEvent]):
         self.reported: VotingStatus | None = None
         self.registered: dict[Address, int] = {}
         """The id that each voter's votes name, without those that run on an old copy."""
-        self._seat: Seat | None = seat
+        self._make_roles: MakeGroupRoles | None = make_roles
         self.grows = grows
         self.journals = dict(journals or ())
         """The journals of the present members."""
@@ -738,10 +738,13 @@ class Bootstrap(Role[BootstrapEvent]):
         assert self.standing is JournalStatus.GREETING
         self.standing = standing
         votes = standing is JournalStatus.VOTER
-        seat, self._seat = self._seat, None  # It holds the whole recovered journal.
-        assert seat is not None
+        make_roles, self._make_roles = (
+            self._make_roles,
+            None,
+        )  # It holds the whole recovered journal.
+        assert make_roles is not None
         return [
-            *seat(self.group, votes, self.registered),
+            *make_roles(self.group, votes, self.registered),
             *self._tell(votes=votes, why="" if votes else self._why_not()),
             Observe("bootstrap.votes" if votes else "bootstrap.non_voting"),
         ]

@@ -117,15 +117,17 @@ def log_roles(
     identity = boot if records is None else journal
     first_number = random.getrandbits(60)
 
-    def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
+    def make_roles(
+        group: GroupConfig, votes: bool, voters: Mapping[Address, int]
+    ) -> tuple[Spawn, ...]:
         known, first = _begun(recovered, group)
         begun = _config_of(group, voters, options.endpoints, first, options.timing)
         config = known.recover_views(begun)
         config.nodes.update(dict.fromkeys(members))
-        seats = _MemberRoles(node, config, known, random, machine, options, first_number, group)
+        roles = _MemberRoles(node, config, known, random, machine, options, first_number, group)
         voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
-        told = MemberFacts(voter, identity, endpoint, options.version, options.priority, boot)
-        return seats.all(durable=records is not None, identity=told, votes=votes)
+        facts = MemberFacts(voter, identity, endpoint, options.version, options.priority, boot)
+        return roles.all(durable=records is not None, identity=facts, votes=votes)
 
     arguments = {
         "members": tuple(sorted(members)),
@@ -135,7 +137,7 @@ def log_roles(
         "date_ms": date_ms,
         "records": records or (),
         "durable": records is not None,
-        "seat": seat,
+        "make_roles": make_roles,
         "voter": acceptor_of,
         "voting": (acceptor_of(node), leader_of(node), monitor_of(node)),
         "listener": options.listener,
@@ -198,8 +200,8 @@ class _MemberRoles:
             kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
         acceptor, leader, catchup = kinds
         node, options = self.node, self.options
-        seat = {"node": node, "config": self.config}
-        known = {**seat, "recovered": self.recovered}
+        common = {"node": node, "config": self.config}
+        known = {**common, "recovered": self.recovered}
         voting = {**known, "voter": identity.voter, "votes": votes}
         lease = {"lease_ms": options.timing.lease_ms, "version": options.version}
         only = () if durable else tuple(journals_of(self.group))
@@ -219,7 +221,7 @@ class _MemberRoles:
                 monitor_of(node),
                 FailureDetector,
                 {
-                    **seat,
+                    **common,
                     "drift_ppm": options.drift_ppm,
                     "random": self.random,
                     "listener": options.listener,
@@ -231,9 +233,9 @@ class _MemberRoles:
             Spawn(
                 members_of(node),
                 Reconfigurer,
-                {**seat, "version": options.version, "target": options.target, "only": only},
+                {**common, "version": options.version, "target": options.target, "only": only},
             ),
-            Spawn(catchup_of(node), catchup, seat),
+            Spawn(catchup_of(node), catchup, common),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )
 

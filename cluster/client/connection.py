@@ -150,8 +150,8 @@ class Connection:
             holds: dict[LockKey, ClientHold] = {}
             cancels: dict[CancelKey, PendingCancel] = {}
             self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._tell)
-            cast = self._cast(settings, tuple(links), holds, cancels)
-            self._dispatcher.start(cast)
+            role_set = self._cast(settings, tuple(links), holds, cancels)
+            self._dispatcher.start(role_set)
         except BaseException:
             hub.close()
             raise

@@ -35,7 +35,7 @@ from fencelock.cluster.node.storage.journal import (
     JournalId,
     claim,
 )
-from fencelock.cluster.node.topology import NodeContext, keeps_journal, recipe_of
+from fencelock.cluster.node.topology import NodeContext, keeps_journal, make_roles_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
@@ -162,7 +162,7 @@ class Node:
         keys = None if config.keys is None else node_keys(config.keys, node_id)
         boot = secrets.randbits(63)
         records, identity = _records_of(journal, config, node_id)
-        seat = NodeContext(
+        context = NodeContext(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
             endpoints=config.nodes,
@@ -177,7 +177,7 @@ class Node:
             journal_secret=identity.secret,
             founding=founding,
         )
-        cast = recipe_of(config.protocol)(seat)
+        role_set = make_roles_of(config.protocol)(context)
         counters: Counter[str] = Counter()
         hub = _hub(config, node_id, boot, keys, counters, spins=spins)
         _log_start(config, node_id, journal, records, identity.id)
@@ -192,12 +192,12 @@ class Node:
                 watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
                 unheard=unheard,
             )
-            dispatcher.start(cast)
+            dispatcher.start(role_set)
         except BaseException:
             hub.close()
             raise
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
-        node = cls(node_id, address, dispatcher, closing_s=cast.closing_s)
+        node = cls(node_id, address, dispatcher, closing_s=role_set.closing_s)
         if config.keys is not None and keys is not None:
             node._keys = config.keys, hub
         if node_id in config.metrics:

@@ -137,21 +137,21 @@ class NodeContext:
         return self.journal.get(role, ())
 
 
-Recipe = Callable[[NodeContext], RoleSet]
+MakeRoles = Callable[[NodeContext], RoleSet]
 """A protocol's function that sets up the roles of one node."""
 
 
-def recipe_of(protocol: str) -> Recipe:
+def make_roles_of(protocol: str) -> MakeRoles:
     """Return the function that sets up the roles of ``protocol``.
 
     Raises:
         UnsupportedError: there is no such protocol; the text names those there are.
 
     """
-    if protocol not in RECIPES:
-        known = ", ".join(sorted(RECIPES))
+    if protocol not in PROTOCOLS:
+        known = ", ".join(sorted(PROTOCOLS))
         raise UnsupportedError(f"protocol {protocol!r} does not exist; there are {known}")
-    return RECIPES[protocol]
+    return PROTOCOLS[protocol]
 
 
 def keeps_journal(
@@ -174,31 +174,31 @@ def server_of(settings: ProtocolSettings, nodes: tuple[str, ...]) -> str:
     return settings.central_server or nodes[0]
 
 
-def bakery(seat: NodeContext) -> RoleSet:
+def bakery(context: NodeContext) -> RoleSet:
     """Set up leader and proxy on every node; three nodes lead.
 
     Cluster status and coordinator begin once the group of the node is known.
     """
-    settings = seat.settings
-    node, terms, date_ms = seat.node, settings.bakery_terms, seat.first_stamp // US_PER_MS
-    kept, founded = seat.journal.get("election", ()), seat.journal.get("bootstrap", ())
+    settings = context.settings
+    node, terms, date_ms = context.node, settings.bakery_terms, context.first_stamp // US_PER_MS
+    kept, founded = context.journal.get("election", ()), context.journal.get("bootstrap", ())
     recovered = DurablePromises.recover(kept).electorate
-    known: dict[str, Any] = {"node": node, "members": seat.nodes}
+    known: dict[str, Any] = {"node": node, "members": context.nodes}
     status = {
         **known,
-        "life": seat.boot,
+        "life": context.boot,
         "priority": settings.priority,
         "pid": settings.bakery_pid,
     }
     timing = {"timing": settings.bakery_timing}
-    election = {**known, "bound_ms": terms.lease_ms, "random": seat.random, "records": kept}
+    election = {**known, "bound_ms": terms.lease_ms, "random": context.random, "records": kept}
 
     def join(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
         limit = _epoch_limit(group, date_ms, kept, terms.max_ms)
-        registry = _voter_registry(seat, group, voters, limit, votes=votes)
+        registry = _voter_registry(context, group, voters, limit, votes=votes)
         voting, electorate = {"voting": registry}, registry.electorate(recovered)
-        own = _node_info(seat, votes=votes)
-        members = {"nodes": seat.nodes, "electorate": electorate, "own": own}
+        own = _node_info(context, votes=votes)
+        members = {"nodes": context.nodes, "electorate": electorate, "own": own}
         return (
             Spawn(bakery_members_of(node), BakeryReconfigurer, members),
             Spawn(status_of(node), ClusterStatus, status | voting | timing),
@@ -207,61 +207,69 @@ def bakery(seat: NodeContext) -> RoleSet:
 
     registered = tuple(Voter(one.name, one.journal) for one in recovered.everyone.values())
     bootstrap = {
-        "members": seat.nodes,
-        "journal": seat.journal_id,
-        "secret": seat.journal_secret,
-        "boot": seat.boot,
+        "members": context.nodes,
+        "journal": context.journal_id,
+        "secret": context.journal_secret,
+        "boot": context.boot,
         "date_ms": date_ms,
         "records": founded,
         "durable": True,
-        "seat": join,
+        "make_roles": join,
         "voter": election_of,
         "voting": (election_of(node), status_of(node), bakery_members_of(node)),
         "listener": proxy_of(node),
         "greet_ms": greet_time_ms(settings.bakery_timing.round_trip_ms),
         "grows": True,
-        "founding": seat.founding,
+        "founding": context.founding,
         "journals": registered or None,
     }
     backend = BakeryBackend(
-        node, seat.nodes, terms, seat.random, seat.boot, seat.endpoints, settings.bakery_timing
+        node,
+        context.nodes,
+        terms,
+        context.random,
+        context.boot,
+        context.endpoints,
+        settings.bakery_timing,
     )
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept, terms.max_ms)}
     roles = (
         Spawn(
-            leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit, **timing}
+            leader_of(node),
+            Leader,
+            {**known, "life": context.boot, "terms": terms, **limit, **timing},
         ),
-        Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(seat)}),
+        Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(context)}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
-    clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
-    return RoleSet(roles=(clock, *roles, _session(seat)), closings=(_closing(seat),))
+    clock = Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp})
+    return RoleSet(roles=(clock, *roles, _session(context)), closings=(_closing(context),))
 
 
-def _node_info(seat: NodeContext, *, votes: bool) -> NodeInfo:
+def _node_info(context: NodeContext, *, votes: bool) -> NodeInfo:
     """Return what a node of `bakery` says of itself at first."""
-    endpoint = seat.endpoints.get(seat.node, "")
+    endpoint = context.endpoints.get(context.node, "")
     return NodeInfo(
         epoch=0,
         number=0,
-        journal=seat.journal_id,
+        journal=context.journal_id,
         ready=votes,
         endpoint=endpoint,
-        version=seat.version,
+        version=context.version,
     )
 
 
 def _voter_registry(
-    seat: NodeContext, group: GroupConfig, voters: Voters, limit: EpochLimit, *, votes: bool
+    context: NodeContext, group: GroupConfig, voters: Voters, limit: EpochLimit, *, votes: bool
 ) -> VoterRegistry:
     """Return the journals that vote in ``group``, of which the founders are registered."""
-    endpoints = seat.endpoints
+    endpoints = context.endpoints
     founders = tuple(
         Member(name, endpoints.get(name, ""), journal) for name, journal in group.voters
     )
     return VoterRegistry(
         cast("dict[Address, int]", voters),
-        vote_id(group, seat.node, seat.journal_id),
+        vote_id(group, context.node, context.journal_id),
         votes,
         limit,
         lambda member: vote_id(group, member.name, member.journal),
@@ -283,150 +291,154 @@ def _epoch_limit(
     return EpochLimit(age_ms // 1_000, promises.promised, max(max_hold_ms, promises.lease_ms))
 
 
-def lamport(seat: NodeContext) -> RoleSet:
+def lamport(context: NodeContext) -> RoleSet:
     """Set up clock, reliable channel, lock process and proxy on every node; there is no leader."""
     clock, channel, process = (
-        address_of(seat.node, role) for role in ("clock", "channel", "process")
+        address_of(context.node, role) for role in ("clock", "channel", "process")
     )
-    neighbors = Neighbors(nodes=seat.nodes)
+    neighbors = Neighbors(nodes=context.nodes)
     return RoleSet(
         roles=(
-            Spawn(clock, Clock, {"start": seat.first_stamp, "channel": channel}),
+            Spawn(clock, Clock, {"start": context.first_stamp, "channel": channel}),
             Spawn(
-                channel, ReliableChannel, {"node": seat.node, "boot": seat.boot, "process": process}
+                channel,
+                ReliableChannel,
+                {"node": context.node, "boot": context.boot, "process": process},
             ),
             Spawn(
                 process,
                 LockProcess,
                 {
-                    "node": seat.node,
-                    "boot": seat.boot,
+                    "node": context.node,
+                    "boot": context.boot,
                     "clock": clock,
-                    "proxy": address_of(seat.node, "proxy"),
+                    "proxy": address_of(context.node, "proxy"),
                 },
             ),
-            _proxy(seat, "lamport", process),
-            _session(seat),
+            _proxy(context, "lamport", process),
+            _session(context),
         ),
         openings=(Send(channel, neighbors), Send(process, neighbors)),
-        closings=(_closing(seat),),
+        closings=(_closing(context),),
     )
 
 
-def central(seat: NodeContext) -> RoleSet:
+def central(context: NodeContext) -> RoleSet:
     """Set up the lock server on one node, and a proxy with lock clients on every node."""
-    owner = server_of(seat.settings, seat.nodes)
-    server, clients = address_of(owner, "server"), address_of(seat.node, "clients")
+    owner = server_of(context.settings, context.nodes)
+    server, clients = address_of(owner, "server"), address_of(context.node, "clients")
     roles = [
-        Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
+        Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp}),
         Spawn(
             clients,
             Broker,
             {
-                "proxy": address_of(seat.node, "proxy"),
+                "proxy": address_of(context.node, "proxy"),
                 "server": server,
-                "boot": seat.boot,
-                "random": seat.random,
+                "boot": context.boot,
+                "random": context.random,
             },
         ),
-        _proxy(seat, "central", clients),
-        _session(seat),
+        _proxy(context, "central", clients),
+        _session(context),
     ]
-    if seat.node == owner:
+    if context.node == owner:
         # The date is the floor of the fences. A restarted server without a journal has forgotten
         # the holders, but its fences still rise, so that storage can refuse the old ones.
         arguments = {
-            "granted": seat.first_stamp,
-            "journal": seat.settings.central_journal,
-            "records": seat.records_of("server"),
+            "granted": context.first_stamp,
+            "journal": context.settings.central_journal,
+            "records": context.records_of("server"),
         }
         roles.append(Spawn(server, LockServer, arguments))
-    return RoleSet(roles=tuple(roles), closings=(_closing(seat),))
+    return RoleSet(roles=tuple(roles), closings=(_closing(context),))
 
 
-def paxos(seat: NodeContext) -> RoleSet:
+def paxos(context: NodeContext) -> RoleSet:
     """Set up the replicated log and its table of locks on every node; the proxy listens to it.
 
     Fences of a group that follows another one begin at the date, so that they rise.
     """
-    proxy = address_of(seat.node, "proxy")
+    proxy = address_of(context.node, "proxy")
     machine = LockMachine()
-    memory = seat.settings.paxos_memory
+    memory = context.settings.paxos_memory
 
     def opening(group: GroupConfig) -> tuple[bytes, ...]:
         floor = min(group.fence_floor, FENCE_FLOOR_MAX)
-        return (encode(ExtendSessions(leader=seat.node, fence_floor=floor)),)
+        return (encode(ExtendSessions(leader=context.node, fence_floor=floor)),)
 
     log = log_roles(
-        seat.node,
-        seat.nodes,
-        seat.random,
+        context.node,
+        context.nodes,
+        context.random,
         machine,
-        records=None if memory else seat.records,
-        journal=seat.journal_id,
-        secret=seat.journal_secret,
-        boot=seat.boot,
-        date_ms=seat.first_stamp // US_PER_MS,
-        founding=seat.founding,
+        records=None if memory else context.records,
+        journal=context.journal_id,
+        secret=context.journal_secret,
+        boot=context.boot,
+        date_ms=context.first_stamp // US_PER_MS,
+        founding=context.founding,
         options=LogOptions(
             listener=proxy,
             opening=opening,
-            journal_bytes=seat.settings.paxos_journal_bytes,
-            endpoints=seat.endpoints,
-            version=seat.version,
-            timing=seat.settings.paxos_timing,
-            target=seat.settings.paxos_target,
-            priority=seat.settings.priority,
+            journal_bytes=context.settings.paxos_journal_bytes,
+            endpoints=context.endpoints,
+            version=context.version,
+            timing=context.settings.paxos_timing,
+            target=context.settings.paxos_target,
+            priority=context.settings.priority,
         ),
     )
-    closings = [_closing(seat)]
-    if len(seat.nodes) > 1:
-        closings.append(Closing(leader_of(seat.node), Resign(), RESIGN_MS))
-    timing = seat.settings.paxos_timing
-    backend = PaxosBackend(seat.node, seat.nodes, machine.write, seat.endpoints, timing)
+    closings = [_closing(context)]
+    if len(context.nodes) > 1:
+        closings.append(Closing(leader_of(context.node), Resign(), RESIGN_MS))
+    timing = context.settings.paxos_timing
+    backend = PaxosBackend(context.node, context.nodes, machine.write, context.endpoints, timing)
     return RoleSet(
         roles=(
-            Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
+            Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp}),
             *log,
-            Spawn(proxy, Proxy, {"backend": backend, **_admitting(seat)}),
-            _session(seat),
+            Spawn(proxy, Proxy, {"backend": backend, **_admitting(context)}),
+            _session(context),
         ),
         closings=tuple(closings),
     )
 
 
-def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
+def _proxy(context: NodeContext, protocol: str, granter: Address) -> Spawn:
     backend = LockManager(
-        seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
+        context.node, context.nodes, protocol, granter, holds_by_session=protocol == "central"
     )
-    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend, **_admitting(seat)})
+    return Spawn(
+        address_of(context.node, "proxy"), Proxy, {"backend": backend, **_admitting(context)}
+    )
 
 
-def _admitting(seat: NodeContext) -> dict[str, object]:
+def _admitting(context: NodeContext) -> dict[str, object]:
     """Return what decides which requests a proxy serves."""
-    return {"rights": seat.rights, "quotas": seat.settings.quotas}
+    return {"rights": context.rights, "quotas": context.settings.quotas}
 
 
-def _session(seat: NodeContext) -> Spawn:
+def _session(context: NodeContext) -> Spawn:
     """Set up the session of callers inside the node's process; its endpoint is the node's proxy.
 
     Its name has the id of this life of the node, and a ``/``, which no client's name has.
     """
     arguments = {
-        "session": f"{seat.node}/{seat.boot:x}",
-        "endpoints": (address_of(seat.node, "proxy"),),
-        "random": Random(seat.boot),
-        "label": seat.node,
+        "session": f"{context.node}/{context.boot:x}",
+        "endpoints": (address_of(context.node, "proxy"),),
+        "random": Random(context.boot),
+        "label": context.node,
     }
-    return Spawn(address_of(seat.node, "session"), ClientSession, arguments)
+    return Spawn(address_of(context.node, "session"), ClientSession, arguments)
 
 
-def _closing(seat: NodeContext) -> Closing:
+def _closing(context: NodeContext) -> Closing:
     """Give back what callers inside the process hold when the node stops."""
-    return Closing(address_of(seat.node, "session"), Close(), CLOSE_MS)
+    return Closing(address_of(context.node, "session"), Close(), CLOSE_MS)
 
 
-RECIPES: dict[str, Recipe] = {
+PROTOCOLS: dict[str, MakeRoles] = {
     "bakery": bakery,
     "central": central,
     "lamport": lamport,

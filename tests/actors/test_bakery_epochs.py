@@ -191,7 +191,7 @@ def proposed(effects: Effects) -> set[int]:
 
 
 def test_a_member_that_forges_epochs_does_not_use_them_up() -> None:
-    harness = ClusterHarness(3, recipe=planted(bakery, forger)).start()
+    harness = ClusterHarness(3, make_roles=planted(bakery, forger)).start()
     harness.run(3_000)
     assert harness.lock("n1").fence
     harness.world.crash("n3")

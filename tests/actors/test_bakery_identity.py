@@ -76,7 +76,7 @@ def unchanged(spawn: Spawn) -> Spawn:
 def town_of(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, BakeryJudge]:
-    harness = ClusterHarness(3, seed=seed, recipe=planted(bakery, change))
+    harness = ClusterHarness(3, seed=seed, make_roles=planted(bakery, change))
     judge = BakeryJudge(harness.world, judged)
     harness.world.judges.append(judge)
     return harness, judge

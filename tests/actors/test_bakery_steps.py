@@ -16,7 +16,7 @@ from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe, bakery
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, bakery
 from fencelock.verification.simulation.network import Cut
 
 
@@ -28,10 +28,10 @@ class OneView(Leader):
         return super().handle(sender, event, now)
 
 
-def one_view(seat: NodeContext) -> RoleSet:
-    cast = bakery(seat)
-    roles = (replace(r, role=OneView) if r.role is Leader else r for r in cast.roles)
-    return RoleSet(tuple(roles), cast.openings)
+def one_view(context: NodeContext) -> RoleSet:
+    role_set = bakery(context)
+    roles = (replace(r, role=OneView) if r.role is Leader else r for r in role_set.roles)
+    return RoleSet(tuple(roles), role_set.openings)
 
 
 def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
@@ -39,9 +39,9 @@ def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
     harness.world.network.cut(links, Cut(harness.world.time + ms * NS_PER_MS, holds=True))
 
 
-def both_ask_over_a_slow_link(recipe: Recipe, seed: int) -> ClusterHarness:
+def both_ask_over_a_slow_link(make_roles: MakeRoles, seed: int) -> ClusterHarness:
     """Two leaders own the same request and learn of each other late; the third reaches both."""
-    harness = ClusterHarness(3, seed=seed, recipe=recipe).start().ready()
+    harness = ClusterHarness(3, seed=seed, make_roles=make_roles).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     slow_link(harness, "n2", "n3", 300)
     harness.acquire("n2", owner="bbb")

@@ -79,7 +79,7 @@ def group(to: int = 0, **journals: int) -> GroupConfig:
     return GroupConfig(to=to, group=GROUP, founded_ms=DATE_MS, voters=voters)
 
 
-def seat(
+def make_roles(
     config: GroupConfig, votes: bool, voters: Mapping[Address, int] | None = None
 ) -> tuple[Spawn, ...]:
     del voters
@@ -104,7 +104,7 @@ def bootstrap(
         secret=SECRET,
         boot=own.boot,
         date_ms=DATE_MS,
-        seat=seat,
+        make_roles=make_roles,
         voter=acceptor_of,
         voting=(ACCEPTOR,),
         listener=LISTENER,
@@ -128,7 +128,7 @@ def ack(to: str, sender: str, *, follows: bool = False, start: Start | None = No
     return JoinAck(to=10 * JOURNALS[to], start=start or start_of(sender), follows=follows)
 
 
-def seated(effects: Effects) -> list[Spawn]:
+def started(effects: Effects) -> list[Spawn]:
     return [effect for effect in effects if isinstance(effect, Spawn)]
 
 
@@ -174,12 +174,12 @@ def test_a_member_alone_is_a_group_at_once() -> None:
     role, begun = bootstrap("a", members="a")
 
     assert role.standing is JournalStatus.VOTER
-    assert seated(begun) == list(seat(group(), True))
+    assert started(begun) == list(make_roles(group(), True))
 
 
 def test_the_first_member_writes_the_group_down_before_it_tells_anybody() -> None:
     role, _ = bootstrap("a")
-    assert seated(receive(role, "b", ack("a", "b", follows=True))) == []
+    assert started(receive(role, "b", ack("a", "b", follows=True))) == []
 
     effects = receive(role, "c", ack("a", "c", follows=True))
 
@@ -187,7 +187,7 @@ def test_the_first_member_writes_the_group_down_before_it_tells_anybody() -> Non
     (place,) = [n for n, one in enumerate(effects) if one == told[0]]
     assert group() in written(effects[:place])
     assert effects[place : place + 2] == told
-    assert seated(effects) == list(seat(group(), True))
+    assert started(effects) == list(make_roles(group(), True))
 
 
 def test_no_majority_founds_a_group() -> None:
@@ -254,7 +254,7 @@ def test_a_group_of_another_journal_of_the_first_member_than_the_one_followed_ha
 
     effects = receive(role, "c", group(20, a=9))
 
-    assert seated(effects) == list(seat(group(), False))
+    assert started(effects) == list(make_roles(group(), False))
 
 
 # Restarts
@@ -265,21 +265,21 @@ def test_a_registered_journal_votes_once_all_others_confirm_its_start() -> None:
     role, begun = bootstrap("b", records=records)
     assert sent(begun, Join) == [Join(start=start_of("b", incarnation=5), group=GROUP)] * 2
     assert begun[-1] == Wake(GREET_RETRY_MS, JoinRetry())
-    assert seated([*begun, *receive(role, "a", ack("b", "a"))]) == []
+    assert started([*begun, *receive(role, "a", ack("b", "a"))]) == []
 
-    assert seated(receive(role, "c", ack("b", "c"))) == list(seat(group(), True))
+    assert started(receive(role, "c", ack("b", "c"))) == list(make_roles(group(), True))
 
 
 def test_a_silent_member_does_not_keep_a_registered_journal_from_voting_for_long() -> None:
     role, _ = bootstrap("b", records=[group()])
     receive(role, "a", ack("b", "a"))
     early = role.handle(role.address, JoinRetry(), Instant((GREET_MS - 1) * NS_PER_MS))
-    assert seated(early) == []
+    assert started(early) == []
     assert [effect.to for effect in early if isinstance(effect, Send)] == [bootstrap_of("c")]
 
     late = role.handle(role.address, JoinRetry(), Instant(GREET_MS * NS_PER_MS))
 
-    assert seated(late) == list(seat(group(), True))
+    assert started(late) == list(make_roles(group(), True))
     assert sent(late, Join) != []  # Whoever was silent may still know of a later start.
 
 
@@ -306,13 +306,13 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     role, _ = bootstrap("b", start=lost)
     effects = receive(role, "a", group(80))
 
-    assert seated(effects) == list(seat(group(), False))
+    assert started(effects) == list(make_roles(group(), False))
     assert why(effects).startswith("b lost its journal: it serves, but does not vote.")
     notices = sent_notices(effects)
     assert [notice.level for notice in notices] == [Level.WARNING]
     restarted, begun = bootstrap("b", records=written(effects), start=lost._replace(boot=81))
     assert restarted.standing is JournalStatus.NON_VOTING
-    assert seated(begun) == list(seat(group(), False))
+    assert started(begun) == list(make_roles(group(), False))
 
 
 def sent_notices(effects: Effects) -> list[RoleNotice]:
@@ -369,20 +369,20 @@ def test_an_old_copy_stops_voting_and_never_votes_again() -> None:
     assert "b was started from an old copy of its journal" in why(effects)
     again, begun = bootstrap("b", records=written(effects), start=start_of("b", boot=21))
     assert again.standing is JournalStatus.NON_VOTING
-    assert seated(begun) == list(seat(group(), False))
+    assert started(begun) == list(make_roles(group(), False))
 
 
 def test_an_old_copy_from_before_the_founding_is_no_voter_either() -> None:
     role, _ = bootstrap("b")
     receive(role, "c", Superseded(to=20, start=start_of("b", incarnation=7, boot=77)))
 
-    assert seated(receive(role, "c", group(20))) == list(seat(group(), False))
+    assert started(receive(role, "c", group(20))) == list(make_roles(group(), False))
 
 
 def test_a_founder_whose_copy_lacks_the_group_does_not_vote() -> None:
     role, _ = bootstrap("a")
 
-    assert seated(receive(role, "c", group(10))) == list(seat(group(), False))
+    assert started(receive(role, "c", group(10))) == list(make_roles(group(), False))
 
 
 def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
@@ -482,7 +482,7 @@ def test_a_later_start_that_was_invented_counts_after_a_restart_no_more_than_bef
 
     effects = [*receive(role, "a", ack("b", "a")), *receive(role, "c", ack("b", "c"))]
 
-    assert seated(effects) == list(seat(group(), True))
+    assert started(effects) == list(make_roles(group(), True))
 
 
 def test_without_a_disk_no_later_start_is_believed() -> None:

@@ -37,7 +37,7 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
         name = user.partition("/")[0]
         proxy = address_of(name.replace("c", "n"), "proxy")
         client = ClientPlan((proxy,), {"owner": LockUser}, ("l",), client_session)
-        world.add(name, client.recipe(), member=False)
+        world.add(name, client.make_roles(), member=False)
     world.judges.append(LockJudge(MEMBERS, (HOLDER, WAITER)))
     world.power_on_all()
     run_until(world, lambda: contender(world, HOLDER).mood is Mood.HOLDS)

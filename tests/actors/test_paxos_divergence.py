@@ -16,7 +16,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine
-from fencelock.cluster.node.topology import ProtocolSettings, Recipe, paxos
+from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings, paxos
 from fencelock.verification.simulation.paxos_judge import INVARIANTS
 from fencelock.verification.simulation.paxos_machine import Appended, AppendRequest, Register
 from fencelock.verification.simulation.paxos_plan import LogPlan, draw_log_plan
@@ -117,7 +117,7 @@ class CountsTwice(LockTable):
         return super().apply(batch_time_ms, command)
 
 
-def product(wrong: str) -> Recipe:
+def product(wrong: str) -> MakeRoles:
     """Return the whole product, which compares often, with a bug in the table of ``wrong``."""
 
     def change(spawn: Spawn) -> Spawn:

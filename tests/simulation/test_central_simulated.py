@@ -30,7 +30,7 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, central
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, central
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.promise import promise_of
@@ -46,26 +46,28 @@ FORGETFUL = ProtocolSettings()
 
 def run(
     seed: int,
-    recipe: Recipe = central,
+    make_roles: MakeRoles = central,
     settings: ProtocolSettings = FORGETFUL,
     make_session: MakeSession = client_session,
 ) -> RunReport:
     promise = promise_of("central", settings)
-    return run_seed(recipe, seed, settings=settings, promise=promise, make_session=make_session)
+    return run_seed(make_roles, seed, settings=settings, promise=promise, make_session=make_session)
 
 
-def with_role(mutant: type[Role[Any]]) -> Recipe:
-    """Seat ``mutant`` where its own base class would sit."""
+def with_role(mutant: type[Role[Any]]) -> MakeRoles:
+    """Run ``mutant`` in the place of its own base class."""
 
-    def recipe(seat: NodeContext) -> RoleSet:
-        cast = central(seat)
-        roles = (replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in cast.roles)
-        return dataclasses.replace(cast, roles=tuple(roles))
+    def make_roles(context: NodeContext) -> RoleSet:
+        role_set = central(context)
+        roles = (
+            replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in role_set.roles
+        )
+        return dataclasses.replace(role_set, roles=tuple(roles))
 
-    return recipe
+    return make_roles
 
 
-def with_client(mutant: type[LockClient]) -> Recipe:
+def with_client(mutant: type[LockClient]) -> MakeRoles:
     """Let brokers spawn ``mutant`` for a lock client."""
 
     class Spawns(Broker):
@@ -140,13 +142,13 @@ class FreedByAnySession(LockServer):
         return super()._on_free(sender, replace(free, number=number), now)
 
 
-def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
-    """Seat a proxy that only knows holds of its own life."""
-    cast = central(seat)
-    clients = address_of(seat.node, "clients")
-    forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
-    roles = (replace(s, arguments=forgetful) if s.role is Proxy else s for s in cast.roles)
-    return dataclasses.replace(cast, roles=tuple(roles))
+def holds_end_with_the_life_of_a_node(context: NodeContext) -> RoleSet:
+    """Run a proxy that only knows holds of its own life."""
+    role_set = central(context)
+    clients = address_of(context.node, "clients")
+    forgetful = {"backend": LockManager(context.node, context.nodes, "central", clients)}
+    roles = (replace(s, arguments=forgetful) if s.role is Proxy else s for s in role_set.roles)
+    return dataclasses.replace(role_set, roles=tuple(roles))
 
 
 class DisownsAndGoesOnWaiting(ClientSession):
@@ -161,11 +163,11 @@ class DisownsAndGoesOnWaiting(ClientSession):
         return effects
 
 
-def careless_proxy(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
-    return replace(client_session(seat, proxies), role=DisownsAndGoesOnWaiting)
+def careless_proxy(context: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    return replace(client_session(context, proxies), role=DisownsAndGoesOnWaiting)
 
 
-MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
+MUTANTS: dict[str, tuple[MakeRoles, ProtocolSettings, str]] = {
     "held locks are granted": (with_role(HeldLocksAreGranted), FORGETFUL, "mutual exclusion"),
     "releases are not compared": (with_role(ReleasesAreNotCompared), FORGETFUL, "mutual exclusion"),
     "grants are not compared": (with_client(GrantsAreNotCompared), FORGETFUL, "fences"),
@@ -179,7 +181,7 @@ MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
     "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion"),
     "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences"),
 }
-"""The recipe, its settings, and the judge that must find the bug."""
+"""The function that makes the roles, its settings, and the judge that must find the bug."""
 
 RARE = {
     "grants are written too late": 280,
@@ -192,11 +194,11 @@ RARE = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_planted_bug_is_caught(mutant: str) -> None:
-    recipe, settings, judge = MUTANTS[mutant]
+    make_roles, settings, judge = MUTANTS[mutant]
     first = RARE.get(mutant, 0)
 
     seeds = range(first, first + SEEDS_FOR_A_MUTANT)
-    violations = (run(seed, recipe, settings).violation for seed in seeds)
+    violations = (run(seed, make_roles, settings).violation for seed in seeds)
     caught = (violation for violation in violations if violation and judge in violation)
 
     assert next(caught, None) is not None
@@ -222,8 +224,8 @@ def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
     """It grants late requests to clients that are gone, forever; a sound server does not."""
     promise = promise_of("central", JOURNAL)
 
-    def closing(seed: int, recipe: Recipe) -> RunReport:
-        return run_seed(recipe, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
+    def closing(seed: int, make_roles: MakeRoles) -> RunReport:
+        return run_seed(make_roles, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
 
     forgetful = with_role(EndedSessionsAreForgotten)
     caught = (s for s in range(100) if "progress" in (closing(s, forgetful).violation or ""))
@@ -267,9 +269,9 @@ class HoldsOutliveTheirSession(LockServer):
 
 def test_a_hold_that_outlives_the_confirmed_end_of_its_session_is_caught() -> None:
     promise = promise_of("central", JOURNAL)
-    recipe = with_role(HoldsOutliveTheirSession)
+    make_roles = with_role(HoldsOutliveTheirSession)
     reports = (
-        run_seed(recipe, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
+        run_seed(make_roles, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
         for seed in range(20)
     )
     caught = (one for one in reports if one.violation and "progress" in one.violation)

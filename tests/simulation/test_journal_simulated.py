@@ -83,17 +83,19 @@ class JournalReader(Role[KeepAlive]):
         return ()
 
 
-def ledgers(seat: NodeContext) -> RoleSet:
-    clock = Spawn(address_of(seat.node, "clock"), Clock)
+def ledgers(context: NodeContext) -> RoleSet:
+    clock = Spawn(address_of(context.node, "clock"), Clock)
     roles = [
-        Spawn(address_of(seat.node, name), JournaledLedger, {"records": seat.records_of(name)})
+        Spawn(
+            address_of(context.node, name), JournaledLedger, {"records": context.records_of(name)}
+        )
         for name in ("first", "second")
     ]
     return RoleSet((clock, *roles))
 
 
-def readers(seat: NodeContext) -> RoleSet:
-    return RoleSet((Spawn(address_of(seat.node, "clock"), Clock), Spawn(READER, JournalReader)))
+def readers(context: NodeContext) -> RoleSet:
+    return RoleSet((Spawn(address_of(context.node, "clock"), Clock), Spawn(READER, JournalReader)))
 
 
 def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
@@ -143,12 +145,12 @@ JOURNAL = ProtocolSettings(central_journal=True)
 
 
 def run(seed: int, server: type[LockServer] = LockServer) -> RunReport:
-    def recipe(seat: NodeContext) -> RoleSet:
-        cast = central(seat)
-        roles = (replace(s, role=server) if s.role is LockServer else s for s in cast.roles)
-        return dataclasses.replace(cast, roles=tuple(roles))
+    def make_roles(context: NodeContext) -> RoleSet:
+        role_set = central(context)
+        roles = (replace(s, role=server) if s.role is LockServer else s for s in role_set.roles)
+        return dataclasses.replace(role_set, roles=tuple(roles))
 
-    return run_seed(recipe, seed, settings=JOURNAL, promise=promise_of("central", JOURNAL))
+    return run_seed(make_roles, seed, settings=JOURNAL, promise=promise_of("central", JOURNAL))
 
 
 @pytest.fixture

@@ -59,24 +59,26 @@ class Memory:
             self.ready.remove((node, boot))
             self.lost = self.lost or not self.ready
 
-    def recipe(self, seat: NodeContext) -> RoleSet:
+    def make_roles(self, context: NodeContext) -> RoleSet:
         date = self.worlds[0].time // NS_PER_US if self.lost else 0
-        return self.seat(dataclasses.replace(seat, first_stamp=date))
+        return self.with_mutant(dataclasses.replace(context, first_stamp=date))
 
-    def seat(self, seat: NodeContext) -> RoleSet:
+    def with_mutant(self, context: NodeContext) -> RoleSet:
         """Return the roles of a member, with the mutant among them."""
-        cast = lamport(seat)
+        role_set = lamport(context)
         mutant = self.mutant
         if mutant is None:
-            return cast
-        roles = (replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in cast.roles)
-        return dataclasses.replace(cast, roles=tuple(roles))
+            return role_set
+        roles = (
+            replace(s, role=mutant) if issubclass(mutant, s.role) else s for s in role_set.roles
+        )
+        return dataclasses.replace(role_set, roles=tuple(roles))
 
 
 def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> RunReport:
     memory = Memory(mutant)
     promise = promise_of("lamport", ProtocolSettings())
-    return run_seed(memory.recipe, seed, promise=promise, judges=memory.judges)
+    return run_seed(memory.make_roles, seed, promise=promise, judges=memory.judges)
 
 
 class CountsEarlierWords(LockProcess):
@@ -180,9 +182,9 @@ class ProvesUnwelcomed(LockProcess):
 
 @pytest.mark.parametrize("mutant", [TellsWhatItKnows, ProvesUnwelcomed])
 def test_a_read_that_proves_nothing_is_caught(mutant: type[LockProcess]) -> None:
-    recipe = Memory(mutant).seat
+    make_roles = Memory(mutant).with_mutant
     seeds = range(SEEDS_FOR_A_MUTANT)
-    said = (run_read_seed("lamport", seed, recipe=recipe).violation for seed in seeds)
+    said = (run_read_seed("lamport", seed, make_roles=make_roles).violation for seed in seeds)
     assert next((text for text in said if text and "reads:" in text), None) is not None
 
 

@@ -40,8 +40,8 @@ def world_of(
     world = World(seed, faults)
     world.founds_once = False
     for name in NAMES:
-        recipe = planted(logbook(every_ms=every_ms, log_max=50, memory=True), change)
-        world.add(name, recipe, member=True)
+        make_roles = planted(logbook(every_ms=every_ms, log_max=50, memory=True), change)
+        world.add(name, make_roles, member=True)
     world.judges.append(CounterJudge(drift_ppm=1_000))
     world.power_on_all()
     return world

@@ -43,7 +43,7 @@ Broken = Callable[[Handle], Handle]
 
 
 def instead(role: type[Role[Any]], broken: Broken) -> Change:
-    """Seat a role with another `handle` in the place of ``role``."""
+    """Run a role with another `handle` in the place of ``role``."""
     planted = with_handle(role, broken)
     return lambda spawn: replace(spawn, role=planted) if spawn.role is role else spawn
 

@@ -25,7 +25,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")
@@ -109,14 +109,14 @@ def forge_decisions(ballot: Ballot, free: int) -> list[Message]:
 ENDLESS = 1 << 70
 
 
-def with_rogue(recipe: Recipe, world: World, forged: tuple[Forged, ...]) -> Recipe:
-    def seated(context: NodeContext) -> RoleSet:
-        honest = recipe(context)
+def with_rogue(make_roles: MakeRoles, world: World, forged: tuple[Forged, ...]) -> MakeRoles:
+    def make_rogue(context: NodeContext) -> RoleSet:
+        honest = make_roles(context)
         arguments = {"forged": forged, "world": world}
         rogue = Spawn(address_of(context.node, "commander-rogue"), RogueLeader, arguments)
         return replace(honest, roles=(*honest.roles, rogue))
 
-    return seated
+    return make_rogue
 
 
 def run_on(world: World, ms: int) -> None:
@@ -134,14 +134,14 @@ def outcome_after(*forged: Forged, memory: bool = False) -> tuple[int, int]:
         world.add(name, honest, member=True)
     judge = CounterJudge(drift_ppm=1_000)
     world.judges.append(judge)
-    world.nodes[ROGUE].recipe = with_rogue(honest, world, forged)
+    world.nodes[ROGUE].make_roles = with_rogue(honest, world, forged)
     world.power_on_all()
     run_on(world, 600 + ROGUE_MS)
     world.crash(ROGUE)
     if not memory:
         for name in NAMES[:2]:
             world.crash(name)
-    world.nodes[ROGUE].recipe = honest
+    world.nodes[ROGUE].make_roles = honest
     run_on(world, 10)
     world.power_on_all()
     run_on(world, 1_500)

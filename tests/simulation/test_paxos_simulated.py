@@ -15,7 +15,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine
-from fencelock.cluster.node.topology import ProtocolSettings, Recipe, paxos
+from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings, paxos
 from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
@@ -37,8 +37,8 @@ MET = (
 )
 
 
-def run(seed: int, recipe: Recipe = paxos) -> RunReport:
-    return run_seed(recipe, seed, promise=promise_of("paxos", ProtocolSettings()))
+def run(seed: int, make_roles: MakeRoles = paxos) -> RunReport:
+    return run_seed(make_roles, seed, promise=promise_of("paxos", ProtocolSettings()))
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
@@ -75,7 +75,7 @@ class GrantsToAll(LockMachine):
         self.table = EverybodyHolds()
 
 
-def with_machine(machine: type[LockMachine]) -> Recipe:
+def with_machine(machine: type[LockMachine]) -> MakeRoles:
     def change(spawn: Spawn) -> Spawn:
         if spawn.role is not Replica:
             return spawn
@@ -88,6 +88,6 @@ def with_machine(machine: type[LockMachine]) -> Recipe:
     ("machine", "judge"), [(FencesStartOver, "fences"), (GrantsToAll, "")], ids=["fences", "all"]
 )
 def test_a_planted_bug_is_caught(machine: type[LockMachine], judge: str) -> None:
-    recipe = with_machine(machine)
-    violations = (run(seed, recipe).violation for seed in range(SEEDS_FOR_A_MUTANT))
+    make_roles = with_machine(machine)
+    violations = (run(seed, make_roles).violation for seed in range(SEEDS_FOR_A_MUTANT))
     assert any(violation and judge in violation for violation in violations)

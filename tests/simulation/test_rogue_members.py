@@ -28,7 +28,7 @@ from fencelock.actors.clock import STAMP_MAX, Clock
 from fencelock.actors.effect import Effect, Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
-from fencelock.cluster.node.topology import Recipe, bakery, central, lamport, paxos
+from fencelock.cluster.node.topology import MakeRoles, bakery, central, lamport, paxos
 from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.violation import ViolationError
 
@@ -46,28 +46,28 @@ def far_clock(spawn: Spawn) -> Spawn:
     return replace(spawn, role=FarClock) if spawn.address == f"{ROGUE}/clock" else spawn
 
 
-def serves_without(rogue: Recipe, recipe: Recipe) -> ClusterHarness:
+def serves_without(rogue: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
     """Run with a rogue member for a while; then it is honest, and all restart."""
-    harness = ClusterHarness(3, recipe=recipe)
-    harness.world.nodes[ROGUE].recipe = rogue
+    harness = ClusterHarness(3, make_roles=make_roles)
+    harness.world.nodes[ROGUE].make_roles = rogue
     harness.start()
     harness.run(2_000)
     for name in harness.names:
         harness.world.crash(name)
-    harness.world.nodes[ROGUE].recipe = recipe
+    harness.world.nodes[ROGUE].make_roles = make_roles
     harness.start()
     harness.acquire("n1")
     harness.until(lambda: bool(harness.answers(Granted) or harness.answers(Refused)))
     return harness
 
 
-@pytest.mark.parametrize("recipe", [bakery, central, lamport, paxos])
-def test_a_far_stamp_stops_nobody(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    rogue = planted(recipe, far_clock)
-    serves_without(rogue, recipe)
+@pytest.mark.parametrize("make_roles", [bakery, central, lamport, paxos])
+def test_a_far_stamp_stops_nobody(make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch) -> None:
+    rogue = planted(make_roles, far_clock)
+    serves_without(rogue, make_roles)
     monkeypatch.setattr(clock, "AHEAD_US", STAMP_MAX)
     with pytest.raises(ViolationError, match=" broke"):
-        serves_without(rogue, recipe)
+        serves_without(rogue, make_roles)
 
 
 class InventsStarts(Bootstrap):
@@ -85,19 +85,21 @@ def invents_starts(spawn: Spawn) -> Spawn:
     return replace(spawn, role=InventsStarts) if spawn.address == f"{ROGUE}/bootstrap" else spawn
 
 
-def all_vote_without(rogue: Recipe, recipe: Recipe) -> None:
-    harness = serves_without(rogue, recipe)
+def all_vote_without(rogue: MakeRoles, make_roles: MakeRoles) -> None:
+    harness = serves_without(rogue, make_roles)
     roles = [harness.world.role_at(bootstrap_of(name)) for name in harness.names]
     assert [role.standing for role in roles] == [JournalStatus.VOTER] * 3
 
 
-@pytest.mark.parametrize("recipe", [bakery, paxos])
-def test_an_invented_start_stops_nobody(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    rogue = planted(recipe, invents_starts)
-    all_vote_without(rogue, recipe)
+@pytest.mark.parametrize("make_roles", [bakery, paxos])
+def test_an_invented_start_stops_nobody(
+    make_roles: MakeRoles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rogue = planted(make_roles, invents_starts)
+    all_vote_without(rogue, make_roles)
     monkeypatch.setattr(Start, "is_proven", lambda *_: True)
     with pytest.raises(AssertionError):
-        all_vote_without(rogue, recipe)
+        all_vote_without(rogue, make_roles)
 
 
 class LeadsFarAhead(ElectionCoordinator):
@@ -132,7 +134,7 @@ def test_leaders_that_were_called_far_away_are_replaced(monkeypatch: pytest.Monk
     """Also without a restart: the others see which epochs they do not obey any more."""
 
     def grants() -> None:
-        harness = ClusterHarness(3, recipe=planted(bakery, leads_far_ahead)).start()
+        harness = ClusterHarness(3, make_roles=planted(bakery, leads_far_ahead)).start()
         harness.run(5_000)
         assert harness.lock("n1").fence
 

@@ -104,11 +104,11 @@ def test_a_role_that_speaks_before_it_persists_is_caught() -> None:
 def test_a_node_begins_its_next_life_with_what_its_disk_kept_and_a_new_boot() -> None:
     seats: list[NodeContext] = []
 
-    def recipe(seat: NodeContext) -> RoleSet:
-        seats.append(seat)
-        return only(NumberWriter)(seat)
+    def make_roles(context: NodeContext) -> RoleSet:
+        seats.append(context)
+        return only(NumberWriter)(context)
 
-    world = world_of(recipe, only(SilentReader))
+    world = world_of(make_roles, only(SilentReader))
     world.run(SECOND)
     world.crash("n1")
     world.power_on("n1")

@@ -13,7 +13,7 @@ from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.faults import CALM, FaultKind
 from fencelock.verification.simulation.plan import RunPlan, draw_plan
 from fencelock.verification.simulation.promise import Survival
@@ -84,15 +84,15 @@ class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.
         return [Send(Address(f"{self.address.partition('/')[0]}/{event.owner}"), event)]
 
 
-def doorway(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
-    return Spawn(Address(f"{seat.node}/session"), Doorway, {"proxy": proxies[0]})
+def doorway(context: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    return Spawn(Address(f"{context.node}/session"), Doorway, {"proxy": proxies[0]})
 
 
-def serving(server: type[Server]) -> Recipe:
-    def recipe(seat: NodeContext) -> RoleSet:
-        return RoleSet((Spawn(Address(f"{seat.node}/proxy"), server),))
+def serving(server: type[Server]) -> MakeRoles:
+    def make_roles(context: NodeContext) -> RoleSet:
+        return RoleSet((Spawn(Address(f"{context.node}/proxy"), server),))
 
-    return recipe
+    return make_roles
 
 
 def run(server: type[Server], plan: RunPlan = PLAN, seed: int = 3) -> RunReport:

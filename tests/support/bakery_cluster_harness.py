@@ -25,7 +25,7 @@ from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Local, Message, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, bakery
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, bakery
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.world import World
 
@@ -68,28 +68,28 @@ class ClusterHarness:
 
     Args:
         nodes: the number of members.
-        settings: for the recipe.
+        settings: for these roles.
         seed: fixes all chance.
-        recipe: sets up the roles of a member.
+        make_roles: sets up the roles of a member.
 
     """
 
     nodes: int
     settings: ProtocolSettings = TERMS
     seed: int = 1
-    recipe: Recipe = bakery
+    make_roles: MakeRoles = bakery
     world: World = field(init=False)
     number: int = 0
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
         for name in self.names:
-            self.world.add(name, self.recipe, member=True, settings=self.settings)
+            self.world.add(name, self.make_roles, member=True, settings=self.settings)
         self.world.add("u", self._user, member=False)
 
     @staticmethod
-    def _user(seat: NodeContext) -> RoleSet:
-        del seat
+    def _user(context: NodeContext) -> RoleSet:
+        del context
         return RoleSet((Spawn(Address("u/user"), ScriptedUser),))
 
     @property

@@ -33,7 +33,7 @@ from fencelock.cluster.node.storage.record import (
     entries_of,
     scan,
 )
-from fencelock.cluster.node.topology import NodeContext, recipe_of
+from fencelock.cluster.node.topology import NodeContext, make_roles_of
 from fencelock.transport.admission import Dropped, FrameValidator
 from fencelock.transport.cbor import FrameTooLargeError, MalformedFrameError
 from fencelock.transport.codec import decode, encode
@@ -168,7 +168,7 @@ class MemoryCluster:
                 journal_id=random.getrandbits(62),
                 founding=Founding.ONCE,
             )
-            scheduler.open(recipe_of(protocol)(context))
+            scheduler.open(make_roles_of(protocol)(context))
             for other in NODES:
                 if other != node:
                     scheduler.tell_all(LinkUp(node=other))

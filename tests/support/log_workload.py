@@ -34,7 +34,7 @@ from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
@@ -269,26 +269,26 @@ def logbook(
     log_max: int = 1_000,
     memory: bool = False,
     founders: tuple[str, ...] = (),
-) -> Recipe:
-    """Return a recipe for a member of a log with a writer, with a journal or in ``memory``.
+) -> MakeRoles:
+    """Return a function that makes the roles of a member of a log, and a writer.
 
     ``founders`` found the group, by default all nodes; a node that is none of them is an observer.
     """
 
-    def recipe(seat: NodeContext) -> RoleSet:
-        scribe = address_of(seat.node, SCRIBE)
-        opening = (b"reign of " + seat.node.encode(),)
+    def make_roles(context: NodeContext) -> RoleSet:
+        scribe = address_of(context.node, SCRIBE)
+        opening = (b"reign of " + context.node.encode(),)
         log = log_roles(
-            seat.node,
-            tuple({*(founders or seat.nodes), seat.node}),
-            seat.random,
+            context.node,
+            tuple({*(founders or context.nodes), context.node}),
+            context.random,
             LogCounter(),
-            records=None if memory else seat.records,
-            journal=seat.journal_id,
-            secret=seat.journal_secret,
-            boot=seat.boot,
-            date_ms=seat.first_stamp // 1_000,
-            founding=seat.founding,
+            records=None if memory else context.records,
+            journal=context.journal_id,
+            secret=context.journal_secret,
+            boot=context.boot,
+            date_ms=context.first_stamp // 1_000,
+            founding=context.founding,
             options=LogOptions(
                 listener=scribe,
                 opening=lambda group: opening,
@@ -296,11 +296,11 @@ def logbook(
                 log_max=log_max,
             ),
         )
-        arguments = {"random": seat.random, "every_ms": every_ms}
-        clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
+        arguments = {"random": context.random, "every_ms": every_ms}
+        clock = Spawn(address_of(context.node, "clock"), Clock, {"start": context.first_stamp})
         return RoleSet(roles=(clock, *log, Spawn(scribe, LogWriter, arguments)))
 
-    return recipe
+    return make_roles
 
 
 def run_under_faults(

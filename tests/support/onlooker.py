@@ -13,7 +13,7 @@ from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe, recipe_of
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings, make_roles_of
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan
 from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.judge import JudgedHold, LockJudge
@@ -130,13 +130,13 @@ class ReadsJudge:
         """Nothing: `LockJudge` ends the holds of whoever died."""
 
 
-def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> RunReport:
+def run_read_seed(protocol: str, seed: int, *, make_roles: MakeRoles | None = None) -> RunReport:
     """Run one seed with a reader in it, and also judge the reads.
 
     Args:
         protocol: its name.
         seed: fixes everything.
-        recipe: sets up a member, for example with a planted bug; the protocol's own if None.
+        make_roles: sets up a member, for example with a planted bug; the protocol's own if None.
 
     """
     promise = promise_of(protocol, ProtocolSettings())
@@ -147,13 +147,13 @@ def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> 
         address = address_of(READER, "onlooker")
         proxies = tuple(address_of(name, "proxy") for name in sorted(locks.members))
 
-        def cast(seat: NodeContext) -> RoleSet:
-            random = Random(f"{seed}/onlooker/{seat.boot}")
+        def make_roles(context: NodeContext) -> RoleSet:
+            random = Random(f"{seed}/onlooker/{context.boot}")
             arguments = {"proxies": proxies, "locks": ("lock-1",), "random": random}
             return RoleSet((Spawn(address, Onlooker, arguments),))
 
-        world.add(READER, cast, member=False)
+        world.add(READER, make_roles, member=False)
         return [ReadsJudge(locks, address)]
 
-    chosen = recipe if recipe is not None else recipe_of(protocol)
+    chosen = make_roles if make_roles is not None else make_roles_of(protocol)
     return run_seed(chosen, seed, plan=plan, promise=promise, judges=judges)

@@ -27,7 +27,7 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.planting import planted
 
 ROGUE, OTHERS = "n3", ("n1", "n2")
@@ -128,16 +128,16 @@ def reaches_far(spawn: Spawn) -> Spawn:
     return replace(spawn, role=ROLES.get(spawn.role, spawn.role)) if is_rogue else spawn
 
 
-def with_rogue(recipe: Recipe, protocol: str) -> Recipe:
-    """Return ``recipe`` with a rogue member, which sends real frames over its node's sockets."""
+def with_rogue(make_roles: MakeRoles, protocol: str) -> MakeRoles:
+    """Return ``make_roles`` with a rogue member; it sends real frames over its node's sockets."""
     change = reaches_far if protocol == "paxos" else forges_members
-    broken = planted(recipe, change)
+    broken = planted(make_roles, change)
 
-    def seated(context: NodeContext) -> RoleSet:
+    def make_rogue(context: NodeContext) -> RoleSet:
         roles = broken(context)
         if protocol != "paxos" or context.node != ROGUE:
             return roles
         leader = Spawn(address_of(ROGUE, "commander-rogue"), FarLeader)
         return dataclasses.replace(roles, roles=(*roles.roles, leader))
 
-    return seated
+    return make_rogue

@@ -9,7 +9,7 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Timer
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.world import World
 
@@ -23,20 +23,20 @@ class Tock(Timer):
     number: int = 0
 
 
-def only(role: type[Role[Any]]) -> Recipe:
-    """Return the recipe of a node with ``role`` and a clock."""
+def only(role: type[Role[Any]]) -> MakeRoles:
+    """Return a function that makes a node with ``role`` and a clock."""
 
-    def recipe(seat: NodeContext) -> RoleSet:
-        clock = Spawn(Address(f"{seat.node}/clock"), Clock)
-        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
+    def make_roles(context: NodeContext) -> RoleSet:
+        clock = Spawn(Address(f"{context.node}/clock"), Clock)
+        return RoleSet((clock, Spawn(Address(f"{context.node}/role"), role)))
 
-    return recipe
+    return make_roles
 
 
-def world_of(*recipes: Recipe, seed: int = 1, faults: Faults | None = None) -> World:
-    """Return a world in which a node for each recipe runs."""
+def world_of(*makers: MakeRoles, seed: int = 1, faults: Faults | None = None) -> World:
+    """Return a world in which a node of each kind runs."""
     world = World(seed, faults or Faults())
-    for number, recipe in enumerate(recipes, start=1):
-        world.add(f"n{number}", recipe, member=True)
+    for number, make_roles in enumerate(makers, start=1):
+        world.add(f"n{number}", make_roles, member=True)
     world.power_on_all()
     return world

@@ -67,9 +67,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Generator[None]:
         more: dict[str, Any] = {"machine": WrongMachine()} if wrong else {}
         return replace(spawn, arguments={**spawn.arguments, "digest_slots": 20, **more})
 
-    seated = planting.planted(sound, change)
+    broken = planting.planted(sound, change)
     with monkeypatch.context() as patch:
-        patch.setitem(topology.RECIPES, "paxos", seated)
+        patch.setitem(topology.PROTOCOLS, "paxos", broken)
         yield
 
 

@@ -48,7 +48,9 @@ def test_a_rogue_member_is_named_and_stops_nobody(
 ) -> None:
     config = parse(starting_config(loopback_addresses(), protocol=protocol), tmp_path)
     with monkeypatch.context() as patch:
-        patch.setitem(topology.RECIPES, protocol, with_rogue(topology.RECIPES[protocol], protocol))
+        patch.setitem(
+            topology.PROTOCOLS, protocol, with_rogue(topology.PROTOCOLS[protocol], protocol)
+        )
         with running(config) as nodes:
             for text in NAMED[protocol]:
                 lines.until(lambda line, text=text: is_error(line, text))  # type: ignore[misc]

@@ -13,7 +13,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.timing import ROUND_TRIP_MS, TIMING, derived
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, recipe_of
+from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, make_roles_of
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.workload import client_session
@@ -71,11 +71,11 @@ class Busy(Role[Granted | Released]):
         return Send(self.session, acquire)
 
 
-def busy_client(seat: NodeContext) -> RoleSet:
+def busy_client(context: NodeContext) -> RoleSet:
     proxies = tuple(address_of(member, "proxy") for member in ("n1", "n2", "n3"))
-    session = client_session(seat, proxies)
-    arguments = {"session": session.address, "lock": seat.node}
-    return RoleSet((session, Spawn(address_of(seat.node, "busy"), Busy, arguments)))
+    session = client_session(context, proxies)
+    arguments = {"session": session.address, "lock": context.node}
+    return RoleSet((session, Spawn(address_of(context.node, "busy"), Busy, arguments)))
 
 
 def world_of_three(
@@ -84,7 +84,7 @@ def world_of_three(
     world = World(seed, Faults(delay_us=delay_us, sync_us=2_000))
     settings = ProtocolSettings(paxos_timing=derived(50, round_trip_ms=round_trip_ms))
     for number in range(nodes):
-        world.add(f"n{number + 1}", recipe_of("paxos"), member=True, settings=settings)
+        world.add(f"n{number + 1}", make_roles_of("paxos"), member=True, settings=settings)
     for client in CLIENTS:
         world.add(client, busy_client, member=False)
     world.power_on_all()

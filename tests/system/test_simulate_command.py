@@ -20,9 +20,9 @@ app = typer.Typer()
 app.command()(simulate)
 
 
-def nobody(seat: NodeContext) -> RoleSet:
+def nobody(context: NodeContext) -> RoleSet:
     """A node without roles serves nobody."""
-    del seat
+    del context
     return RoleSet(())
 
 
@@ -86,7 +86,7 @@ def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
 def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(topology.RECIPES, "lamport", nobody)
+    monkeypatch.setitem(topology.PROTOCOLS, "lamport", nobody)
 
     result = runner.invoke(app, ["--protocol", "lamport", "--seeds", "5..9"])
 
@@ -97,7 +97,7 @@ def test_the_first_seed_that_fails_is_told_with_how_to_repeat_it(
 
 
 def test_a_failing_seed_can_be_repeated_with_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(topology.RECIPES, "lamport", nobody)
+    monkeypatch.setitem(topology.PROTOCOLS, "lamport", nobody)
 
     result = runner.invoke(app, ["--protocol", "lamport", "--seed", "5", "--trace"])
 

@@ -35,13 +35,11 @@ from support.keyed_nodes import KeyedProcesses
 
 import fencelock
 from fencelock.actors.message import Message
-from fencelock.cluster.node.topology import RECIPES
+from fencelock.cluster.node.topology import PROTOCOLS
 from fencelock.verification.bench.members import READY_S, NodeProcesses
 
 KEYS = {"none": "", "client": "shop", "operator": "alice", "node": "n3"}
 """The kinds of keys, with the name of the key."""
-
-PROTOCOLS = tuple(RECIPES)
 
 
 def endless(kinds: list[type[Message]], seed: int, session: str) -> Iterator[Message]:

@@ -177,7 +177,7 @@ class GrowthMember:
             options=LogOptions(listener=loader, journal_bytes=journal_bytes),
         )
         clock = Spawn(address_of(node, "clock"), Clock, {"start": 0})
-        cast = RoleSet(roles=(clock, *log, Spawn(loader, Loader, {"kept": kept})))
+        role_set = RoleSet(roles=(clock, *log, Spawn(loader, Loader, {"kept": kept})))
         hub = SocketHub(
             node=node,
             boot=boot,
@@ -188,7 +188,7 @@ class GrowthMember:
         )
         others = frozenset(MEMBERS) - {node}
         self.dispatcher = Dispatcher(node, hub, members=others, journal=self.journal)
-        self.dispatcher.start(cast)
+        self.dispatcher.start(role_set)
         self.start_s = time.perf_counter() - began
         self.loader = self.dispatcher.ref(loader)
 

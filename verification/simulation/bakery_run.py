@@ -187,9 +187,9 @@ def run_members_seed(
     founders = nodes[: members_plan.founders]
     blows, every_ms = _draw_blows(seed)
 
-    def recipe(seat: NodeContext) -> RoleSet:
+    def make_roles(context: NodeContext) -> RoleSet:
         """Set up a node that knows the founders, and itself."""
-        return bakery(dataclasses.replace(seat, nodes=tuple(sorted({*founders, seat.node}))))
+        return bakery(dataclasses.replace(context, nodes=tuple(sorted({*founders, context.node}))))
 
     def judges(world: World) -> list[Judge]:
         nemesis, judge = LeaderNemesis(world, blows, every_ms), BakeryJudge(world, judged)
@@ -201,7 +201,7 @@ def run_members_seed(
         return [judge, nemesis]
 
     return run_seed(
-        planted(recipe, change),
+        planted(make_roles, change),
         seed,
         plan=members_plan.plan,
         promise=promise_of("bakery", ProtocolSettings()),

@@ -9,7 +9,7 @@ from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.host.gateway import Gateway, Pace, turn
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
 from fencelock.verification.simulation.disk import Disk
 from fencelock.verification.simulation.drift import DriftingClock
 from fencelock.verification.simulation.environment import Environment
@@ -29,9 +29,9 @@ class SimulatedNode:
     Args:
         world: where the node lives.
         name: its id.
-        recipe: returns the roles with which each life begins.
+        make_roles: returns the roles with which each life begins.
         member: whether it is one of the cluster's nodes; else it is a client.
-        settings: for the recipe.
+        settings: for these roles.
 
     """
 
@@ -39,12 +39,12 @@ class SimulatedNode:
         self,
         world: Environment,
         name: str,
-        recipe: Recipe,
+        make_roles: MakeRoles,
         *,
         member: bool,
         settings: ProtocolSettings,
     ) -> None:
-        self.world, self.name, self.recipe = world, name, recipe
+        self.world, self.name, self.make_roles = world, name, make_roles
         self.member, self.settings = member, settings
         self.stands_in = False
         """Whether it is no member, but sends to members' roles as a node of their group does."""
@@ -79,7 +79,7 @@ class SimulatedNode:
         return Instant(self.clock.read(self.world.time))
 
     def power_on(self) -> None:
-        """Begin a new life, with a new boot id, the roles of the recipe, and the disk's content."""
+        """Begin a new life, with a new boot id, its roles, and the disk's content."""
         assert not self.up
         nodes = self.world.streams.nodes
         self.up, self.lives, self.boot = True, self.lives + 1, nodes.getrandbits(63)
@@ -87,7 +87,7 @@ class SimulatedNode:
         self.world.mishap(self.name, f"begins life {self.lives}")
         self._begin_life()
         self.disk.open(self.world.streams.fork(f"journal/{self.name}/{self.lives}"))
-        seat = NodeContext(
+        context = NodeContext(
             node=self.name,
             nodes=self.world.members,
             boot=self.boot,
@@ -99,7 +99,7 @@ class SimulatedNode:
             journal_secret=self.disk.journal_id,
             founding=Founding.NEW if self.world.may_found else Founding.NO,
         )
-        self._judged(lambda: self.scheduler.open(self.recipe(seat)))
+        self._judged(lambda: self.scheduler.open(self.make_roles(context)))
         self._turn()
 
     def crash(self, *, loses_tail: bool) -> None:

@@ -17,7 +17,7 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import ExtendSessions
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import US_PER_MS, NodeContext, Recipe
+from fencelock.cluster.node.topology import US_PER_MS, MakeRoles, NodeContext
 from fencelock.transport.codec import encode
 from fencelock.verification.simulation.adversary import Adversary
 from fencelock.verification.simulation.client_view import ClientView
@@ -130,22 +130,22 @@ class _LogRun:
         self.loss = FounderLoss(self.world, electorates, self.founders)
         self.world.may_die_in_sync = frozenset(members)
 
-    def _member(self, seat: NodeContext) -> RoleSet:
+    def _member(self, context: NodeContext) -> RoleSet:
         subject = self.subject
         right = subject.machine or self.machine
-        machine = subject.planted() if seat.node in subject.wrong else right()
-        self.judge.begins(seat.node, machine)
-        reader = reader_of(seat.node)
-        plan, founders = self.plan, tuple({*self.founders, seat.node})
-        endpoints = {name: f"tcp://{name}:1" for name in seat.nodes if plan.spares}
+        machine = subject.planted() if context.node in subject.wrong else right()
+        self.judge.begins(context.node, machine)
+        reader = reader_of(context.node)
+        plan, founders = self.plan, tuple({*self.founders, context.node})
+        endpoints = {name: f"tcp://{name}:1" for name in context.nodes if plan.spares}
         serving: tuple[Spawn, ...] = ()
         opening: tuple[bytes, ...] = (OPENING,)
         if isinstance(machine, LockRegister):
-            backend = PaxosBackend(seat.node, founders, machine.locks.write, endpoints)
-            serving = (Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend}),)
-            opening = (OPENING, encode(ExtendSessions(leader=seat.node)))
+            backend = PaxosBackend(context.node, founders, machine.locks.write, endpoints)
+            serving = (Spawn(address_of(context.node, "proxy"), Proxy, {"backend": backend}),)
+            opening = (OPENING, encode(ExtendSessions(leader=context.node)))
             self.judge.choices.commands.update(opening)
-        leases = self.world.streams.fork(f"lease/{seat.node}/{seat.boot}")
+        leases = self.world.streams.fork(f"lease/{context.node}/{context.boot}")
         lease_ms = leases.choice(plan.mixed_leases_ms or (plan.lease_ms,))
         options = LogOptions(
             listener=serving[0].address if serving else reader,
@@ -161,19 +161,19 @@ class _LogRun:
             endpoints=endpoints,
         )
         (bootstrap,) = log_roles(
-            seat.node,
+            context.node,
             founders,
-            seat.random,
+            context.random,
             machine,
-            records=seat.records,
-            journal=seat.journal_id,
-            secret=seat.journal_secret,
-            boot=seat.boot,
-            date_ms=seat.first_stamp // US_PER_MS,
-            founding=seat.founding,
+            records=context.records,
+            journal=context.journal_id,
+            secret=context.journal_secret,
+            boot=context.boot,
+            date_ms=context.first_stamp // US_PER_MS,
+            founding=context.founding,
             options=options,
         )
-        chance = self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")
+        chance = self.world.streams.fork(f"reader/{context.node}/{context.boot}")
         reads = Spawn(reader, LogReader, {"random": chance, "most_ms": plan.read_ms})
         return RoleSet((changed(bootstrap, self.subject.change), reads, *serving))
 
@@ -182,17 +182,17 @@ class _LogRun:
         self.proposers += addresses
         self.world.add(name, self._client(addresses, nodes), member=False).stands_in = True
 
-    def _client(self, addresses: list[Address], nodes: tuple[str, ...]) -> Recipe:
-        def recipe(seat: NodeContext) -> RoleSet:
+    def _client(self, addresses: list[Address], nodes: tuple[str, ...]) -> MakeRoles:
+        def make_roles(context: NodeContext) -> RoleSet:
             arguments = {
                 "nodes": nodes,
                 "ttl_ms": self.plan.ttl_ms,
                 "rest_ms": self.plan.rest_ms,
-                "random": seat.random,
+                "random": context.random,
             }
             return RoleSet(tuple(Spawn(address, Proposer, arguments) for address in addresses))
 
-        return recipe
+        return make_roles
 
     def _add_users(self, plan: RunPlan, judged: frozenset[str] | None) -> Users:
         """Add the clients that use locks. Half of the runs name the founders to them only."""

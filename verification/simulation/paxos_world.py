@@ -10,7 +10,7 @@ from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, S
 from fencelock.cluster.host.gateway import Gateway, Links
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.node.storage.record import Mark
-from fencelock.cluster.node.topology import ProtocolSettings, Recipe
+from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.disk import Copy, Disk
 from fencelock.verification.simulation.drift import PPM
 from fencelock.verification.simulation.environment import Environment
@@ -140,12 +140,12 @@ class WatchedNode(SimulatedNode):
         self,
         world: Environment,
         name: str,
-        recipe: Recipe,
+        make_roles: MakeRoles,
         *,
         settings: ProtocolSettings,
         departs: Callable[[SimulatedNode], None],
     ) -> None:
-        super().__init__(world, name, recipe, member=True, settings=settings)
+        super().__init__(world, name, make_roles, member=True, settings=settings)
         self.departs = departs
 
     def _make_gateway(self, members: frozenset[str]) -> Gateway:
@@ -179,13 +179,18 @@ class LogWorld(World):
         """The highest ballot of any proposal."""
 
     def add(
-        self, name: str, recipe: Recipe, *, member: bool, settings: ProtocolSettings | None = None
+        self,
+        name: str,
+        make_roles: MakeRoles,
+        *,
+        member: bool,
+        settings: ProtocolSettings | None = None,
     ) -> SimulatedNode:
         """Add a node, switched off; members are watched."""
         if not member:
-            return super().add(name, recipe, member=False, settings=settings)
+            return super().add(name, make_roles, member=False, settings=settings)
         chosen = settings or ProtocolSettings()
-        node = WatchedNode(self, name, recipe, settings=chosen, departs=self._on_departure)
+        node = WatchedNode(self, name, make_roles, settings=chosen, departs=self._on_departure)
         node.disk = self.disk(name, self.watcher)
         self.nodes[name] = node
         self.members = tuple(sorted((*self.members, name)))

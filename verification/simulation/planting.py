@@ -12,7 +12,7 @@ from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Address
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 
 Change = Callable[[Spawn], Spawn]
 """Returns the role to use in place of a role."""
@@ -23,23 +23,23 @@ def changed(spawn: Spawn, change: Change) -> Spawn:
     spawn = change(spawn)
     if not issubclass(spawn.role, Bootstrap):
         return spawn
-    seat = spawn.arguments["seat"]
+    make_roles = spawn.arguments["make_roles"]
 
-    def seat_changed(
+    def changed_roles(
         group: GroupConfig, votes: bool, voters: Mapping[Address, int]
     ) -> tuple[Spawn, ...]:
-        return tuple(change(one) for one in seat(group, votes, voters))
+        return tuple(change(one) for one in make_roles(group, votes, voters))
 
-    return replace(spawn, arguments={**spawn.arguments, "seat": seat_changed})
+    return replace(spawn, arguments={**spawn.arguments, "make_roles": changed_roles})
 
 
-def planted(recipe: Recipe, change: Change) -> Recipe:
-    """Return ``recipe`` with ``change`` applied to every role of every node."""
+def planted(make_roles: MakeRoles, change: Change) -> MakeRoles:
+    """Return ``make_roles`` with ``change`` applied to every role of every node."""
 
-    def broken(seat: NodeContext) -> RoleSet:
-        cast = recipe(seat)
+    def broken(context: NodeContext) -> RoleSet:
+        role_set = make_roles(context)
         return dataclasses.replace(
-            cast, roles=tuple(changed(spawn, change) for spawn in cast.roles)
+            role_set, roles=tuple(changed(spawn, change) for spawn in role_set.roles)
         )
 
     return broken

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext, ProtocolSettings
 from fencelock.verification.simulation.adversary import Adversary
 from fencelock.verification.simulation.audit import Auditor
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
@@ -50,7 +50,7 @@ LOCKS = Workload(LockUser, LockJudge)
 
 
 def run_seed(
-    protocol: str | Recipe,
+    protocol: str | MakeRoles,
     seed: int,
     *,
     plan: RunPlan | None = None,
@@ -63,12 +63,12 @@ def run_seed(
     """Run one seed and judge it.
 
     Args:
-        protocol: the name of a protocol; or a recipe, such as one with a bug in it.
+        protocol: the name of a protocol, or a function that makes its roles (with a bug, say).
         seed: fixes everything.
         plan: the plan to run; drawn from the seed if None.
-        settings: for the recipe.
+        settings: for these roles.
         promise: the faults to draw the plan from, and the effect of a crash on a hold; the
-            protocol's own promise if None; for a recipe everything but crashes.
+            protocol's own promise if None; for a function everything but crashes.
         make_session: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
         workload: the users and their judge.
@@ -83,18 +83,18 @@ def run_seed(
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, make_session, workload)
+    run = _LockRun(_make_roles(protocol), seed, plan, chosen, promise, make_session, workload)
     if judges is not None:
         run.world.judges += judges(run.world)
     return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
 
 
-def _recipe(protocol: str | Recipe) -> Recipe:
+def _make_roles(protocol: str | MakeRoles) -> MakeRoles:
     if not isinstance(protocol, str):
         return protocol
-    from fencelock.cluster.node.topology import recipe_of  # noqa: PLC0415
+    from fencelock.cluster.node.topology import make_roles_of  # noqa: PLC0415
 
-    return recipe_of(protocol)
+    return make_roles_of(protocol)
 
 
 class _LockRun:
@@ -102,7 +102,7 @@ class _LockRun:
 
     def __init__(
         self,
-        recipe: Recipe,
+        make_roles: MakeRoles,
         seed: int,
         plan: RunPlan,
         settings: ProtocolSettings,
@@ -116,7 +116,7 @@ class _LockRun:
         self.world = World(seed, plan.faults)
         members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
         for name in members:
-            node = self.world.add(name, recipe, member=True, settings=settings)
+            node = self.world.add(name, make_roles, member=True, settings=settings)
             node.dated = plan.dated
         server = settings.central_server or members[0]
         crashing = members if plan.dated or promise.holds_by_session else members[-1:]
@@ -201,12 +201,12 @@ class _LockRun:
     def _audit(self) -> None:
         address = address_of("auditor", "auditor")
 
-        def cast(seat: NodeContext) -> RoleSet:
-            del seat
+        def make_roles(context: NodeContext) -> RoleSet:
+            del context
             arguments = {"proxies": self.proxies, "table": self.promise.table}
             return RoleSet((Spawn(address, Auditor, arguments),))
 
-        node = self.world.add("auditor", cast, member=False)
+        node = self.world.add("auditor", make_roles, member=False)
         self.world.power_on(node.name)
         auditor: Any = self.world.role_at(address)
         self._wait(self.plan.drained_ms, lambda: not auditor.left)

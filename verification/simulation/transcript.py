@@ -58,7 +58,7 @@ from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.lock_machine import read_command
-from fencelock.cluster.node.topology import NodeContext, recipe_of
+from fencelock.cluster.node.topology import NodeContext, make_roles_of
 from fencelock.verification.simulation.trace import Delivery, Mishap
 from fencelock.verification.simulation.workload import client_session
 from fencelock.verification.simulation.world import World
@@ -260,7 +260,7 @@ class Stage:
     def __init__(self, *clients: str) -> None:
         self.world = World(SEED)
         for name in NODES:
-            self.world.add(name, recipe_of("paxos"), member=True)
+            self.world.add(name, make_roles_of("paxos"), member=True)
         for name in clients:
             self.world.add(name, _client, member=False)
         self.world.power_on_all()

@@ -62,7 +62,7 @@ class Users:
             client = ClientPlan(
                 turned_proxies, owners, locks, make_session, ttl_ms, levels, plan.unawaited_share
             )
-            world.add(name, client.recipe(), member=False)
+            world.add(name, client.make_roles(), member=False)
         self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
 
     def begin(self) -> None:

@@ -17,7 +17,7 @@ from fencelock.actors.message import Address, Instant, Local, Timer, address_of,
 from fencelock.actors.role import Host, Role
 from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited, Suspected
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.node.topology import NodeContext, Recipe
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
 
 HOLD_MS_MAX = 150
 REST_MS_MAX = 250
@@ -253,25 +253,25 @@ class ClientPlan(NamedTuple):
     unawaited_share: float = 0.0
     """Share of releases for which a contender does not wait."""
 
-    def recipe(self) -> Recipe:
+    def make_roles(self) -> MakeRoles:
         """Return the roles of such a node: one session, and a contender for each owner.
 
         It lives once: a second start has no roles, as a new process is not the one that died.
         """
         lives = count(1)
-        return lambda seat: self._cast(seat) if next(lives) == 1 else RoleSet(())
+        return lambda context: self._make_roles(context) if next(lives) == 1 else RoleSet(())
 
-    def _cast(self, seat: NodeContext) -> RoleSet:
-        session = self.make_session(seat, self.proxies)
+    def _make_roles(self, context: NodeContext) -> RoleSet:
+        session = self.make_session(context, self.proxies)
         contenders = tuple(
             Spawn(
-                address_of(seat.node, owner),
+                address_of(context.node, owner),
                 user,
                 {
                     "session": session.address,
                     "owner": owner,
                     "locks": self.locks,
-                    "random": Random(f"{seat.boot}/{owner}"),
+                    "random": Random(f"{context.boot}/{owner}"),
                     "lease_ms": self.ttl_ms,
                     "levels": self.levels if self.ttl_ms else 1,
                     "unawaited_share": self.unawaited_share,
@@ -281,7 +281,7 @@ class ClientPlan(NamedTuple):
         )
         if not self.ttl_ms:
             return RoleSet((session, *contenders))
-        watcher = Spawn(address_of(seat.node, WATCHER), Herald)
+        watcher = Spawn(address_of(context.node, WATCHER), Herald)
         arguments = {**session.arguments, "watcher": watcher.address, "ttl_ms": self.ttl_ms}
         return RoleSet((watcher, replace(session, arguments=arguments), *contenders))
 
@@ -290,9 +290,9 @@ WATCHER = "watcher"
 """The role of a client's node that receives the events of its session."""
 
 
-def client_session(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+def client_session(context: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
     from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
 
-    arguments = {"session": seat.node, "endpoints": proxies, "random": seat.random}
-    return Spawn(address_of(seat.node, "session"), ClientSession, arguments)
+    arguments = {"session": context.node, "endpoints": proxies, "random": context.random}
+    return Spawn(address_of(context.node, "session"), ClientSession, arguments)

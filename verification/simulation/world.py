@@ -9,7 +9,7 @@ from typing import Any
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
-from fencelock.cluster.node.topology import ProtocolSettings, Recipe
+from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings
 from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.faults import CALM, Faults
 from fencelock.verification.simulation.links import SimulatedLinks
@@ -75,11 +75,16 @@ class World:
         self._count = 0
 
     def add(
-        self, name: str, recipe: Recipe, *, member: bool, settings: ProtocolSettings | None = None
+        self,
+        name: str,
+        make_roles: MakeRoles,
+        *,
+        member: bool,
+        settings: ProtocolSettings | None = None,
     ) -> SimulatedNode:
         """Add a node, switched off. All members must be added before one is switched on."""
         node = SimulatedNode(
-            self, name, recipe, member=member, settings=settings or ProtocolSettings()
+            self, name, make_roles, member=member, settings=settings or ProtocolSettings()
         )
         self.nodes[name] = node
         if member:
