@@ -14,9 +14,9 @@ from fencelock.verification.simulation.judge import LockJudge, judge_progress
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (
     ClientPlan,
+    ContenderPhase,
     Finish,
     LockUser,
-    Mood,
     client_session,
 )
 from fencelock.verification.simulation.world import World
@@ -40,7 +40,7 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
         world.add(name, client.make_roles(), member=False)
     world.judges.append(LockJudge(MEMBERS, (HOLDER, WAITER)))
     world.power_on_all()
-    run_until(world, lambda: contender(world, HOLDER).mood is Mood.HOLDS)
+    run_until(world, lambda: contender(world, HOLDER).phase is ContenderPhase.HOLDING)
     return world
 
 
@@ -75,14 +75,14 @@ def test_a_lock_whose_client_died_stays_held_until_an_operator_releases_it(journ
     fence = contender(world, HOLDER).fence
     world.crash("c2")
 
-    with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
         is_anybody_left(world, (WAITER,))
 
     held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
     assert held.client.startswith("n2/clients-")
     operator = Evict(lock="l", fence=fence, operator="olga", session="n3", request=1)
     world.nodes["n3"].tell(address_of("n3", "proxy"), operator)
-    run_until(world, lambda: contender(world, WAITER).mood is Mood.DONE)
+    run_until(world, lambda: contender(world, WAITER).phase is ContenderPhase.DONE)
 
 
 @pytest.mark.parametrize("journal", [False, True])
@@ -117,7 +117,7 @@ def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_
     world = world_in_which_c2_holds(journal=True)
     world.crash(SERVER_NODE)
 
-    with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
         is_anybody_left(world)
 
     readiness = world.role_at(Address("n3/proxy")).backend.readiness

@@ -32,7 +32,7 @@ MET = (
     "bakery.round_lost",
     "client.holds_lost",
     "client.wait_renewed",
-    "contender.bereft",
+    "contender.lost",
 )
 """Counters that must rise in the seeds; otherwise these had too few faults."""
 

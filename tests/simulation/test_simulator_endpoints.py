@@ -10,7 +10,7 @@ from fencelock.actors.message import Address
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import Rested
+from fencelock.verification.simulation.workload import PauseEnded
 
 
 def grant_to(user: str, proxy: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivery]:
@@ -26,7 +26,7 @@ def grant_to(user: str, proxy: str, fence: int, boot: int = 5, at: int = 0) -> l
 
 def want(judge: LockJudge, user: str) -> None:
     asked = Send(Address("c1/session"), Acquire(lock="x"))
-    judge.handled(Delivery(0, "c1", Address(user), Address(user), Rested(turn=1), 1), [asked])
+    judge.handled(Delivery(0, "c1", Address(user), Address(user), PauseEnded(turn=1), 1), [asked])
 
 
 def watch(judge: LockJudge, deliveries: list[Delivery]) -> None:

@@ -105,7 +105,7 @@ def test_an_honest_server_passes_every_judge() -> None:
     assert report.violation is None
     assert report.grants > 40
     assert report.deliveries > 500
-    assert report.marks["contender.wants"] == report.grants
+    assert report.marks["contender.requests"] == report.grants
 
 
 class GrantsEverybody(Server):
@@ -151,7 +151,7 @@ def test_a_server_that_forgets_who_waits_is_caught_when_the_faults_are_over() ->
     violation = run(ForgetsWaiters).violation or ""
 
     assert violation.startswith("23000.000 ms: progress: 20000 ms after all faults ended")
-    assert "wants ('lock-" in violation
+    assert "waits ('lock-" in violation
 
 
 class GrantsTwice(Server):

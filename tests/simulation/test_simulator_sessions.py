@@ -24,7 +24,7 @@ from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import Rested
+from fencelock.verification.simulation.workload import PauseEnded
 
 SEEDS = 10
 SEEDS_FOR_A_MUTANT = 20
@@ -54,7 +54,7 @@ def test_no_holder_believes_too_long_and_a_dead_clients_locks_are_granted_to_oth
         assert report.violation is None, (seed, report.violation)
         marks.update(report.marks)
         faults.update(report.faults)
-    for mark in ("client.holds_lost", "contender.bereft", "contender.enters_again"):
+    for mark in ("client.holds_lost", "contender.lost", "contender.enters_again"):
         assert marks[mark], mark
     for fault in ("death of a client", "a holder was cut off", "a holder was paused"):
         assert faults[fault], fault
@@ -139,7 +139,7 @@ class SessionWorld:
         self.pass_on(user, fence, count)
 
     def pass_on(self, user: Address, fence: int, count: int = 1) -> None:
-        self.tell(user, Rested(turn=1), Send(Address("s/s"), Acquire(lock="x")))
+        self.tell(user, PauseEnded(turn=1), Send(Address("s/s"), Acquire(lock="x")))
         granted = Granted(lock="x", fence=fence, count=count)
         self.tell(Address(f"{node_of(user)}/session"), granted, Send(user, granted))
 
@@ -207,7 +207,7 @@ def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:
     bench = SessionWorld()
     bench.enter(ANN, 1)
     bench.enter(ANN, 1, count=2)
-    bench.tell(ANN, Rested(turn=2), Send(Address("s/s"), Release(lock="x", fence=1)))
+    bench.tell(ANN, PauseEnded(turn=2), Send(Address("s/s"), Release(lock="x", fence=1)))
     bench.enter(BEN, 2)
     with pytest.raises(ViolationError, match="fences"):
         bench.enter(ANN, 2, count=2)

@@ -10,7 +10,7 @@ import pytest
 from fencelock.verification.simulation.run import Workload, run_seed
 
 LOSSES = (
-    "contender.bereft",
+    "contender.lost",
     "client.holds_lost",
     "client.session_lost",
     "client.request_moved",

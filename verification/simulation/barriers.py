@@ -19,12 +19,12 @@ from fencelock.verification.simulation.pass_judge import PassJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (
-    REST_MS_MAX,
+    PAUSE_MS_MAX,
     WAIT_MS_MAX,
+    ContenderEvent,
+    ContenderPhase,
     LockUser,
-    Met,
-    Mood,
-    Rested,
+    PauseEnded,
 )
 
 ALONE = object_name(BARRIER, "alone-0")
@@ -56,30 +56,32 @@ class BarrierUser(LockUser):
         super().__init__(address, host, locks=names, **options)
         self.last_tries = 0
 
-    def handle(self, sender: Address, event: Met | BarrierPassed, now: Instant) -> Effects:
+    def handle(
+        self, sender: Address, event: ContenderEvent | BarrierPassed, now: Instant
+    ) -> Effects:
         """Go on to the contender's next action."""
         match event:
             case BarrierPassed():
                 told = Observe(f"contender.passes_as_{event.index}")
                 if self.last_tries:
-                    self.mood = Mood.DONE
+                    self.phase = ContenderPhase.DONE
                 return [told, *self._next()]
             case Refused():
                 return [Observe(f"contender.refused_{event.reason.name.lower()}"), *self._next()]
-            case Rested() if self.mood is Mood.DONE:
+            case PauseEnded() if self.phase is ContenderPhase.DONE:
                 return [self._ask(None)]
             case _:
                 return super().handle(sender, event, now)
 
     def _next(self) -> Effects:
-        if self.mood is not Mood.DONE:
+        if self.phase is not ContenderPhase.DONE:
             return self._on_end(left=0)
-        return [Wake(self.random.randint(1, REST_MS_MAX), Rested(turn=self.turn))]
+        return [Wake(self.random.randint(1, PAUSE_MS_MAX), PauseEnded(turn=self.turn))]
 
     def _ask(self, wait_ms: int | None) -> Send:
         if self.finishing:
             self.last_tries += 1
-            alone = self.last_tries > LAST_TRIES and self.mood is not Mood.DONE
+            alone = self.last_tries > LAST_TRIES and self.phase is not ContenderPhase.DONE
             self.lock = ALONE if alone else self.locks[0]
         arrive = AwaitBarrier(
             barrier=plain_name(self.lock),

@@ -17,7 +17,13 @@ from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import HOLD_MS_MAX, LockUser, Met, Mood, Used
+from fencelock.verification.simulation.workload import (
+    HOLD_MS_MAX,
+    ContenderEvent,
+    ContenderPhase,
+    LockUser,
+    UseEnded,
+)
 
 DURATIONS_MS = (0, 120, 300, 800)
 """Durations of holds; 0 for a hold without a deadline."""
@@ -41,18 +47,18 @@ class DeadlineUser(LockUser):
         super().__init__(address, host, **options)
         self._named = (*self._named, Renewed)
 
-    def handle(self, sender: Address, event: Met | Renewed, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ContenderEvent | Renewed, now: Instant) -> Effects:
         """Go on to the next action. Replies to renewals have the number of the turn."""
         if not isinstance(event, Renewed | Refused) or not event.request:
             assert not isinstance(event, Renewed)
             return super().handle(sender, event, now)
-        if self.mood is not Mood.HOLDS or event.request != self.turn:
+        if self.phase is not ContenderPhase.HOLDING or event.request != self.turn:
             return [Observe("contender.lost_while_renewing")]
         if isinstance(event, Renewed):
-            used = Wake(self.random.randint(0, HOLD_MS_MAX), Used(turn=self.turn))
+            used = Wake(self.random.randint(0, HOLD_MS_MAX), UseEnded(turn=self.turn))
             return [used, Observe("contender.renewed")]
         if event.reason not in GONE:
-            return super()._leave()
+            return super()._release()
         return [Observe("contender.not_renewed"), *self._on_end(left=0)]
 
     def _ask(self, wait_ms: int | None) -> Send:
@@ -67,9 +73,13 @@ class DeadlineUser(LockUser):
         )
         return Send(self.session, acquire)
 
-    def _leave(self) -> Effects:
-        if self.finishing or self.mood is not Mood.HOLDS or self.random.random() >= RENEW_SHARE:
-            return super()._leave()
+    def _release(self) -> Effects:
+        if (
+            self.finishing
+            or self.phase is not ContenderPhase.HOLDING
+            or self.random.random() >= RENEW_SHARE
+        ):
+            return super()._release()
         renew = Renew(
             lock=self.lock,
             fence=self.fence,

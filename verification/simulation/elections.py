@@ -19,7 +19,7 @@ from fencelock.verification.simulation.semaphores import LogOrder
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.watches import Watching, WatchJudge, is_of_watch
-from fencelock.verification.simulation.workload import Mood
+from fencelock.verification.simulation.workload import ContenderPhase
 
 
 class Candidate(Watching):
@@ -43,8 +43,8 @@ class Candidate(Watching):
         for change in read.changes:
             ended = change.fence if change.value is None else change.fence - 1
             self.ended[read.lock] = max(ended, self.ended.get(read.lock, 0))
-        if self.mood is Mood.LEAVES and not self.levels and self._has_seen_its_end():
-            self.mood = Mood.DONE
+        if self.phase is ContenderPhase.RELEASING and not self.levels and self._has_seen_its_end():
+            self.phase = ContenderPhase.DONE
         return ()
 
     def _has_seen_its_end(self) -> bool:
@@ -61,8 +61,8 @@ class Candidate(Watching):
 
     def _on_end(self, left: int) -> Effects:
         effects = super()._on_end(left)
-        if self.mood is Mood.DONE and not self._has_seen_its_end():
-            self.mood = Mood.LEAVES
+        if self.phase is ContenderPhase.DONE and not self._has_seen_its_end():
+            self.phase = ContenderPhase.RELEASING
         return effects
 
 

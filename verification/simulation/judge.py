@@ -13,7 +13,12 @@ from fencelock.actors.session.message import HoldsLost
 from fencelock.verification.simulation.client_view import Clients
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import UNAWAITED, LockUser, Mood, release_in
+from fencelock.verification.simulation.workload import (
+    UNAWAITED,
+    ContenderPhase,
+    LockUser,
+    release_in,
+)
 
 
 @dataclass(slots=True)
@@ -213,9 +218,9 @@ def _told(hold: JudgedHold) -> str:
 def unserved(contenders: Mapping[Address, LockUser]) -> list[str]:
     """Describe each contender that is not done."""
     return [
-        f"{address} {role.mood.value} ({role.lock!r})"
+        f"{address} {role.phase.value} ({role.lock!r})"
         for address, role in contenders.items()
-        if role.mood is not Mood.DONE
+        if role.phase is not ContenderPhase.DONE
     ]
 
 

@@ -19,7 +19,12 @@ from fencelock.verification.simulation.pass_judge import PassJudge
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import WAIT_MS_MAX, LockUser, Met, Mood
+from fencelock.verification.simulation.workload import (
+    WAIT_MS_MAX,
+    ContenderEvent,
+    ContenderPhase,
+    LockUser,
+)
 
 COUNT = 4
 """The count of each latch. A few requests of different contenders reach 0."""
@@ -55,7 +60,7 @@ class LatchUser(LockUser):
         super().__init__(address, host, locks=names, **options)
 
     def handle(
-        self, sender: Address, event: Met | CountedDown | LatchPassed, now: Instant
+        self, sender: Address, event: ContenderEvent | CountedDown | LatchPassed, now: Instant
     ) -> Effects:
         """Go on to the contender's next action."""
         match event:
@@ -71,7 +76,7 @@ class LatchUser(LockUser):
             case CountedDown():
                 return [Observe("contender.counts_down"), *self._on_end(left=0)]
             case LatchPassed() if self.finishing:
-                self.mood = Mood.DONE
+                self.phase = ContenderPhase.DONE
                 return [Observe("contender.passes")]
             case LatchPassed():
                 return [Observe("contender.passes"), *self._on_end(left=0)]

@@ -32,7 +32,7 @@ from fencelock.verification.simulation.semaphores import LogOrder
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.watches import WatchAgain, Watching, WatchJudge, is_of_watch
-from fencelock.verification.simulation.workload import Met, Mood
+from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase
 
 NAME = "register"
 KEYS = ("x", "y", "z")
@@ -47,7 +47,7 @@ GUARD_SHARE, STALE_SHARE = 0.7, 0.2
 """Shares of changes that name a hold: while the user has the hold, and after it lost it."""
 
 
-class MapRested(Timer):
+class MapPauseEnded(Timer):
     """Send the next request about the map."""
 
 
@@ -57,7 +57,7 @@ class MapUser(Watching):
     One user of each client also watches the map.
     """
 
-    _named = (*Watching._named, EntryChanged, EntryList, MapRested)
+    _named = (*Watching._named, EntryChanged, EntryList, MapPauseEnded)
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         super().__init__(address, host, **options)
@@ -69,31 +69,31 @@ class MapUser(Watching):
 
     def begin(self, now: Instant) -> Effects:
         """Pause before the first requests."""
-        return [*super().begin(now), self._pause()]
+        return [*super().begin(now), self._pause_map()]
 
     def handle(
         self,
         sender: Address,
-        event: Met | EntryChanged | EntryList | MapRested | ChangesRead | WatchAgain,
+        event: ContenderEvent | EntryChanged | EntryList | MapPauseEnded | ChangesRead | WatchAgain,
         now: Instant,
     ) -> Effects:
         """Go on with the map, or with the locks."""
         match event:
-            case MapRested():
-                return () if self.mood is Mood.DONE else self._use_map()
+            case MapPauseEnded():
+                return () if self.phase is ContenderPhase.DONE else self._use_map()
             case EntryChanged():
-                return [self._pause()]
+                return [self._pause_map()]
             case EntryList():
                 self.seen |= {one.key: one.version for one in event.entries}
-                return [self._pause()]
+                return [self._pause_map()]
             case Refused() if kind_of(event.lock) == MAP and not is_of_watch(event):
                 refused = Observe(f"contender.map_{event.reason.name.lower()}")
-                return [refused, self._pause()]
+                return [refused, self._pause_map()]
             case _:
                 return super().handle(sender, event, now)
 
-    def _pause(self) -> Wake:
-        return Wake(self.random.randint(1, PAUSE_MS_MAX), MapRested())
+    def _pause_map(self) -> Wake:
+        return Wake(self.random.randint(1, PAUSE_MS_MAX), MapPauseEnded())
 
     def _use_map(self) -> Effects:
         chance, key = self.random.random, self.random.choice(KEYS)
@@ -102,7 +102,10 @@ class MapUser(Watching):
                 return [Send(self.session, ListEntries(map=NAME))]
             return [Send(self.session, GetEntry(map=NAME, entry_key=key))]
         about: dict[str, Any] = {"map": NAME, "entry_key": key, "owner": self.owner}
-        if chance() < (GUARD_SHARE if self.mood is Mood.HOLDS else STALE_SHARE) and self.fence:
+        if (
+            chance() < (GUARD_SHARE if self.phase is ContenderPhase.HOLDING else STALE_SHARE)
+            and self.fence
+        ):
             about |= {"guard": self.lock, "fence": self.fence}
         about["version"] = self.random.choice((None, None, 0, self.seen.get(key)))
         if chance() < DELETE_SHARE:

@@ -15,7 +15,13 @@ from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.semaphores import PermitJudge
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import HOLD_MS_MAX, LockUser, Met, Mood, Used
+from fencelock.verification.simulation.workload import (
+    HOLD_MS_MAX,
+    ContenderEvent,
+    ContenderPhase,
+    LockUser,
+    UseEnded,
+)
 
 WRITE_SHARE = 0.4
 """Share of acquires that are to write."""
@@ -38,13 +44,13 @@ class ReadWriteUser(LockUser):
         """Whether it holds the lock to write."""
         self.asks_to_write = False
 
-    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ContenderEvent, now: Instant) -> Effects:
         """Go on to the next action; a refused upgrade leaves the hold as it was."""
         if isinstance(event, Granted):
             self.writes = self.asks_to_write or (self.levels > 0 and self.writes)
         elif isinstance(event, Refused) and event.reason is Reason.ALREADY_HELD and self.levels:
-            self.mood = Mood.HOLDS
-            used = Wake(self.random.randint(0, HOLD_MS_MAX), Used(turn=self.turn))
+            self.phase = ContenderPhase.HOLDING
+            used = Wake(self.random.randint(0, HOLD_MS_MAX), UseEnded(turn=self.turn))
             return [Observe("contender.upgrade_refused"), used]
         return super().handle(sender, event, now)
 
@@ -58,11 +64,11 @@ class ReadWriteUser(LockUser):
         )
         return Send(self.session, acquire)
 
-    def _leave(self) -> Effects:
+    def _release(self) -> Effects:
         may_downgrade = self.writes and self.most > 1  # Only reentrant locks have it.
         if not may_downgrade or self.random.random() >= DOWNGRADE_SHARE:
-            return super()._leave()
-        self.mood, self.writes = Mood.LEAVES, False
+            return super()._release()
+        self.phase, self.writes = ContenderPhase.RELEASING, False
         name = plain_name(self.lock)
         downgrade = Downgrade(rwlock=name, fence=self.fence, owner=self.owner)
         return [Send(self.session, downgrade), Observe("contender.downgrades")]

@@ -53,10 +53,10 @@ class PermitUser(LockUser):
         )
         return Send(self.session, acquire)
 
-    def _leave(self) -> Effects:
+    def _release(self) -> Effects:
         if self.random.random() >= PART_SHARE:
-            return super()._leave()
-        self.mood = self.mood.LEAVES
+            return super()._release()
+        self.phase = self.phase.RELEASING
         part = ReleasePermits(
             semaphore=plain_name(self.lock),
             fence=self.fence,

@@ -20,7 +20,7 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
 
 HOLD_MS_MAX = 150
-REST_MS_MAX = 250
+PAUSE_MS_MAX = 250
 WAIT_MS_MAX = 2_000
 LEVELS = 2
 """The most holds of a contender that enters a lock again."""
@@ -32,13 +32,13 @@ UNAWAITED = 1
 """The number of a release for which its contender does not wait. Other requests of locks have 0."""
 
 
-class Mood(Enum):
-    """The state of a contender."""
+class ContenderPhase(Enum):
+    """What a contender is doing."""
 
-    RESTS = "rests"
-    WANTS = "wants"
-    HOLDS = "holds"
-    LEAVES = "leaves"
+    PAUSED = "is paused"
+    WAITING = "waits"
+    HOLDING = "holds"
+    RELEASING = "releases"
     DONE = "is done"
 
 
@@ -49,36 +49,36 @@ class Finish(Local):
     """
 
 
-class Bereft(Local):
+class LockLost(Local):
     """The hold under that fence was lost."""
 
     lock: str
     fence: int
 
 
-class Rested(Timer):
+class PauseEnded(Timer):
     """Request a lock, if this is still the ``turn``."""
 
     turn: int
 
 
-class Used(Timer):
+class UseEnded(Timer):
     """Release the hold, if this is still the ``turn``."""
 
     turn: int
 
 
-Met = Finish | Bereft | Rested | Used | Granted | Refused | Released
+ContenderEvent = Finish | LockLost | PauseEnded | UseEnded | Granted | Refused | Released
 
 
-class LockUser(Role[Met]):
-    """Wants one lock of a few, holds it for a while, releases it, rests, and again.
+class LockUser(Role[ContenderEvent]):
+    """Wants one lock of a few, holds it for a while, releases it, pauses, and again.
 
     Args:
         session: the client's session, on the same node.
         owner: its owner name in that client.
         locks: the names to choose from.
-        random: decides its choices and the lengths of waits, holds and rests.
+        random: decides its choices and the lengths of waits, holds and pauses.
         lease_ms: time that its holds outlive its client's silence, or 0 if there is no such limit;
             with one it sometimes holds for longer.
         levels: limit of its holds of a lock at once; with more than one it sometimes
@@ -109,7 +109,7 @@ class LockUser(Role[Met]):
         self.most = levels
         self.session, self.owner = session, owner
         self.locks, self.random = locks, random
-        self.mood = Mood.RESTS
+        self.phase = ContenderPhase.PAUSED
         self.lock = ""
         self.fence = 0
         self.levels = 0
@@ -122,23 +122,27 @@ class LockUser(Role[Met]):
     def begin(self, now: Instant) -> Effects:
         """Pause before the first request."""
         del now
-        return self._rest()
+        return self._pause()
 
-    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ContenderEvent, now: Instant) -> Effects:
         """Go on to the contender's next action."""
         del sender, now
         match event:
             case Finish():
                 self.finishing = True
-                return self._want() if self.mood is Mood.RESTS else ()
-            case Rested():
-                return self._want() if self._is_current(event.turn, Mood.RESTS) else ()
-            case Used():
-                return self._leave() if self._is_current(event.turn, Mood.HOLDS) else ()
+                return self._request() if self.phase is ContenderPhase.PAUSED else ()
+            case PauseEnded():
+                return (
+                    self._request() if self._is_current(event.turn, ContenderPhase.PAUSED) else ()
+                )
+            case UseEnded():
+                return (
+                    self._release() if self._is_current(event.turn, ContenderPhase.HOLDING) else ()
+                )
             case Granted():
                 return self._on_granted(event)
-            case Bereft():
-                return self._on_bereft(event)
+            case LockLost():
+                return self._on_lock_lost(event)
             case Refused(request=number) | Released(request=number) if number == UNAWAITED:
                 return [Observe("contender.released_later")]
             case Refused():
@@ -146,42 +150,45 @@ class LockUser(Role[Met]):
             case Released():
                 return self._on_end(left=event.count)
 
-    def _is_current(self, turn: int, mood: Mood) -> bool:
-        return turn == self.turn and mood is self.mood
+    def _is_current(self, turn: int, phase: ContenderPhase) -> bool:
+        return turn == self.turn and phase is self.phase
 
-    def _want(self) -> Effects:
+    def _request(self) -> Effects:
         self.turn += 1
-        self.mood = Mood.WANTS
+        self.phase = ContenderPhase.WAITING
         self.lock = self.random.choice(self.locks)
         limit = self.random.choice((None, None, None, 0, self.random.randint(1, WAIT_MS_MAX)))
         wait_ms = None if self.finishing else limit
-        return [self._ask(wait_ms), Observe("contender.wants")]
+        return [self._ask(wait_ms), Observe("contender.requests")]
 
     def _ask(self, wait_ms: int | None) -> Send:
         acquire = Acquire(lock=self.lock, owner=self.owner, wait_ms=wait_ms, limit=self.most)
         return Send(self.session, acquire)
 
     def _on_granted(self, granted: Granted) -> Effects:
-        if self.mood is not Mood.WANTS or granted.lock != self.lock:
+        if self.phase is not ContenderPhase.WAITING or granted.lock != self.lock:
             return [Observe("contender.granted_out_of_turn")]  # A judge has seen it.
         self.fence, self.levels = granted.fence, granted.count
         self.served = self.finishing
         twice = self.most > 1 and self.random.random() < REENTRY_SHARE
         if twice and self.levels < self.most:
             return [self._ask(None), Observe("contender.enters_again")]
-        self.mood = Mood.HOLDS
+        self.phase = ContenderPhase.HOLDING
         may = self.lease_ms > 0 and not self.finishing
         longer = may and self.random.random() < LONG_SHARE
         most = 2 * self.lease_ms if longer else HOLD_MS_MAX
-        return [Wake(self.random.randint(0, most), Used(turn=self.turn))]
+        return [Wake(self.random.randint(0, most), UseEnded(turn=self.turn))]
 
-    def _on_bereft(self, bereft: Bereft) -> Effects:
-        if self.mood is not Mood.HOLDS or (bereft.lock, bereft.fence) != (self.lock, self.fence):
-            return [Observe("contender.lost_while_leaving")]  # The answer is in flight.
-        return [Observe("contender.bereft"), *self._on_end(left=0)]
+    def _on_lock_lost(self, lost: LockLost) -> Effects:
+        if self.phase is not ContenderPhase.HOLDING or (lost.lock, lost.fence) != (
+            self.lock,
+            self.fence,
+        ):
+            return [Observe("contender.lost_while_releasing")]  # The reply is in flight.
+        return [Observe("contender.lost"), *self._on_end(left=0)]
 
-    def _leave(self) -> Effects:
-        self.mood = Mood.LEAVES
+    def _release(self) -> Effects:
+        self.phase = ContenderPhase.RELEASING
         release = Release(lock=self.lock, fence=self.fence, owner=self.owner)
         if not self.unawaited_share or self.random.random() >= self.unawaited_share:
             return [Send(self.session, release)]
@@ -191,16 +198,21 @@ class LockUser(Role[Met]):
     def _on_end(self, left: int) -> Effects:
         """Go on after the end of a wait or a hold; ``left`` holds of the lock are left."""
         self.levels = left
-        if self.mood is Mood.LEAVES and left:
-            return self._leave()
-        if self.mood in {Mood.LEAVES, Mood.HOLDS} and self.served:
-            self.mood = Mood.DONE
+        if self.phase is ContenderPhase.RELEASING and left:
+            return self._release()
+        if self.phase in {ContenderPhase.RELEASING, ContenderPhase.HOLDING} and self.served:
+            self.phase = ContenderPhase.DONE
             return ()
-        return self._rest() if self.mood in {Mood.WANTS, Mood.LEAVES, Mood.HOLDS} else ()
+        return (
+            self._pause()
+            if self.phase
+            in {ContenderPhase.WAITING, ContenderPhase.RELEASING, ContenderPhase.HOLDING}
+            else ()
+        )
 
-    def _rest(self) -> Effects:
-        self.mood = Mood.RESTS
-        return [Wake(self.random.randint(1, REST_MS_MAX), Rested(turn=self.turn))]
+    def _pause(self) -> Effects:
+        self.phase = ContenderPhase.PAUSED
+        return [Wake(self.random.randint(1, PAUSE_MS_MAX), PauseEnded(turn=self.turn))]
 
 
 def release_in(effect: Effect) -> Release | None:
@@ -211,7 +223,7 @@ def release_in(effect: Effect) -> Release | None:
     return message if type(message) is Release else None
 
 
-class Herald(Role[Unlocking | Suspected | HoldsLost]):
+class LossNotifier(Role[Unlocking | Suspected | HoldsLost]):
     """Notifies the contenders of its node of losses; the session's watcher, which judges see."""
 
     def handle(
@@ -224,13 +236,13 @@ class Herald(Role[Unlocking | Suspected | HoldsLost]):
         del sender, now
         match event:
             case Unlocking():
-                return [Observe("herald.unlocking")]
+                return [Observe("watcher.unlocking")]
             case Suspected():
-                return [Observe("herald.suspected")]
+                return [Observe("watcher.suspected")]
             case HoldsLost():
                 node = node_of(self.address)
                 return [
-                    Send(address_of(node, loss.owner), Bereft(lock=loss.lock, fence=loss.fence))
+                    Send(address_of(node, loss.owner), LockLost(lock=loss.lock, fence=loss.fence))
                     for loss in event.losses
                 ]
 
@@ -281,7 +293,7 @@ class ClientPlan(NamedTuple):
         )
         if not self.ttl_ms:
             return RoleSet((session, *contenders))
-        watcher = Spawn(address_of(context.node, WATCHER), Herald)
+        watcher = Spawn(address_of(context.node, WATCHER), LossNotifier)
         arguments = {**session.arguments, "watcher": watcher.address, "ttl_ms": self.ttl_ms}
         return RoleSet((watcher, replace(session, arguments=arguments), *contenders))
 
