@@ -29,7 +29,7 @@ from typing import NamedTuple
 from fencelock.actors.message import Int64
 
 HEARTBEATS_PER_LEASE_MIN = 4
-"""A lease outlasts three lost heartbeats. Shorter ones would lapse on a busy machine."""
+"""A lease outlasts three lost heartbeats. Shorter ones would expire on a busy machine."""
 
 PROBE_MS = 250
 """A client whose request is unanswered for this long sends the node a probe."""

@@ -506,8 +506,8 @@ class ElectionCoordinator(VotingRole[Received]):
         """
         seating = self.durable_promises.seating
         voters = [member for member in self.seen if member.votes]
-        heed = [m.node for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
-        if seating.epoch == 0 or not self.electorate.is_quorum(heed):
+        obedient = [m.node for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
+        if seating.epoch == 0 or not self.electorate.is_quorum(obedient):
             return []
         self.healthy_at = now
         settled = self._learn(seating, self.electorate.settled().as_sent(), now)
@@ -612,8 +612,8 @@ class ElectionCoordinator(VotingRole[Received]):
         return Send(status_of(self.node), contents)
 
     def _report(self, now: Instant) -> list[Effect]:
-        heeded = ms_between(self.healthy_at, now) < self.timing.stall_ms
-        report = readiness(self.durable_promises.seating, self.seen, self.electorate, heeded=heeded)
+        obeyed = ms_between(self.healthy_at, now) < self.timing.stall_ms
+        report = readiness(self.durable_promises.seating, self.seen, self.electorate, obeyed=obeyed)
         if report == self.reported:
             return []
         self.reported = report

@@ -471,7 +471,7 @@ class EpochState:
             self.epoch, self.serving, self.trusted_at = 0, False, None
             self.leaders, self.others = (), ()
 
-    def heeds(self, sender: Address, epoch: int) -> bool:
+    def obeys(self, sender: Address, epoch: int) -> bool:
         """Return whether a step comes from another leader of the epoch (no-lower-epoch)."""
         node = node_of(sender)
         return bool(self.epoch) and epoch == self.epoch and node in self.others

@@ -123,7 +123,7 @@ class Poll:
         It does unless a lease ended at that leader since the round began.
         """
         round_ms = surely_over(ms_between(self.began, now) + 1)
-        return answer.lapsed_ms is None or answer.lapsed_ms >= round_ms
+        return answer.expired_ms is None or answer.expired_ms >= round_ms
 
     def _decide_all(self, quorum: int, now: Instant) -> QueryResult | None:
         """Return the state of a lock that several may hold, or None while it is not certain.

@@ -153,7 +153,7 @@ class Leader(Role[Received]):
 
     def _on_leader(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
         leader = node_of(sender)
-        if sender != leader_of(leader) or not self.epoch_state.heeds(sender, event.epoch):
+        if sender != leader_of(leader) or not self.epoch_state.obeys(sender, event.epoch):
             return [Observe("bakery.step_of_another_epoch")]
         if not is_possible_step(event):
             return self.impossible.report(sender, "bakery.step_malformed", shown(event), now)
@@ -390,7 +390,7 @@ class Voting:
     ) -> list[Effect]:
         """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
-        if entry is not None and not _heeds(entry, leader, step):
+        if entry is not None and not _obeys(entry, leader, step):
             return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)
         if entry is not None and entry.phase is TicketPhase.HOLDING:
@@ -420,7 +420,7 @@ class Voting:
         A hold that expired here and is taken over may return under the same fence.
         """
         last = self.table.last_against(step.ticket)
-        again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)
+        again = step.taken and self.table.tombstones.expired_under(step.ticket, step.fence)
         return step.fence > last or (again and step.fence == last > 0)
 
     def _leave_to(self, entry: TicketEntry) -> None:
@@ -524,7 +524,7 @@ class Voting:
         return [Send(leader_of(leader), message), Observe(name)]
 
 
-def _heeds(entry: TicketEntry, leader: str, step: AddTicket) -> bool:
+def _obeys(entry: TicketEntry, leader: str, step: AddTicket) -> bool:
     """Return whether a step is of the highest round, and may change an existing vote."""
     if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
         return False

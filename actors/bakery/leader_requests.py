@@ -275,7 +275,7 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
     """Return the state of a lock in ``table``, for a leader that serves in ``epoch``."""
     queue = table.queues.get(query.lock)
     holders, waiters = _contenders(queue, now)
-    lapsed = table.lapsed_at(query.lock, now)
+    expired = table.expired_at(query.lock, now)
     return QueryResult(
         lock=query.lock,
         number=query.number,
@@ -284,7 +284,7 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
         waiting=queue.waiting if queue is not None else 0,
         epoch=epoch,
         nonce=query.nonce,
-        lapsed_ms=None if lapsed is None else ms_between(lapsed, now),
+        expired_ms=None if expired is None else ms_between(expired, now),
         holders=holders if kind_of(query.lock) == RWLOCK else (),
     )
 

@@ -275,7 +275,7 @@ MS_PER_S = 1_000
 
 
 def readiness(
-    seating: Seating, seen: Sequence[Member], electorate: Electorate, *, heeded: bool
+    seating: Seating, seen: Sequence[Member], electorate: Electorate, *, obeyed: bool
 ) -> Readiness:
     """Return whether leaders serve, and if not the missing condition, as proxies are sent it.
 
@@ -283,10 +283,10 @@ def readiness(
         seating: the highest that this node knows.
         seen: the connected members.
         electorate: the members.
-        heeded: whether a majority accepted beats of the seating recently.
+        obeyed: whether a majority accepted beats of the seating recently.
 
     """
-    missing = _missing(seating, seen, electorate, heeded=heeded)
+    missing = _missing(seating, seen, electorate, obeyed=obeyed)
     silent = [one.node for one in seen if one.node in electorate.everyone and not one.votes]
     return Readiness(
         epoch=seating.epoch,
@@ -319,7 +319,7 @@ def names_of(leaders: Sequence[Chosen]) -> str:
 
 
 def _missing(
-    seating: Seating, seen: Sequence[Member], electorate: Electorate, *, heeded: bool
+    seating: Seating, seen: Sequence[Member], electorate: Electorate, *, obeyed: bool
 ) -> str:
     """Return a text that names the first unmet condition, or an empty text if there is none."""
     choice = choose(seating, seen, electorate)
@@ -336,7 +336,7 @@ def _missing(
         return "no leaders yet: an election is under way"
     names = names_of(seating.leaders)
     alive = living(seating, seen, electorate)
-    if len(alive) < exports_needed(len(seating.leaders)) or not heeded:
+    if len(alive) < exports_needed(len(seating.leaders)) or not obeyed:
         return f"an election is under way: epoch {seating.epoch}, led by {names}, is over"
     if working(alive, seen, electorate)[0] < quorum(len(seating.leaders)):
         return f"the leaders {names} do not reach each other"

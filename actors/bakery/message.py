@@ -90,9 +90,9 @@ class Propose(Message, tag=0x41):
 
 
 class Promised(Message, tag=0x42):
-    """I heed no lower epoch, and no other leaders in this one.
+    """The sender obeys no lower epoch, and no other leaders of this one.
 
-    ``quiet_ms`` is how long I have heeded no leader of ``seating`` already, in this life (ms).
+    ``quiet_ms`` is how long it has obeyed no leader of ``seating`` already, in this life (ms).
     ``voter`` is the id under which the sender votes.
     """
 
@@ -168,7 +168,7 @@ class Vouched(Message, tag=0x4A):
 
 
 class Export(Message, tag=0x4B):
-    """To a former leader: from now on heed no epoch below ``epoch``, and send me your table."""
+    """To a former leader: from now on obey no epoch below ``epoch``, and send me your table."""
 
     epoch: Int64
 

@@ -162,8 +162,8 @@ class QueryResult(Message, tag=0xCB):
     """The epoch in which the leader serves."""
     nonce: Int64 = 0
     """The nonce of the `Query`."""
-    lapsed_ms: Int64 | None = None
-    """Time since a vote for a holder of this lock last lapsed here (ms), or None if none ever
+    expired_ms: Int64 | None = None
+    """Time since a vote for a holder of this lock last expired here (ms), or None if none ever
     did."""
     holders: tuple[Contender, ...] = ()
     """All holders for which the leader voted, in the order of their fences, if the lock has shared

@@ -394,7 +394,7 @@ def _keep_the_highest(
             if entry in held:  # Its lease was over for a quorum, which granted the lock again.
                 ticket = entry.ticket
                 tickets.remove(entry)
-                tickets.tombstones.lapse(ticket.lock, ticket.who, ticket.request, entry.fence)
+                tickets.tombstones.expire(ticket.lock, ticket.who, ticket.request, entry.fence)
                 ended.append(entry)
             else:
                 tickets.unvote(entry, later(now, COPY_MS))

@@ -483,16 +483,16 @@ class TicketTable:
             return False
         self.remove(entry)
         if entry.phase is TicketPhase.HOLDING and entry.until is not None:
-            self.tombstones.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
-            self.tombstones.note_lapse(lock, entry.until)
+            self.tombstones.expire(lock, entry.ticket.who, entry.ticket.request, entry.fence)
+            self.tombstones.note_expiry(lock, entry.until)
         return True
 
-    def lapsed_at(self, lock: str, now: Instant) -> Instant | None:
+    def expired_at(self, lock: str, now: Instant) -> Instant | None:
         """Return when a vote for ``lock`` last ended with its lease, or None if none ever did."""
         queue = self.queues.get(lock)
         holds = queue.holders() if queue is not None else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
-        before = self.tombstones.lapsed_at(lock)
+        before = self.tombstones.expired_at(lock)
         return max(ends if before is None else [before, *ends], default=None)
 
     def _file(self, queue: TicketQueue, entry: TicketEntry) -> None:

@@ -27,10 +27,10 @@ class Ends(NamedTuple):
     """The highest fence of a hold that the client dropped, or 0 for none."""
     request: int = 0
     """The request that was granted under ``held``, or 0 if it is not known."""
-    lapsed: int = 0
+    expired: int = 0
     """The last request whose hold expired here."""
     fence: int = 0
-    """The fence under which `lapsed` held."""
+    """The fence under which `expired` held."""
 
 
 NOTHING_ENDED = Ends()
@@ -44,10 +44,10 @@ class Tombstones:
 
     def __init__(self) -> None:
         self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
-        self._lapses: OrderedDict[str, Instant] = OrderedDict()
+        self._expiries: OrderedDict[str, Instant] = OrderedDict()
         """The time at which the lease of a hold last ended, by lock."""
-        self._lapsed_before: Instant | None = None
-        """The latest of the times that `_lapses` no longer has."""
+        self._expired_before: Instant | None = None
+        """The latest of the times that `_expiries` no longer has."""
 
     def of(self, lock: str, who: Who) -> Ends:
         """Return the ended requests of an owner."""
@@ -64,13 +64,13 @@ class Tombstones:
             return False
         if ticket.request <= ends.dropped or (fence > 0 and fence == ends.held):
             return True
-        lapsed = ticket.request == ends.lapsed and fence < ends.fence
-        return lapsed or ticket.request < ends.lapsed
+        expired = ticket.request == ends.expired and fence < ends.fence
+        return expired or ticket.request < ends.expired
 
-    def lapsed_under(self, ticket: Ticket, fence: int) -> bool:
+    def expired_under(self, ticket: Ticket, fence: int) -> bool:
         """Return whether the hold of ``ticket`` under ``fence`` expired here."""
         ends = self.of(ticket.lock, ticket.who)
-        return (ticket.request, fence) == (ends.lapsed, ends.fence)
+        return (ticket.request, fence) == (ends.expired, ends.fence)
 
     def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
         """Store that a client dropped this request, or with 0 the one granted under ``fence``.
@@ -80,30 +80,30 @@ class Tombstones:
         """
         ends = self.of(lock, who)
         if fence and fence == ends.fence:
-            request = max(request, ends.lapsed)
+            request = max(request, ends.expired)
         ends = ends._replace(dropped=max(request, ends.dropped))
         if fence and fence >= ends.held:
             known = ends.request if fence == ends.held else 0
             ends = ends._replace(held=fence, request=max(request, known))
         self._keep(lock, who, ends)
 
-    def lapse(self, lock: str, who: Who, request: int, fence: int) -> None:
+    def expire(self, lock: str, who: Who, request: int, fence: int) -> None:
         """Store that this hold expired here."""
         ends = self.of(lock, who)
-        if (request, fence) > (ends.lapsed, ends.fence):
-            self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
+        if (request, fence) > (ends.expired, ends.fence):
+            self._keep(lock, who, ends._replace(expired=request, fence=fence))
 
-    def note_lapse(self, lock: str, at: Instant) -> None:
+    def note_expiry(self, lock: str, at: Instant) -> None:
         """Store that the lease of a hold of ``lock`` ended at ``at``."""
-        self._lapses[lock] = max(at, self._lapses.get(lock, at))
-        self._lapses.move_to_end(lock)
-        if len(self._lapses) > REMEMBERED_MAX:
-            _, gone = self._lapses.popitem(last=False)
-            self._lapsed_before = max(gone, self._lapsed_before or gone)
+        self._expiries[lock] = max(at, self._expiries.get(lock, at))
+        self._expiries.move_to_end(lock)
+        if len(self._expiries) > REMEMBERED_MAX:
+            _, gone = self._expiries.popitem(last=False)
+            self._expired_before = max(gone, self._expired_before or gone)
 
-    def lapsed_at(self, lock: str) -> Instant | None:
+    def expired_at(self, lock: str) -> Instant | None:
         """Return the latest time at which the lease of a hold of ``lock`` ended, or may have."""
-        return self._lapses.get(lock, self._lapsed_before)
+        return self._expiries.get(lock, self._expired_before)
 
     def _keep(self, lock: str, who: Who, ends: Ends) -> None:
         self._ends[lock, who] = ends
@@ -114,14 +114,14 @@ class Tombstones:
     def knows(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Return whether the target of a drop, named by fence or by request, has ended."""
         ends = self.of(lock, who)
-        return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
+        return ends.held == fence if fence else max(ends.dropped, ends.expired) >= request
 
     def request_of(self, lock: str, who: Who, fence: int) -> int:
         """Return the ended request that held under ``fence``, or 0 if it is not known."""
         ends = self.of(lock, who)
         if fence == ends.held:
             return ends.request
-        return ends.lapsed if fence == ends.fence else 0
+        return ends.expired if fence == ends.fence else 0
 
     def newest(self, most: int) -> list[EndedRequests]:
         """Return the last ended requests, the newest first."""

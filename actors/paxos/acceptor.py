@@ -36,7 +36,7 @@ from fencelock.actors.paxos.event import (
     Applied,
     BallotSeen,
     Learned,
-    LeaseLapsed,
+    LeaseExpired,
     LogFull,
     MinApplied,
     Trimmed,
@@ -75,7 +75,7 @@ LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 SeatEvent = ViewChanged | StartVoting | StopVoting
 """Events that change on which slots the acceptor votes."""
 
-OwnEvent = Applied | Trimmed | SeatEvent | DiskSynced | LeaseLapsed
+OwnEvent = Applied | Trimmed | SeatEvent | DiskSynced | LeaseExpired
 """Events of the acceptor's own node."""
 
 
@@ -180,7 +180,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             self.lease.give(self.kept.leader, now, max(self.lease_ms, before_ms))
         if self.lease_ms > before_ms:
             return self._record_lease()
-        return (Wake(before_ms, LeaseLapsed()),) if self.lease_ms < before_ms else ()
+        return (Wake(before_ms, LeaseExpired()),) if self.lease_ms < before_ms else ()
 
     def _record_lease(self) -> Effects:
         """Record how long leases last from now on; leases of earlier lives are shorter, or over."""
@@ -270,7 +270,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
                 self.applied = event.slot
             case Trimmed():
                 return self._on_trimmed(event)
-            case LeaseLapsed():
+            case LeaseExpired():
                 return self._record_lease()
             case DiskSynced():
                 self.sync_us = event.mean_us

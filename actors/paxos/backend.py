@@ -42,12 +42,12 @@ from fencelock.actors.error import OverloadedError, SessionExpiredError, Unsuppo
 from fencelock.actors.message import Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
-    Consulted,
     Divergence,
     Exported,
     Gather,
     Isolated,
     LeaderChanged,
+    MachineRead,
     Skipped,
     SlotOutcomes,
     TimesUnfit,
@@ -159,7 +159,7 @@ class PaxosBackend(MembersBackend):
             Outcome: self._on_direct,
             HoldLost: self._on_direct,
             Declined: self._on_declined,
-            Consulted: self._on_consulted,
+            MachineRead: self._on_machine_read,
             Exported: self._on_exported,
             NextQueries: self._on_next_queries,
             LeaderChanged: self._on_leader_changed,
@@ -486,10 +486,10 @@ class PaxosBackend(MembersBackend):
         self._expect_reply(now)
         return self.queries.take(sender, query, now)
 
-    def _on_consulted(self, sender: Address, consulted: Consulted, now: Instant) -> Effects:
+    def _on_machine_read(self, sender: Address, machine_read: MachineRead, now: Instant) -> Effects:
         del sender
-        effects = self.table_status.on_consulted(consulted)
-        return self.queries.on_consulted(consulted, now) if effects is None else effects
+        effects = self.table_status.on_machine_read(machine_read)
+        return self.queries.on_machine_read(machine_read, now) if effects is None else effects
 
     def _on_exported(self, sender: Address, exported: Exported, now: Instant) -> Effects:
         del sender, now

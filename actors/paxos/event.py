@@ -1,6 +1,6 @@
 """Events between the roles of the log within a node, and their timers.
 
-The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `Consult`,
+The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `ReadMachine`,
 `LeaderChanged` and others. None of them crosses the wire.
 """
 
@@ -74,40 +74,40 @@ class LeaderChanged(Local):
     leader: str
 
 
-class Consult(Local):
-    """A role of this node to its replica: read the machine. Answered by `Consulted`.
+class ReadMachine(Local):
+    """A role of this node to its replica: read the machine. Answered by `MachineRead`.
 
-    With ``age_ms`` None the answer is linearizable: true at one instant between request and
-    answer. It needs a leader's confirmation, so it may never come. Otherwise the answer comes
+    With ``age_ms`` None the reply is linearizable: true at one instant between request and
+    reply. It needs a leader's confirmation, so it may never come. Otherwise the reply comes
     from the replica's own state, at once or after one round, if that is provably fresh enough.
     """
 
     number: int
-    question: Local
+    query: Local
     age_ms: int | None
     watched: str = ""
-    """The object that is watched, or empty. While the answer is false, it is sent only when that
-    object changes, after `WATCH_MS`, or when the state may be older than `WATCH_AGE_MS`."""
+    """The object that is watched, or empty. If nothing has changed, the reply is sent only when
+    that object changes, after `WATCH_MS`, or when the state may be older than `WATCH_AGE_MS`."""
 
 
-class Consulted(Local):
-    """The answer to the `Consult` of that number: the state after all slots before ``slot``.
+class MachineRead(Local):
+    """The reply to the `ReadMachine` of that number: the state after all slots before ``slot``.
 
-    ``answer`` is None if the state known here may be older than allowed.
+    ``reply`` is None if the state known here may be older than allowed.
     """
 
     number: int
-    answer: Local | None
+    reply: Local | None
     slot: int
     age_ms: int
-    """Largest possible age of the state (ms): 0 for linearizable. Without an answer, the best bound
+    """Largest possible age of the state (ms): 0 for linearizable. Without a reply, the best bound
     that could be proven; -1 if there was none."""
     quiet_ms: int = 0
-    """The time since this node applied the last slot (ms): durations in ``answer`` end there."""
+    """The time since this node applied the last slot (ms): durations in ``reply`` end there."""
 
 
 class Unreadable(Local):
-    """The answer to a query that a bug of ours kept the replica from answering."""
+    """The reply to a query that a bug of ours kept the replica from answering."""
 
     fault: Fault
 
@@ -428,7 +428,7 @@ class HeartbeatDue(Timer):
     ballot: Ballot
 
 
-class LeaseLapsed(Timer):
+class LeaseExpired(Timer):
     """Record the length of leases: longer ones, which an earlier life gave, are over."""
 
 

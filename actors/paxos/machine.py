@@ -90,7 +90,7 @@ class Machine(Protocol):
         """
         ...
 
-    def read(self, question: Local) -> Local:
+    def read(self, query: Local) -> Local:
         """Answer a query about the state, without changing it.
 
         To a query for changes, a false answer means that the object has not changed.

@@ -2,8 +2,8 @@
 
 Objects that can be watched (`WATCHED_KINDS` in ``api/changes.py``) have a history: the table keeps
 their last changes (``table/history.py``), each under a version from one counter. A watch is a read
-that waits. The proxy passes `ReadChanges` to the replica of its node as a `Consult` that names the
-object (``watched``). If nothing has changed, the read is parked here. After each slot,
+that waits. The proxy passes `ReadChanges` to the replica of its node as a `ReadMachine` that names
+the object (``watched``). If nothing has changed, the read is parked here. After each slot,
 `Machine.take_changed` names the objects that have changed, and the replica answers their parked
 reads. The client sends the next request with the version of the reply. So no state of a watch is
 replicated, and a change costs only its watchers.
@@ -34,7 +34,7 @@ class Read(Struct, frozen=True):
 
     client: Address
     number: int
-    question: Local
+    query: Local
     at: Instant
     """The time at which it was requested."""
     age_ms: int | None
@@ -65,13 +65,13 @@ class ParkedReads:
 
     def go_on(self, read: Read, seen: Local) -> None:
         """Let a read wait for changes after those that its answer ``seen`` has covered."""
-        question = read.question
-        if not isinstance(question, ReadHistory) or not isinstance(seen, Changed):
+        query = read.query
+        if not isinstance(query, ReadHistory) or not isinstance(seen, Changed):
             return
-        if question.after != seen.version:
-            question = replace(question, after=seen.version)
+        if query.after != seen.version:
+            query = replace(query, after=seen.version)
             key = read.client, read.number
-            now = self._order[key] = replace(read, question=question)
+            now = self._order[key] = replace(read, query=query)
             self.by_object[read.watched][key] = now
 
     def end(self, read: Read) -> None:

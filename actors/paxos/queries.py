@@ -25,7 +25,7 @@ from fencelock.actors.error import UnavailableError
 from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.paxos.config import catchup_of
-from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported, Unreadable
+from fencelock.actors.paxos.event import Export, Exported, MachineRead, ReadMachine, Unreadable
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import RemoteClients
@@ -39,7 +39,7 @@ from fencelock.actors.table.report import (
     LockReport,
     Looked,
     LookUp,
-    Question,
+    MachineQuery,
     ReadHistory,
     ReadRecords,
     ReadTable,
@@ -49,7 +49,7 @@ from fencelock.actors.table.report import (
 )
 
 SHOWN_BYTES_MAX = 1 << 19
-"""Maximum text of one answer (bytes), half of a frame."""
+"""Maximum text of one reply (bytes), half of a frame."""
 
 PAGE_BYTES_MAX = 64 << 10
 """Maximum text of a page of a list (bytes): to make one takes some 3 ms, in which others wait."""
@@ -124,7 +124,7 @@ class Queries:
         return self._tick()
 
     def on_next(self, now: Instant) -> Effects:
-        """Ask for the answers to the queries whose turn it is."""
+        """Send the queries whose turn it is."""
         self.ticking = False
         effects: list[Effect] = []
         for turns in self.turns.values():
@@ -160,63 +160,66 @@ class Queries:
         return self.turns[_is_linear(query.request)].was_asked(query.number)
 
     def _asking(self, number: int, request: LockQuery) -> Send:
-        """Return what asks this node for the answer to ``request``."""
+        """Return what asks this node for the reply to ``request``."""
         watched = ""
         match request:
             case ReadChanges(watched=lock, after=after, prefix=prefix):
-                question: Question = ReadHistory(lock=lock, after=after, prefix=prefix)
+                query: MachineQuery = ReadHistory(lock=lock, after=after, prefix=prefix)
                 watched = lock if request.waits else ""
             case Inspect():
-                question = LookUp(lock=request.lock)
+                query = LookUp(lock=request.lock)
             case ListLocks():
-                question = Browse(
+                query = Browse(
                     prefix=request.prefix,
                     after=request.after,
                     most=request.most,
                     unheld=request.unheld,
                 )
             case ListRecords():
-                question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
+                query = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
             case TableQuery():
-                question = ReadTable(query=request)
+                query = ReadTable(query=request)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return Send(catchup_of(self.node), export)
-        consult = Consult(
-            number=number, question=question, age_ms=_age_of(request), watched=watched
+        read_request = ReadMachine(
+            number=number, query=query, age_ms=_age_of(request), watched=watched
         )
-        return Send(self.replica, consult)
+        return Send(self.replica, read_request)
 
-    def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
+    def on_machine_read(self, machine_read: MachineRead, now: Instant) -> Effects:
         """Answer a query, or refuse it with a reason."""
-        query = self._end(consulted.number)
+        query = self._end(machine_read.number)
         if query is None:
             return ()
-        answer = consulted.answer
-        if isinstance(answer, Unreadable):
-            return internal(query.sender, query.request, self.node, answer.fault.error)
-        reply = reading("a reply", lambda: self._reply(query, consulted, now))
+        unread = machine_read.reply
+        if isinstance(unread, Unreadable):
+            return internal(query.sender, query.request, self.node, unread.fault.error)
+        reply = reading("a reply", lambda: self._reply(query, machine_read, now))
         if isinstance(reply, Fault):
             return internal(query.sender, query.request, self.node, reply.error)
         return reply
 
-    def _reply(self, query: PendingQuery, consulted: Consulted, now: Instant) -> Effects:
+    def _reply(self, query: PendingQuery, machine_read: MachineRead, now: Instant) -> Effects:
         sender, request = query.sender, query.request
-        match consulted.answer, request:
+        match machine_read.reply, request:
             case (Looked(report=report), Inspect()):
-                return [Send(sender, self._status(report, request, consulted))]
+                return [Send(sender, self._status(report, request, machine_read))]
             case (Browsed(), ListLocks()):
-                return [Send(sender, _list(consulted.answer, request, consulted))]
+                return [Send(sender, _list(machine_read.reply, request, machine_read))]
             case (RecordsRead(), ListRecords()):
-                return [Send(sender, _records(consulted.answer, request, consulted))]
+                return [Send(sender, _records(machine_read.reply, request, machine_read))]
             case (Changed(), ReadChanges()):
-                return [Send(sender, _changes(consulted.answer, request, consulted))]
+                return [Send(sender, _changes(machine_read.reply, request, machine_read))]
             case (TableRead(reply=reply), TableQuery()):
                 return [
-                    Send(sender, reply.at(consulted.slot, consulted.age_ms, consulted.quiet_ms))
+                    Send(
+                        sender,
+                        reply.at(machine_read.slot, machine_read.age_ms, machine_read.quiet_ms),
+                    )
                 ]
             case _ if not isinstance(request, ReadBackup) and _age_of(request) is not None:
-                known = in_words(consulted.age_ms)
+                known = in_words(machine_read.age_ms)
                 text = f"node {self.node}: {known}, at most {_age_of(request)} ms were allowed"
                 no = refused(request, Reason.STALE, text)
                 return [Send(sender, no), Observe("proxy.stale_read")]
@@ -251,8 +254,8 @@ class Queries:
             self.turns[_is_linear(query.request)].end(query.number)
         return [effect for query in ended for effect in self._give_up(query, now)]
 
-    def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
-        quiet_ms = consulted.quiet_ms
+    def _status(self, report: LockReport, inspect: Inspect, machine_read: MachineRead) -> Message:
+        quiet_ms = machine_read.quiet_ms
         if self.shown is None or self.shown[0] is not report or self.shown[1] != quiet_ms:
             holder = None if report.holder is None else holder_of(report.holder, quiet_ms)
             shown = shown_of(report, SHOWN_BYTES_MAX, quiet_ms)
@@ -265,8 +268,8 @@ class Queries:
             waits_for=(),
             session=inspect.session,
             request=inspect.request,
-            slot=consulted.slot,
-            age_ms=consulted.age_ms,
+            slot=machine_read.slot,
+            age_ms=machine_read.age_ms,
             permits=report.permits,
             holders=holders,
             left_ms=left_of(report.holder, quiet_ms),
@@ -294,7 +297,7 @@ class TableStatus:
         self.since = Instant(0)
         self.browsing = 0
         """The number of the query that lists the locks, 0 once it is answered."""
-        self.browsed: Consulted | None = None
+        self.browsed: MachineRead | None = None
         self.lines: tuple[LockLine, ...] = ()
         self.looking: set[int] = set()
         self.reports: dict[str, LockReport] = {}
@@ -307,38 +310,38 @@ class TableStatus:
         self.looking.clear()
         self.browsing = self.queries.pending.next_number()
         browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
-        consult = Consult(number=self.browsing, question=browse, age_ms=LOOK_AGE_MS)
-        return [Send(self.queries.replica, consult)]
+        read_request = ReadMachine(number=self.browsing, query=browse, age_ms=LOOK_AGE_MS)
+        return [Send(self.queries.replica, read_request)]
 
-    def on_consulted(self, consulted: Consulted) -> Effects | None:
-        """Process an answer of the replica; return None if it belongs elsewhere."""
-        if consulted.number == self.browsing:
-            return self._on_browsed(consulted)
-        if consulted.number not in self.looking:
+    def on_machine_read(self, machine_read: MachineRead) -> Effects | None:
+        """Process a reply of the replica; return None if it belongs elsewhere."""
+        if machine_read.number == self.browsing:
+            return self._on_browsed(machine_read)
+        if machine_read.number not in self.looking:
             return None
-        self.looking.remove(consulted.number)
-        if isinstance(consulted.answer, Unreadable):
-            return (consulted.answer.fault,)
-        if isinstance(consulted.answer, Looked):
-            self.reports[consulted.answer.report.lock] = consulted.answer.report
+        self.looking.remove(machine_read.number)
+        if isinstance(machine_read.reply, Unreadable):
+            return (machine_read.reply.fault,)
+        if isinstance(machine_read.reply, Looked):
+            self.reports[machine_read.reply.report.lock] = machine_read.reply.report
         return ()
 
-    def _on_browsed(self, consulted: Consulted) -> Effects:
+    def _on_browsed(self, machine_read: MachineRead) -> Effects:
         self.browsing = 0
-        self.browsed = consulted
-        if isinstance(consulted.answer, Unreadable):
-            return (consulted.answer.fault,)
-        if not isinstance(consulted.answer, Browsed):
+        self.browsed = machine_read
+        if isinstance(machine_read.reply, Unreadable):
+            return (machine_read.reply.fault,)
+        if not isinstance(machine_read.reply, Browsed):
             return ()
-        self.lines = consulted.answer.lines
+        self.lines = machine_read.reply.lines
         effects: list[Effect] = []
         several = [line for line in self.lines if line.waiting or line.permits > 1]
         for line in several[:LOOKS_MAX]:
             number = self.queries.pending.next_number()
             self.looking.add(number)
-            question = LookUp(lock=line.lock)
-            consult = Consult(number=number, question=question, age_ms=LOOK_AGE_MS)
-            effects.append(Send(self.queries.replica, consult))
+            query = LookUp(lock=line.lock)
+            read_request = ReadMachine(number=number, query=query, age_ms=LOOK_AGE_MS)
+            effects.append(Send(self.queries.replica, read_request))
         return effects
 
     def finish(self, leader: str, now: Instant) -> Status | None:
@@ -357,7 +360,7 @@ class TableStatus:
         if seen is None:
             return False, f"{silence}; locks are not shown"
         age = in_words(seen.age_ms)
-        if seen.answer is None:
+        if seen.reply is None:
             return False, f"{silence}; {age}, locks are not shown"
         if seen.age_ms > READY_AGE_MS:
             return False, f"{silence}; {age}"
@@ -408,7 +411,7 @@ def _is_linear(request: LockQuery) -> bool:
     return not isinstance(request, ReadBackup) and _age_of(request) is None
 
 
-def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> ChangesRead:
+def _changes(changed: Changed, request: ReadChanges, machine_read: MachineRead) -> ChangesRead:
     return ChangesRead(
         lock=request.lock,
         version=changed.version,
@@ -417,13 +420,13 @@ def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> Ch
         more=changed.more,
         session=request.session,
         request=request.request,
-        slot=consulted.slot,
-        age_ms=consulted.age_ms,
+        slot=machine_read.slot,
+        age_ms=machine_read.age_ms,
     )
 
 
 def in_words(age_ms: int) -> str:
-    """Describe the possible age of this node's state, as `Consulted` gives it."""
+    """Describe the possible age of this node's state, as `MachineRead` gives it."""
     if age_ms < 0:
         return "it is not known how old its state is"
     return f"its state may be {age_ms} ms old"
@@ -495,12 +498,12 @@ def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
     )
 
 
-def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message:
+def _list(browsed: Browsed, request: ListLocks, machine_read: MachineRead) -> Message:
     lines: list[ListedLock] = []
     objects: list[ListedObject] = []
     left = PAGE_BYTES_MAX
     for line in browsed.lines:
-        holder = None if line.holder is None else holder_of(line.holder, consulted.quiet_ms)
+        holder = None if line.holder is None else holder_of(line.holder, machine_read.quiet_ms)
         left -= (size_of(holder) if holder else 0) + len(line.lock.encode()) + 16
         if left < 0:
             break
@@ -514,14 +517,14 @@ def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message
         more=browsed.more or len(lines) + len(objects) < len(browsed.lines),
         session=request.session,
         request=request.request,
-        slot=consulted.slot,
-        age_ms=consulted.age_ms,
+        slot=machine_read.slot,
+        age_ms=machine_read.age_ms,
     )
 
 
-def _records(read: RecordsRead, request: ListRecords, consulted: Consulted) -> Message:
+def _records(read: RecordsRead, request: ListRecords, machine_read: MachineRead) -> Message:
     """Return a page, cut to what fits a frame, with durations up to now."""
-    quiet_ms, left = consulted.quiet_ms, PAGE_BYTES_MAX
+    quiet_ms, left = machine_read.quiet_ms, PAGE_BYTES_MAX
     sessions: list[ListedSession] = []
     for one in read.sessions:
         left -= len(one.id.encode()) + len(one.label.encode()) + 48
@@ -546,6 +549,6 @@ def _records(read: RecordsRead, request: ListRecords, consulted: Consulted) -> M
         more=read.more or cut,
         session=request.session,
         request=request.request,
-        slot=consulted.slot,
-        age_ms=consulted.age_ms,
+        slot=machine_read.slot,
+        age_ms=machine_read.age_ms,
     )

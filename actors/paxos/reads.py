@@ -7,7 +7,7 @@ that state may lack. There are three kinds:
 - *local*, with a greatest age: it sees everything that was decided that long ago;
 - *watched*: a local read that is answered once its object has changed (`parked_reads.py`).
 
-Nothing here is estimated. Each answer rests on a proof that reads one clock only, so neither the
+Nothing here is estimated. Each reply rests on a proof that reads one clock only, so neither the
 rate of another clock nor the delay of a message is assumed, except for the lease, which the failure
 detector keeps shorter than the promises behind it.
 
@@ -56,7 +56,7 @@ for one to this.
 The age of a follower's state
 -----------------------------
 
-Heartbeats say which answers their leader has received, and which heartbeat a majority has answered.
+Heartbeats say which replies their leader has received, and which heartbeat a majority has answered.
 From two heartbeats an acceptor concludes that every slot known anywhere to be decided at an instant
 of its own clock is before a slot (`StalenessBound` has the argument). It sends its replica that as
 `Fresh`; the proof counts as soon as the replica has applied that far (`Freshness`). The age is the
@@ -68,7 +68,7 @@ Bounds
 
 `READS_MAX` reads of each kind wait; a linearizable one is dropped after `READ_MS_MAX` without a
 reply, and the proxy's client asks again. A local read is refused, with the age that is known, after
-one heartbeat and its answers: a client that accepts an older state can say so.
+one heartbeat and its replies: a client that accepts an older state can say so.
 
 This keeps reads-are-fresh. Source: D. Ongaro: Consensus: Bridging Theory and Practice (2014),
 sections 6.4 (read index, lease), for the leader; the rest is ours.
@@ -87,11 +87,11 @@ from fencelock.actors.paxos.config import LogBounds, LogConfig, monitor_of, repl
 from fencelock.actors.paxos.event import (
     AgeCheck,
     ConfirmLease,
-    Consult,
-    Consulted,
     Fresh,
     LeaseHeld,
+    MachineRead,
     ReadAgain,
+    ReadMachine,
     Unreadable,
     WatchCheck,
 )
@@ -112,14 +112,14 @@ NOTHING_PROVEN = -1
 
 
 BEATS_MAX = 64
-"""Heartbeats whose answers may still prove something; see `failure_detector.ASKED_MAX`."""
+"""Heartbeats whose replies may still prove something; see `failure_detector.ASKED_MAX`."""
 
 
 PENDING_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
 
 
-ReadEvent = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck | WatchCheck
+ReadEvent = ReadMachine | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck | WatchCheck
 """Events that `Reads` handles."""
 
 
@@ -148,7 +148,7 @@ class Reads:
         """Timeout of a `ReadIndex` before it is sent again (ms): the leader may have to ask first,
         with its next heartbeat."""
         self.age_wait_ms = timing.heartbeat_ms + timing.answer_ms
-        """Maximum wait of a local read for a newer proof (ms): a heartbeat, its answers, the next
+        """Maximum wait of a local read for a newer proof (ms): a heartbeat, its replies, the next
         one."""
         self.applied = 1
         """All slots before it are applied."""
@@ -172,13 +172,13 @@ class Reads:
         self.checking = False
         """Whether the `WatchCheck` timer runs."""
         self.last: tuple[Local, Local] | None = None
-        """The last query and its answer, until more is applied: many queries are about one lock."""
+        """The last query and its reply, until more is applied: many queries are about one lock."""
 
     def handle(self, sender: Address, event: ReadEvent, now: Instant) -> Effects:
         """Take a read, or an event that may let one be answered."""
         match event:
-            case Consult():
-                return self._on_consult(sender, event, now)
+            case ReadMachine():
+                return self._on_read_machine(sender, event, now)
             case Fresh():
                 self.freshness.take(event, self.applied)
                 return self._serve(now) if self.local else ()
@@ -229,16 +229,16 @@ class Reads:
         """Stop relying on the lease, even while this node leads."""
         self.lease = None
 
-    def _on_consult(self, client: Address, consult: Consult, now: Instant) -> Effects:
+    def _on_read_machine(self, client: Address, read_request: ReadMachine, now: Instant) -> Effects:
         """Answer a query of a role of this node, or let it wait."""
-        age_ms, watched = consult.age_ms, consult.watched
-        read = Read(client, consult.number, consult.question, now, age_ms, watched)
+        age_ms, watched = read_request.age_ms, read_request.watched
+        read = Read(client, read_request.number, read_request.query, now, age_ms, watched)
         if watched:
-            return self._consult_watched(read, now)
+            return self._read_watched(read, now)
         if age_ms is not None:
-            return self._consult_local(read, now)
+            return self._read_local(read, now)
         if self._is_sure(now):
-            return [self._answer(read, 0, now)]
+            return [self._reply(read, 0, now)]
         if len(self.linear) + len(self.indexes) >= READS_MAX:
             return (Observe("paxos.reads_full"),)
         self.linear.append(read)
@@ -282,19 +282,19 @@ class Reads:
         self.local = [read for read in self.local if ms_between(read.at, now) < self.age_wait_ms]
         return [*effects, *(self._refuse(read, now) for read in late)]
 
-    def _consult_local(self, read: Read, now: Instant) -> Effects:
-        answer = self._answer_local(read, now)
-        if answer is not None:
-            return [answer]
+    def _read_local(self, read: Read, now: Instant) -> Effects:
+        reply = self._reply_local(read, now)
+        if reply is not None:
+            return [reply]
         if len(self.local) >= READS_MAX:
             return [self._refuse(read, now), Observe("paxos.reads_full")]
         self.local.append(read)
         return [Wake(self.age_wait_ms, AgeCheck())]
 
-    def _consult_watched(self, read: Read, now: Instant) -> Effects:
+    def _read_watched(self, read: Read, now: Instant) -> Effects:
         """Answer a read if its object has changed, or let it wait for a change."""
-        if self._look_up(read.question):
-            return [self._answer(read, self.age_ms(now), now)]
+        if self._look_up(read.query):
+            return [self._reply(read, self.age_ms(now), now)]
         self.parked.add(read)
         if self.checking:
             return ()
@@ -307,12 +307,12 @@ class Reads:
         age_ms = None
         for read in self.parked.of(changed):
             age_ms = self.age_ms(now) if age_ms is None else age_ms
-            answer = self._look_up(read.question)
-            if answer:
+            reply = self._look_up(read.query)
+            if reply:
                 self.parked.end(read)
-                effects.append(self._answer(read, age_ms, now))
+                effects.append(self._reply(read, age_ms, now))
             else:
-                self.parked.go_on(read, answer)
+                self.parked.go_on(read, reply)
         return effects
 
     def _on_watch_check(self, now: Instant) -> Effects:
@@ -321,7 +321,7 @@ class Reads:
         effects: list[Effect] = []
         for read in self.parked.late(now):
             self.parked.end(read)
-            effects.append(self._answer(read, age_ms, now))
+            effects.append(self._reply(read, age_ms, now))
         if age_ms == NOTHING_PROVEN or age_ms > WATCH_AGE_MS:
             for read in self.parked.of(None):
                 self.parked.end(read)
@@ -329,11 +329,11 @@ class Reads:
         self.checking = bool(self.parked)
         return [*effects, Wake(CHECK_MS, WatchCheck())] if self.checking else effects
 
-    def _answer_local(self, read: Read, now: Instant) -> Send | None:
+    def _reply_local(self, read: Read, now: Instant) -> Send | None:
         age_ms = self.age_ms(now)
         if age_ms == NOTHING_PROVEN or read.age_ms is None or age_ms > read.age_ms:
             return None
-        return self._answer(read, age_ms, now)
+        return self._reply(read, age_ms, now)
 
     def age_ms(self, now: Instant) -> int:
         """Return an upper bound on the state's age (ms), `NOTHING_PROVEN` if there is none."""
@@ -347,31 +347,31 @@ class Reads:
         """Return whether everything decided anywhere is applied here."""
         return self.settled and self.lease is not None and now < self.lease.until
 
-    def _answer(self, read: Read, age_ms: int, now: Instant) -> Send:
-        consulted = Consulted(
+    def _reply(self, read: Read, age_ms: int, now: Instant) -> Send:
+        machine_read = MachineRead(
             number=read.number,
-            answer=self._look_up(read.question),
+            reply=self._look_up(read.query),
             slot=self.applied,
             age_ms=age_ms,
             quiet_ms=ms_between(self.applied_at, now),
         )
-        return Send(read.client, consulted)
+        return Send(read.client, machine_read)
 
-    def _look_up(self, question: Local) -> Local:
-        """Return the machine's answer to ``question``; `Unreadable` if a bug of ours raised."""
+    def _look_up(self, query: Local) -> Local:
+        """Return the machine's reply to ``query``; `Unreadable` if a bug of ours raised."""
         last = self.last
-        if last is None or last[0] != question:
-            answer = reading("a read of the table", lambda: self.machine.read(question))
-            if isinstance(answer, Fault):
-                return Unreadable(fault=answer)
-            self.last = last = question, answer
+        if last is None or last[0] != query:
+            reply = reading("a read of the table", lambda: self.machine.read(query))
+            if isinstance(reply, Fault):
+                return Unreadable(fault=reply)
+            self.last = last = query, reply
         return last[1]
 
     def _refuse(self, read: Read, now: Instant) -> Send:
-        consulted = Consulted(
-            number=read.number, answer=None, slot=self.applied, age_ms=self.age_ms(now)
+        machine_read = MachineRead(
+            number=read.number, reply=None, slot=self.applied, age_ms=self.age_ms(now)
         )
-        return Send(read.client, consulted)
+        return Send(read.client, machine_read)
 
     def _is_waited_for(self) -> bool:
         return bool(self.linear or self.local or len(self.indexes))
@@ -379,20 +379,20 @@ class Reads:
     def _serve(self, now: Instant) -> list[Effect]:
         """Answer the reads that can be answered."""
         effects: list[Effect] = []
-        effects += [self._answer(read, 0, now) for read in self.indexes.pop(self.applied)]
+        effects += [self._reply(read, 0, now) for read in self.indexes.pop(self.applied)]
         if self.settled and self.lease is not None:
             # Reads up to then are confirmed; while the lease holds, all of them are.
             until = now if self._is_sure(now) else self.lease.confirmed
-            effects += [self._answer(read, 0, now) for read in self.linear if read.at <= until]
+            effects += [self._reply(read, 0, now) for read in self.linear if read.at <= until]
             self.linear = [read for read in self.linear if read.at > until]
             effects += self.indexes.pass_on(until, self.applied)
         waiting, self.local = self.local, []
         for read in waiting:
-            answer = self._answer_local(read, now)
-            if answer is None:
+            reply = self._reply_local(read, now)
+            if reply is None:
                 self.local.append(read)
             else:
-                effects.append(answer)
+                effects.append(reply)
         return effects
 
     def _request(self, now: Instant) -> list[Effect]:
@@ -453,7 +453,7 @@ class ReadIndexes:
         return [Send(replica_of(self.leader), ReadIndex(number=self.number))]
 
     def take(self, replica: Address, reached: ReadIndexReached) -> bool:
-        """Note the read index of the waiting reads; return whether the message was the answer."""
+        """Note the read index of the waiting reads; return whether the message was the reply."""
         known = replica == replica_of(self.leader) and reached.number == self.number
         if not known or not self.waiting:
             return False
@@ -497,14 +497,14 @@ class StalenessBound:
     """An acceptor's side: the slots that the heartbeats of one leader prove to be decided.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
-    clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
+    clock, the first time it did). If heartbeat ``j`` reports that reply as received, ``j``
     was sent after ``a``. If a later one reports that a majority answered ``j`` (or one after
     ``j``), then each of that majority had promised nothing above ``b`` at some time after
     ``a``. Promises never go back, so before ``a`` no majority had accepted anything under a
     ballot above ``b``: everything decided before ``a`` was decided under ``b`` or below.
 
     - Below ``b``: phase one of ``b`` found it, so it lies before the first slot that
-      ``b`` filled itself. A heartbeat lists received answers only once that slot
+      ``b`` filled itself. A heartbeat lists received replies only once that slot
       is decided, so it lies before the ``committed`` of ``j``.
     - Under ``b``: any node knows of it only through the commander of ``b``, which sent
       all it knew (without a gap, and nothing is applied beyond one) as ``committed`` of ``j``.
@@ -514,7 +514,7 @@ class StalenessBound:
 
     Args:
         node: this member.
-        config: the views. Heartbeats report the answers of the members of the newest.
+        config: the views. Heartbeats report the replies of the members of the newest.
 
     """
 

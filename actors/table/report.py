@@ -157,7 +157,7 @@ class TableRead(Local):
     reply: TableReply
 
 
-Question = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
+MachineQuery = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
 
 
 def report_lock(name: str, held: Awaited | None, time_ms: int) -> LockReport:

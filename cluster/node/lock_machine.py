@@ -152,23 +152,23 @@ class LockMachine:
         """Return the log time at which `advance` would next do something, if before ``before``."""
         return self.table.due_ms(before)
 
-    def read(self, question: Local) -> Local:
+    def read(self, query: Local) -> Local:
         """Answer a query about the table."""
-        match question:
+        match query:
             case LookUp():
-                return Looked(report=self.table.status(question.lock))
+                return Looked(report=self.table.status(query.lock))
             case Browse():
-                asked, most = question, max(0, question.most)
+                asked, most = query, max(0, query.most)
                 lines = self.table.listing(asked.prefix, asked.after, most + 1, unheld=asked.unheld)
                 return Browsed(lines=lines[:most], more=len(lines) > most)
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
             case ReadHistory():
-                return self.table.changes(question.lock, question.after, question.prefix)
-            case ReadTable(query=query):
-                return TableRead(reply=QUERIES[type(query)](self.table, query))
+                return self.table.changes(query.lock, query.after, query.prefix)
+            case ReadTable(query=table_query):
+                return TableRead(reply=QUERIES[type(table_query)](self.table, table_query))
             case _:
-                raise TypeError(f"{question!r} is no question about locks")
+                raise TypeError(f"{query!r} is no question about locks")
 
     def take_changed(self) -> Iterable[str] | None:
         """Return the objects that have changed since the last call, or None for any object."""

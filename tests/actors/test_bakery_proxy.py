@@ -301,7 +301,7 @@ def answers(harness: ProxyHarness, said: list[Send], holder: Contender | None) -
             waiting=0,
             epoch=1,
             nonce=query.nonce,
-            lapsed_ms=None,
+            expired_ms=None,
         )
         follows += harness.hear(leader_of(leader), result)
     return follows

@@ -57,7 +57,7 @@ class LockReader(BakeryProxyHarness):
         holder: Contender | None,
         *,
         epoch: int = 1,
-        lapsed_ms: int | None = None,
+        expired_ms: int | None = None,
         peek: Query | None = None,
         lock: str = "x",
     ) -> list[Send]:
@@ -71,7 +71,7 @@ class LockReader(BakeryProxyHarness):
             waiting=0,
             epoch=epoch,
             nonce=peek.nonce,
-            lapsed_ms=lapsed_ms,
+            expired_ms=expired_ms,
         )
         return self.hear(leader_of(leader), said)
 
@@ -127,8 +127,8 @@ def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: LockRe
 def test_a_leader_where_a_lease_ended_during_the_round_does_not_count(reader: LockReader) -> None:
     assert reader.told("n1", None) == []
     reader.run(100)
-    assert reader.told("n2", None, lapsed_ms=100) == []
-    assert one(LockStatus, reader.told("n3", None, lapsed_ms=103), ANN).holder is None
+    assert reader.told("n2", None, expired_ms=100) == []
+    assert one(LockStatus, reader.told("n3", None, expired_ms=103), ANN).holder is None
 
 
 def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> None:
@@ -183,7 +183,7 @@ def test_votes_that_move_with_a_renewal_do_not_make_a_held_lock_free() -> None:
     trio.pass_time(200)
     poll.answers |= answers(trio, "n3")
     assert poll.answers["n3"].holder is None
-    assert poll.answers["n3"].lapsed_ms == 100
+    assert poll.answers["n3"].expired_ms == 100
     assert poll.decide(2, trio.now) is None
 
     later = Poll(8, trio.now, answers(trio, "n2", "n3"))
@@ -198,14 +198,14 @@ def test_a_lease_that_ended_before_the_round_does_not_hold_up_a_read() -> None:
     assert Poll(7, trio.now, answers(trio, "n1", "n3")).decide(2, trio.now) is not None
 
 
-def test_a_lapse_that_was_forgotten_counts_as_the_latest_of_those_forgotten() -> None:
+def test_a_forgotten_expiry_counts_as_the_latest_forgotten_one() -> None:
     past = Tombstones()
-    past.note_lapse("x", Instant(5))
-    assert past.lapsed_at("y") is None
+    past.note_expiry("x", Instant(5))
+    assert past.expired_at("y") is None
     for number in range(REMEMBERED_MAX):
-        past.note_lapse(f"lock-{number}", Instant(9))
-    assert past.lapsed_at("x") == Instant(5)
-    assert past.lapsed_at("y") == Instant(5)
+        past.note_expiry(f"lock-{number}", Instant(9))
+    assert past.expired_at("x") == Instant(5)
+    assert past.expired_at("y") == Instant(5)
 
 
 def test_any_proxy_tells_of_a_holder_when_one_leader_is_cut_off() -> None:

@@ -20,14 +20,14 @@ TTL_MS = 600_000
 LEASE_MS = HOLD_MS + GRACE_MS
 
 
-def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
+def forget_at(harness: ClusterHarness, name: str, *, expired: bool) -> None:
     """Let a leader consider all its holds ended, by its clock; or make it forget its votes and
     holds."""
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):
         leader.attempts.timers.forget(entry)
-        if lapsed:
+        if expired:
             assert leader.tickets.forget(entry, later(now, LEASE_MS))
         else:
             leader.tickets.remove(entry)
@@ -42,10 +42,10 @@ def renew(harness: ClusterHarness, proxy: str, granted: Granted) -> int:
     return harness.number
 
 
-@pytest.mark.parametrize("lapsed", [True, False])
+@pytest.mark.parametrize("expired", [True, False])
 @pytest.mark.parametrize("through", [0, 1, 2])
 def test_a_hold_that_two_of_three_leaders_have_is_renewed_through_the_third(
-    through: int, *, lapsed: bool
+    through: int, *, expired: bool
 ) -> None:
     """The first of them owned it, as the others still believe."""
     harness = ClusterHarness(3).start().ready()
@@ -53,7 +53,7 @@ def test_a_hold_that_two_of_three_leaders_have_is_renewed_through_the_third(
     owner = harness.serving()[0]
     granted = harness.lock(owner)
     harness.run(100)
-    forget_at(harness, harness.serving()[through], lapsed=lapsed)
+    forget_at(harness, harness.serving()[through], expired=expired)
     waiting = harness.acquire(owner, owner="ben")
     asked = renew(harness, harness.serving()[through], granted)
     harness.until(lambda: bool(harness.answers(Renewed, asked)), 1_000)

@@ -66,7 +66,7 @@ A, B, C = holder("ann", 7), holder("bob", 9), holder("cid", 11)
 WRITER = holder("wil", 12, RWLOCK_PERMITS)
 
 
-def answer(*holders: Contender, lapsed_ms: int | None = None) -> QueryResult:
+def answer(*holders: Contender, expired_ms: int | None = None) -> QueryResult:
     return QueryResult(
         lock=NAME,
         number=1,
@@ -75,7 +75,7 @@ def answer(*holders: Contender, lapsed_ms: int | None = None) -> QueryResult:
         waiting=0,
         epoch=1,
         nonce=7,
-        lapsed_ms=lapsed_ms,
+        expired_ms=expired_ms,
         holders=holders,
     )
 
@@ -97,8 +97,8 @@ def decide(*answers: QueryResult) -> tuple[Contender, ...] | None:
         ((answer(A), answer(), answer()), ()),
         ((answer(WRITER), answer(WRITER)), (WRITER,)),
         ((answer(WRITER), answer(A), answer(A)), (A,)),
-        ((answer(A, B), answer(A, lapsed_ms=0), answer(A, lapsed_ms=0)), None),
-        ((answer(A, B), answer(A, lapsed_ms=9_000), answer(A)), (A,)),
+        ((answer(A, B), answer(A, expired_ms=0), answer(A, expired_ms=0)), None),
+        ((answer(A, B), answer(A, expired_ms=9_000), answer(A)), (A,)),
     ],
 )
 def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(

@@ -48,7 +48,7 @@ def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) 
     return table
 
 
-def lapsed() -> TicketTable:
+def expired() -> TicketTable:
     """Return a table in which the time of a hold was over."""
     table = table_with_a_hold()
     assert table.forget_old(later(NOW, LEASE_MS)) == 1
@@ -70,7 +70,7 @@ def phases(table: TicketTable) -> list[TicketPhase]:
 
 
 def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> None:
-    table, at = lapsed(), later(NOW, LEASE_MS)
+    table, at = expired(), later(NOW, LEASE_MS)
     merged(table, table_with_a_hold(at), now=at)
     (entry,) = table.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
@@ -82,20 +82,20 @@ def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> No
 def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
     fence: int, *, taken_up: bool
 ) -> None:
-    table = lapsed()
+    table = expired()
     merged(table, table_with_a_hold(fence=fence))
     assert phases(table) == ([TicketPhase.HOLDING] if taken_up else [])
 
 
 def test_a_request_that_was_over_here_does_not_wait_again() -> None:
-    table = lapsed()
+    table = expired()
     assert table.put(ticket(), "n2", NOW, None) is None
     assert table.put(ticket(request=2), "n2", NOW, None) is not None
 
 
 @pytest.mark.parametrize(("request_", "fence"), [(1, 0), (0, FENCE)])
 def test_a_client_that_drops_what_was_over_here_ends_it_for_good(request_: int, fence: int) -> None:
-    table = lapsed()
+    table = expired()
     table.drop("x", ANN, request_, fence)
     merged(table, table_with_a_hold())
     assert phases(table) == []
@@ -139,7 +139,7 @@ def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody()
 
 def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over() -> None:
     newcomer = TicketTable()
-    merged(newcomer, lapsed())
+    merged(newcomer, expired())
     assert newcomer.counters_of("x").fence == FENCE
     assert newcomer.is_outdone(ticket(), FENCE - 1)
 
@@ -210,7 +210,7 @@ def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
         del fence
         past.drop(lock, who, request)
 
-    monkeypatch.setattr(Tombstones, "lapse", for_good)
+    monkeypatch.setattr(Tombstones, "expire", for_good)
     with pytest.raises(ViolationError, match="merged-tables-complete"):
         over_at_its_owner(five_members())
 

@@ -82,9 +82,9 @@ def test_an_acceptor_whose_leases_became_shorter_waits_once_for_a_longer_one() -
 
     (wake,) = role.begin(T0)
 
-    assert wake == Wake(LONG_MS, events.LeaseLapsed())
+    assert wake == Wake(LONG_MS, events.LeaseExpired())
     assert not promises(role, LONG_MS - 1)
-    recorded = role.handle(ACCEPTOR, events.LeaseLapsed(), at(LONG_MS))
+    recorded = role.handle(ACCEPTOR, events.LeaseExpired(), at(LONG_MS))
     assert recorded == (Persist(lease_record(LEASE_MS)),)
     assert promises(role, LONG_MS)
 

@@ -21,7 +21,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
+from fencelock.actors.paxos.event import LeaderChanged, MachineRead, ReadMachine
 from fencelock.actors.paxos.queries import DESCRIBE_MS, LOCKS_SHOWN_MAX, LOOK_AGE_MS, READY_AGE_MS
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.proxy.proxy import Proxy, Tick
@@ -61,13 +61,13 @@ def proxy() -> Proxy:
     return led_by_n2(log_proxy(Proxy))
 
 
-def consult(effects: Effects) -> Consult:
-    (asked,) = sent(effects, Consult, REPLICA)
+def read_request(effects: Effects) -> ReadMachine:
+    (asked,) = sent(effects, ReadMachine, REPLICA)
     return asked
 
 
-def consulted(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
-    event = Consulted(number=number, answer=answer, slot=12, age_ms=age_ms)
+def machine_read(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
+    event = MachineRead(number=number, reply=answer, slot=12, age_ms=age_ms)
     return proxy.handle(REPLICA, event, at(ms))
 
 
@@ -75,17 +75,19 @@ def test_queries_sent_before_the_replica_runs_are_sent_again_when_it_begins() ->
     proxy = log_proxy(Proxy)
     asked = proxy.handle(ANN, INSPECT, T0)
     began = LeaderChanged(leader="")
-    assert sent(proxy.handle(REPLICA, began, at(1)), Consult, REPLICA) == [consult(asked)]
+    assert sent(proxy.handle(REPLICA, began, at(1)), ReadMachine, REPLICA) == [read_request(asked)]
     proxy.handle(REPLICA, LeaderChanged(leader="n2"), at(2))
-    assert not sent(proxy.handle(REPLICA, began, at(3)), Consult, REPLICA)  # It keeps its reads.
+    assert not sent(
+        proxy.handle(REPLICA, began, at(3)), ReadMachine, REPLICA
+    )  # It keeps its reads.
 
 
 def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
     proxy: Proxy,
 ) -> None:
-    asked = consult(proxy.handle(ANN, INSPECT, T0))
-    assert asked == Consult(number=1, question=LookUp(lock="a"), age_ms=None)
-    assert sent(consulted(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN) == [
+    asked = read_request(proxy.handle(ANN, INSPECT, T0))
+    assert asked == ReadMachine(number=1, query=LookUp(lock="a"), age_ms=None)
+    assert sent(machine_read(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN) == [
         api.LockStatus(
             lock="a",
             holder=BOB,
@@ -97,13 +99,13 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
             age_ms=0,
         )
     ]
-    assert consulted(proxy, 1, Looked(report=REPORT)) == ()
+    assert machine_read(proxy, 1, Looked(report=REPORT)) == ()
 
 
 def test_a_free_lock_has_no_holder(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     free = LockReport(lock="a", holder=None, waiting=0, waiters=())
-    (status,) = sent(consulted(proxy, 1, Looked(report=free)), api.LockStatus, ANN)
+    (status,) = sent(machine_read(proxy, 1, Looked(report=free)), api.LockStatus, ANN)
     assert (status.holder, status.waiters) == (None, ())
 
 
@@ -112,7 +114,7 @@ def test_durations_go_on_while_nothing_is_applied(proxy: Proxy) -> None:
     for number, quiet_ms in enumerate((0, 900, 900, 13_000), 1):
         proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=number), T0)
         looked = Looked(report=REPORT)
-        event = Consulted(number=number, answer=looked, slot=12, age_ms=0, quiet_ms=quiet_ms)
+        event = MachineRead(number=number, reply=looked, slot=12, age_ms=0, quiet_ms=quiet_ms)
         (status,) = sent(proxy.handle(REPLICA, event, T0), api.LockStatus, ANN)
         assert status.holder is not None
         shown.append((status.holder.since_ms, status.waiters[0].since_ms))
@@ -122,8 +124,8 @@ def test_durations_go_on_while_nothing_is_applied(proxy: Proxy) -> None:
 def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     assert list(proxy.handle(ANN, INSPECT, at(5))) == []
-    assert len(sent(consulted(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN)) == 1
-    assert consult(proxy.handle(ANN, INSPECT, at(6))).number == 2
+    assert len(sent(machine_read(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN)) == 1
+    assert read_request(proxy.handle(ANN, INSPECT, at(6))).number == 2
 
 
 @pytest.mark.parametrize(("age_ms", "words"), [(900, "900 ms old"), (-1, "not known")])
@@ -131,8 +133,8 @@ def test_a_local_read_that_would_be_too_old_is_refused(
     proxy: Proxy, age_ms: int, words: str
 ) -> None:
     local = api.Inspect(lock="a", session="ann", request=3, age_ms=500)
-    assert consult(proxy.handle(ANN, local, T0)).age_ms == 500
-    (refused,) = sent(consulted(proxy, 1, None, age_ms), api.Refused, ANN)
+    assert read_request(proxy.handle(ANN, local, T0)).age_ms == 500
+    (refused,) = sent(machine_read(proxy, 1, None, age_ms), api.Refused, ANN)
     assert (refused.reason, refused.lock, refused.request) == (api.Reason.STALE, "a", 3)
     assert words in refused.detail
     assert "500 ms were allowed" in refused.detail
@@ -140,7 +142,7 @@ def test_a_local_read_that_would_be_too_old_is_refused(
 
 def test_a_local_read_tells_its_age(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
-    (status,) = sent(consulted(proxy, 1, Looked(report=REPORT), 120), api.LockStatus, ANN)
+    (status,) = sent(machine_read(proxy, 1, Looked(report=REPORT), 120), api.LockStatus, ANN)
     assert status.age_ms == 120
 
 
@@ -156,7 +158,7 @@ def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_its
     assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
     assert sent(effects, api.Refused, ANN) == []
     assert not proxy.backend.is_busy()
-    assert consult(proxy.handle(ANN, INSPECT, at(READ_MS))).question == LookUp(lock="a")
+    assert read_request(proxy.handle(ANN, INSPECT, at(READ_MS))).query == LookUp(lock="a")
 
 
 def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +171,13 @@ def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_locks_are_listed_page_by_page(proxy: Proxy) -> None:
-    question = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
-    asked = consult(proxy.handle(ANN, question, T0))
-    assert asked == Consult(
-        number=1, question=Browse(prefix="a", after="a1", most=2, unheld=False), age_ms=9
+    query = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
+    asked = read_request(proxy.handle(ANN, query, T0))
+    assert asked == ReadMachine(
+        number=1, query=Browse(prefix="a", after="a1", most=2, unheld=False), age_ms=9
     )
     lines = (LockLine("a2", HOLDER, 3), LockLine("a3", HOLDER, 0))
-    (listed,) = sent(consulted(proxy, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
+    (listed,) = sent(machine_read(proxy, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
     assert listed == LockList(
         lines=(ListedLock("a2", BOB, 3), ListedLock("a3", BOB, 0)),
         more=True,
@@ -192,12 +194,12 @@ def test_answers_fit_a_frame_however_long_the_names(proxy: Proxy) -> None:
     waiters = tuple(WAITER._replace(session=long, owner=long, label=long) for _ in range(1_000))
     proxy.handle(ANN, INSPECT, T0)
     report = LockReport(lock="a", holder=holder, waiting=1_000, waiters=waiters)
-    (status,) = sent(consulted(proxy, 1, Looked(report=report)), api.LockStatus, ANN)
+    (status,) = sent(machine_read(proxy, 1, Looked(report=report)), api.LockStatus, ANN)
     assert 100 < len(status.waiters) < 1_000
     assert len(encode(status)) < FRAME_BYTES_MAX
     proxy.handle(ANN, ListLocks(most=1_000, session="ann"), T0)
     lines = tuple(LockLine(long, holder, 1) for _ in range(1_000))
-    (listed,) = sent(consulted(proxy, 2, Browsed(lines=lines, more=False)), LockList, ANN)
+    (listed,) = sent(machine_read(proxy, 2, Browsed(lines=lines, more=False)), LockList, ANN)
     assert 40 < len(listed.lines) < 1_000
     assert listed.more
     assert len(encode(listed)) < FRAME_BYTES_MAX
@@ -207,12 +209,12 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) 
     effects = proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     assert sent(effects, Report, NODE) == [Report()]
     browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
-    assert consult(effects) == Consult(number=1, question=browse, age_ms=LOOK_AGE_MS)
+    assert read_request(effects) == ReadMachine(number=1, query=browse, age_ms=LOOK_AGE_MS)
     assert list(proxy.handle(NODE, REPORTED, T0)) == []
     lines = (LockLine("a", HOLDER, 1), LockLine("b", HOLDER, 0))
-    look = consult(consulted(proxy, 1, Browsed(lines=lines, more=False), 30))
-    assert look.question == LookUp(lock="a")
-    effects = consulted(proxy, look.number, Looked(report=REPORT), 30)
+    look = read_request(machine_read(proxy, 1, Browsed(lines=lines, more=False), 30))
+    assert look.query == LookUp(lock="a")
+    effects = machine_read(proxy, look.number, Looked(report=REPORT), 30)
     (status,) = sent(effects, api.NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
     assert (status.protocol, status.leader, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
@@ -225,11 +227,13 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) 
 
 def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
-    assert sent(proxy.handle(ASK, api.Describe(), T0), Consult, REPLICA) == []
+    assert sent(proxy.handle(ASK, api.Describe(), T0), ReadMachine, REPLICA) == []
     proxy.handle(NODE, REPORTED, T0)
-    effects = consulted(proxy, 1, Browsed(lines=(), more=False))
+    effects = machine_read(proxy, 1, Browsed(lines=(), more=False))
     assert [len(sent(effects, api.NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
-    assert len(sent(proxy.handle(ANN, api.Describe(session="ann"), at(9)), Consult, REPLICA)) == 1
+    assert (
+        len(sent(proxy.handle(ANN, api.Describe(session="ann"), at(9)), ReadMachine, REPLICA)) == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,7 @@ def test_a_node_that_cannot_serve_says_what_is_missing(
     proxy.handle(REPLICA, LeaderChanged(leader=leader), T0)
     proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     proxy.handle(NODE, REPORTED, T0)
-    (status,) = sent(consulted(proxy, 1, answer, age_ms), api.NodeStatus, ANN)
+    (status,) = sent(machine_read(proxy, 1, answer, age_ms), api.NodeStatus, ANN)
     assert not status.ready
     assert words in status.detail
     assert status.locks == ()
@@ -261,7 +265,7 @@ def test_a_description_does_not_wait_for_a_replica_for_long(proxy: Proxy) -> Non
     (status,) = sent(proxy.handle(PROXY, Tick(), at(DESCRIBE_MS)), api.NodeStatus, ANN)
     assert not status.ready
     assert "a majority of n1, n2, n3" in status.detail
-    assert consulted(proxy, 1, Browsed(lines=(), more=False)) == ()
+    assert machine_read(proxy, 1, Browsed(lines=(), more=False)) == ()
 
 
 def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:
@@ -270,13 +274,13 @@ def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:
 
 
 def test_sessions_and_evictions_are_listed_page_by_page(proxy: Proxy) -> None:
-    question = ListRecords(kind=Records.EVICTIONS, skip=3, most=2, session="ann", request=4)
-    asked = consult(proxy.handle(ANN, question, T0))
-    assert asked.question == ReadRecords(kind=Records.EVICTIONS, skip=3, most=2)
+    query = ListRecords(kind=Records.EVICTIONS, skip=3, most=2, session="ann", request=4)
+    asked = read_request(proxy.handle(ANN, query, T0))
+    assert asked.query == ReadRecords(kind=Records.EVICTIONS, skip=3, most=2)
     evicted = ListedEviction("a", 7, BOB, "alice", 100)
     session = ListedSession("bob~2.9", "host:2", 15_000, 9_000, 1)
     read = RecordsRead(sessions=(session,), evictions=(evicted,), more=True)
-    event = Consulted(number=1, answer=read, slot=12, age_ms=0, quiet_ms=500)
+    event = MachineRead(number=1, reply=read, slot=12, age_ms=0, quiet_ms=500)
     (listed,) = sent(proxy.handle(REPLICA, event, T0), RecordList, ANN)
     assert listed.sessions == (session._replace(left_ms=8_500),)
     assert listed.evictions == (evicted._replace(ago_ms=600),)
@@ -285,6 +289,6 @@ def test_sessions_and_evictions_are_listed_page_by_page(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize(("skip", "most"), [(-1, 1), (0, 0), (0, 1_001)])
 def test_a_page_of_records_out_of_its_limits_is_refused(proxy: Proxy, skip: int, most: int) -> None:
-    question = ListRecords(skip=skip, most=most, session="ann", request=4)
-    (no,) = sent(proxy.handle(ANN, question, T0), api.Refused, ANN)
+    query = ListRecords(skip=skip, most=most, session="ann", request=4)
+    (no,) = sent(proxy.handle(ANN, query, T0), api.Refused, ANN)
     assert no.reason is api.Reason.INVALID

@@ -40,13 +40,13 @@ REPLICAS = CONFIG.replicas
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
 
 
-def consult(number: int = 1, age_ms: int | None = None) -> events.Consult:
-    return events.Consult(number=number, question=HowMany(), age_ms=age_ms)
+def read_request(number: int = 1, age_ms: int | None = None) -> events.ReadMachine:
+    return events.ReadMachine(number=number, query=HowMany(), age_ms=age_ms)
 
 
 def answer(number: int = 1, slot: int = 5, age_ms: int = 0, quiet_ms: int = 0) -> Send:
-    told = events.Consulted(
-        number=number, answer=SoMany(count=0), slot=slot, age_ms=age_ms, quiet_ms=quiet_ms
+    told = events.MachineRead(
+        number=number, reply=SoMany(count=0), slot=slot, age_ms=age_ms, quiet_ms=quiet_ms
     )
     return Send(ASKER, told)
 
@@ -72,8 +72,8 @@ def test_while_the_lease_holds_a_settled_leader_answers_at_once(reads: Reads) ->
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
-    assert reads.handle(ASKER, consult(), at(249)) == [answer(quiet_ms=249)]
-    assert sends(reads.handle(ASKER, consult(2), at(250))) == [
+    assert reads.handle(ASKER, read_request(), at(249)) == [answer(quiet_ms=249)]
+    assert sends(reads.handle(ASKER, read_request(2), at(250))) == [
         Send(monitor_of("a"), events.ConfirmLease())
     ]
 
@@ -82,17 +82,17 @@ def test_a_leader_that_has_not_applied_the_first_slot_of_its_leadership_waits(re
     reads.follow("a", at(0))
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
-    assert sends(reads.handle(ASKER, consult(), at(10))) == []
+    assert sends(reads.handle(ASKER, read_request(), at(10))) == []
     assert reads.progress(7, settled=True, now=at(20)) == [answer(slot=7)]
 
 
 def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
     lead(reads)
-    assert sends(reads.handle(ASKER, consult(1), at(300))) == [
+    assert sends(reads.handle(ASKER, read_request(1), at(300))) == [
         Send(monitor_of("a"), events.ConfirmLease())
     ]
-    assert reads.handle(ASKER, consult(2), at(300)) == []
-    assert reads.handle(ASKER, consult(3), at(301)) == []
+    assert reads.handle(ASKER, read_request(2), at(300)) == []
+    assert reads.handle(ASKER, read_request(3), at(301)) == []
 
     effects = reads.leased(leased(until_ms=0, confirmed_ms=300), at(302))
 
@@ -104,16 +104,16 @@ def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: R
 
 def test_a_round_that_began_before_the_question_proves_nothing(reads: Reads) -> None:
     lead(reads)
-    reads.handle(ASKER, consult(), at(300))
+    reads.handle(ASKER, read_request(), at(300))
 
     assert sends(reads.leased(leased(until_ms=0, confirmed_ms=299), at(301))) == []
 
 
 def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much(reads: Reads) -> None:
     reads.follow("b", at(0))
-    asked = reads.handle(ASKER, consult(1), at(1))
+    asked = reads.handle(ASKER, read_request(1), at(1))
     assert asked == [Send(B, ReadIndex(number=101)), Wake(reads.again_ms, events.ReadAgain())]
-    assert reads.handle(ASKER, consult(2), at(2)) == []
+    assert reads.handle(ASKER, read_request(2), at(2)) == []
 
     passed = reads.handle(B, ReadIndexReached(number=101, slot=7), at(3))
 
@@ -132,7 +132,7 @@ def test_only_the_leaders_word_on_the_barrier_under_way_counts(
     reads: Reads, sender: Address, number: int, slot: int
 ) -> None:
     reads.follow("b", at(0))
-    reads.handle(ASKER, consult(), at(1))
+    reads.handle(ASKER, read_request(), at(1))
 
     effects = reads.handle(sender, ReadIndexReached(number=number, slot=slot), at(2))
 
@@ -141,7 +141,7 @@ def test_only_the_leaders_word_on_the_barrier_under_way_counts(
 
 def test_a_barrier_is_repeated_and_goes_to_the_next_leader_anew(reads: Reads) -> None:
     reads.follow("b", at(0))
-    reads.handle(ASKER, consult(), at(1))
+    reads.handle(ASKER, read_request(), at(1))
 
     again = reads.handle(A, events.ReadAgain(), at(251))
     moved = reads.follow("c", at(300))
@@ -151,7 +151,7 @@ def test_a_barrier_is_repeated_and_goes_to_the_next_leader_anew(reads: Reads) ->
 
 
 def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None:
-    reads.handle(ASKER, consult(), at(1))
+    reads.handle(ASKER, read_request(), at(1))
 
     assert reads.handle(A, events.ReadAgain(), at(READ_MS_MAX)) == [
         Wake(reads.again_ms, events.ReadAgain())
@@ -162,9 +162,9 @@ def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None
 
 def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
     for number in range(READS_MAX):
-        reads.handle(ASKER, consult(number), at(1))
+        reads.handle(ASKER, read_request(number), at(1))
 
-    assert reads.handle(ASKER, consult(), at(1)) == (Observe("paxos.reads_full"),)
+    assert reads.handle(ASKER, read_request(), at(1)) == (Observe("paxos.reads_full"),)
 
 
 def test_a_leader_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
@@ -185,17 +185,17 @@ def test_a_leader_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
 def test_a_local_read_is_answered_if_its_age_is_proven_and_low_enough(reads: Reads) -> None:
     reads.handle(A, events.Fresh(since=at(100), slot=5), at(150))
 
-    assert reads.handle(ASKER, consult(1, age_ms=50), at(150)) == [
+    assert reads.handle(ASKER, read_request(1, age_ms=50), at(150)) == [
         answer(1, age_ms=50, quiet_ms=150)
     ]
-    assert reads.handle(ASKER, consult(2, age_ms=49), at(150)) == [
+    assert reads.handle(ASKER, read_request(2, age_ms=49), at(150)) == [
         Wake(reads.age_wait_ms, events.AgeCheck())
     ]
 
 
 def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> None:
-    reads.handle(ASKER, consult(1, age_ms=40), at(0))
-    reads.handle(ASKER, consult(2, age_ms=10), at(0))
+    reads.handle(ASKER, read_request(1, age_ms=40), at(0))
+    reads.handle(ASKER, read_request(2, age_ms=10), at(0))
 
     fresh = reads.handle(A, events.Fresh(since=at(80), slot=5), at(120))
     early = reads.handle(A, events.AgeCheck(), at(149))
@@ -203,19 +203,19 @@ def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> No
 
     assert fresh == [answer(1, age_ms=40, quiet_ms=120)]
     assert early == []
-    assert late == [Send(ASKER, events.Consulted(number=2, answer=None, slot=5, age_ms=70))]
+    assert late == [Send(ASKER, events.MachineRead(number=2, reply=None, slot=5, age_ms=70))]
 
 
 def test_a_node_that_can_prove_nothing_says_so(reads: Reads) -> None:
-    reads.handle(ASKER, consult(age_ms=1_000_000), at(0))
+    reads.handle(ASKER, read_request(age_ms=1_000_000), at(0))
 
-    told = events.Consulted(number=1, answer=None, slot=5, age_ms=NOTHING_PROVEN)
+    told = events.MachineRead(number=1, reply=None, slot=5, age_ms=NOTHING_PROVEN)
     assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, told)]
 
 
 def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
     reads.handle(A, events.Fresh(since=at(10), slot=6), at(20))
-    assert sends(reads.handle(ASKER, consult(1, age_ms=60), at(20))) == []
+    assert sends(reads.handle(ASKER, read_request(1, age_ms=60), at(20))) == []
 
     assert reads.progress(6, settled=False, now=at(30)) == [answer(1, slot=6, age_ms=20)]
 
@@ -224,9 +224,9 @@ def test_a_settled_leader_without_a_lease_is_as_old_as_its_last_round(reads: Rea
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=10), at(15))
 
-    assert reads.handle(ASKER, consult(1, age_ms=0), at(249)) == [answer(1, quiet_ms=249)]
+    assert reads.handle(ASKER, read_request(1, age_ms=0), at(249)) == [answer(1, quiet_ms=249)]
     old = answer(2, age_ms=290, quiet_ms=300)
-    assert reads.handle(ASKER, consult(2, age_ms=290), at(300)) == [old]
+    assert reads.handle(ASKER, read_request(2, age_ms=290), at(300)) == [old]
 
 
 def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> Heartbeat:

@@ -300,21 +300,23 @@ def test_a_leader_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     leading: Replica,
 ) -> None:
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
-    question = events.Consult(number=1, question=HowMany(), age_ms=None)
-    consulted = events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10)
-    answer = Send(LISTENER, consulted)
+    query = events.ReadMachine(number=1, query=HowMany(), age_ms=None)
+    machine_read = events.MachineRead(
+        number=1, reply=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10
+    )
+    answer = Send(LISTENER, machine_read)
     leading.handle(
         leader_of("a"),
         events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),
         T0,
     )
-    assert answer not in leading.handle(LISTENER, question, at(10))
+    assert answer not in leading.handle(LISTENER, query, at(10))
     assert answer in leading.handle(leader_of("a"), lease, at(10))
 
     leading.handle(leader_of("a"), events.Drain(ballot=BALLOT), at(11))
 
     assert answer not in leading.handle(leader_of("a"), lease, at(12))
-    assert answer not in leading.handle(LISTENER, question, at(12))
+    assert answer not in leading.handle(LISTENER, query, at(12))
 
 
 def test_two_batches_for_one_slot_end_the_node(replica: Replica) -> None:

@@ -64,9 +64,9 @@ class ReadsHarness:
         return self.reads.progress(self.applied, settled=False, now=at(ms))
 
     def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
-        question = ReadHistory(lock=S, after=after)
-        consult = events.Consult(number=number, question=question, age_ms=None, watched=S)
-        return self.reads.handle(ASKER, consult, at(ms))
+        query = ReadHistory(lock=S, after=after)
+        read_request = events.ReadMachine(number=number, query=query, age_ms=None, watched=S)
+        return self.reads.handle(ASKER, read_request, at(ms))
 
     def check(self, ms: int) -> Effects:
         return self.reads.handle(ASKER, events.WatchCheck(), at(ms))
@@ -80,8 +80,8 @@ def reads() -> ReadsHarness:
 def answers(effects: Effects) -> list[tuple[int, list[int] | None]]:
     """Return the number of each answer, and the versions of its changes; None for a refusal."""
     found: list[tuple[int, list[int] | None]] = []
-    for one in sent(effects, events.Consulted, ASKER):
-        changes = one.answer.changes if isinstance(one.answer, Changed) else None
+    for one in sent(effects, events.MachineRead, ASKER):
+        changes = one.reply.changes if isinstance(one.reply, Changed) else None
         versions = None if changes is None else [change.version for change in changes]
         found.append((one.number, versions))
     return found
@@ -117,8 +117,8 @@ def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarn
     reads.change(T, 10)
     reads.fresh(WATCH_MS)
     effects = reads.check(WATCH_MS)
-    (over,) = sent(effects, events.Consulted, ASKER)
-    assert over.answer == Changed(version=2, changes=(), resync=False)
+    (over,) = sent(effects, events.MachineRead, ASKER)
+    assert over.reply == Changed(version=2, changes=(), resync=False)
     assert effects[-1] == Wake(CHECK_MS, events.WatchCheck())
     reads.fresh(WATCH_MS + 1_000)
     assert answers(reads.check(WATCH_MS + 1_000)) == [(2, [])]
@@ -146,10 +146,10 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
 ) -> None:
     """Meanwhile the changes of other keys may be dropped."""
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
-    question = ReadHistory(lock=M, after=1, prefix="a")
-    consult = events.Consult(number=1, question=question, age_ms=None, watched=M)
-    reads.reads.handle(ASKER, consult, at(0))
-    reads.reads.handle(ASKER, replace(consult, number=2), at(0))
+    query = ReadHistory(lock=M, after=1, prefix="a")
+    read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=M)
+    reads.reads.handle(ASKER, read_request, at(0))
+    reads.reads.handle(ASKER, replace(read_request, number=2), at(0))
     for key in "bcdef":
         reads.machine.table.histories.add(M, key, b"v", 0, 0)
         assert reads.apply(10) == []
@@ -193,32 +193,32 @@ def proxy() -> Proxy:
 
 
 def watch(proxy: Proxy, request: int = 3, after: int | None = 4) -> Effects:
-    question = ReadChanges(watched=S, after=after, session="ann", request=request)
-    return proxy.handle(ANN, question, T0)
+    query = ReadChanges(watched=S, after=after, session="ann", request=request)
+    return proxy.handle(ANN, query, T0)
 
 
-def consult(effects: Effects) -> events.Consult:
-    (one,) = sent(effects, events.Consult, REPLICA)
+def read_request(effects: Effects) -> events.ReadMachine:
+    (one,) = sent(effects, events.ReadMachine, REPLICA)
     return one
 
 
 def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
-    asked = consult(watch(proxy))
-    assert (asked.question, asked.watched) == (ReadHistory(lock=S, after=4), S)
+    asked = read_request(watch(proxy))
+    assert (asked.query, asked.watched) == (ReadHistory(lock=S, after=4), S)
     assert sends(watch(proxy)) == []  # This is a repetition.
     changes = (Change(5, "", None, 2),)
     changed = Changed(version=6, changes=changes, resync=False)
-    consulted = events.Consulted(number=asked.number, answer=changed, slot=9, age_ms=3)
-    assert told(proxy.handle(REPLICA, consulted, T0), ChangesRead) == [
+    machine_read = events.MachineRead(number=asked.number, reply=changed, slot=9, age_ms=3)
+    assert told(proxy.handle(REPLICA, machine_read, T0), ChangesRead) == [
         ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
     ]
-    listing = consult(watch(proxy, 4, after=None))
-    assert (listing.question, listing.watched) == (ReadHistory(lock=S, after=None), "")
+    listing = read_request(watch(proxy, 4, after=None))
+    assert (listing.query, listing.watched) == (ReadHistory(lock=S, after=None), "")
 
 
 def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
-    asked = consult(watch(proxy))
-    stale = events.Consulted(number=asked.number, answer=None, slot=9, age_ms=6_000)
+    asked = read_request(watch(proxy))
+    stale = events.MachineRead(number=asked.number, reply=None, slot=9, age_ms=6_000)
     (refused,) = told(proxy.handle(REPLICA, stale, T0), api.Refused)
     assert (refused.reason, refused.lock) == (api.Reason.STALE, S)
     assert "6000 ms old, at most 5000 ms" in refused.detail
@@ -242,7 +242,7 @@ def test_a_client_may_wait_for_so_many_changes(
 
 
 @pytest.mark.parametrize(
-    ("question", "text"),
+    ("query", "text"),
     [
         (ReadChanges(watched="s", session="ann"), "lock 's' cannot be watched"),
         (ReadChanges(watched=S, after=-1, session="ann"), "after is -1"),
@@ -250,8 +250,8 @@ def test_a_client_may_wait_for_so_many_changes(
         (ReadChanges(watched="election\x1f", session="ann"), "election name of 0 bytes"),
     ],
 )
-def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, question: ReadChanges, text: str) -> None:
-    (refused,) = told(proxy.handle(ANN, question, T0), api.Refused)
+def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, query: ReadChanges, text: str) -> None:
+    (refused,) = told(proxy.handle(ANN, query, T0), api.Refused)
     assert refused.reason is api.Reason.INVALID
     assert text in refused.detail
 
@@ -328,9 +328,9 @@ def lead(table: LockTable) -> int:
 def test_reads_that_were_answered_leave_nothing_while_an_older_one_waits(
     reads: ReadsHarness,
 ) -> None:
-    question = ReadHistory(lock=T, after=1)
-    consult = events.Consult(number=1, question=question, age_ms=None, watched=T)
-    reads.reads.handle(ASKER, consult, at(0))
+    query = ReadHistory(lock=T, after=1)
+    read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=T)
+    reads.reads.handle(ASKER, read_request, at(0))
     for number in range(2, 1_000):
         reads.watch(number - 1, number=number)
         reads.change(S, 0)

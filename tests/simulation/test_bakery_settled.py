@@ -117,7 +117,7 @@ def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
     assert trio.entries("n1") == [(TicketPhase.HOLDING, "n1")]
 
 
-def lapsed_at_n1() -> LeaderTrio:
+def expired_at_n1() -> LeaderTrio:
     """Let all leaders hold ann's request, and let its time be over by n1's clock."""
     trio = LeaderTrio()
     trio.hold(*NAMES, owner="n2")
@@ -132,7 +132,7 @@ def extend(trio: LeaderTrio) -> messages.Extend:
 
 
 def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
-    trio = lapsed_at_n1()
+    trio = expired_at_n1()
     trio.say(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, messages.Extended)
@@ -141,7 +141,7 @@ def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
 
 
 def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
-    trio = lapsed_at_n1()
+    trio = expired_at_n1()
     table = trio.leaders["n1"].tickets
     ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), proxy_of("n1"), 500, 500, "")
     entry = table.put(ben, "n1", NOW, None)
@@ -162,7 +162,7 @@ def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
 def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
     last: int, *, voted: bool
 ) -> None:
-    trio = lapsed_at_n1()
+    trio = expired_at_n1()
     trio.leaders["n1"].tickets.note("x", 0, last)
     ticket = extend(trio).ticket
     add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=True)
@@ -173,7 +173,7 @@ def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
 
 
 def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
-    trio = lapsed_at_n1()
+    trio = expired_at_n1()
     ticket = extend(trio).ticket
     add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
     trio.say(leader_of("n2"), "n1", add)

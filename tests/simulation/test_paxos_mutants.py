@@ -109,7 +109,7 @@ def half_is_enough(spawn: Spawn) -> Spawn:
     return replace(spawn, arguments={**spawn.arguments, "config": half})
 
 
-def heeds_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
+def obeys_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
     """Also accept batches below the promise."""
     refused = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Preempted)]
     if not isinstance(event, Accept) or not refused:
@@ -254,7 +254,7 @@ MUTANTS = {
     ),
     "half is a majority": Mutant("distinct-majority", 20, half_is_enough),
     "accepts below the promise": Mutant(
-        "no-vote-below-promise", 20, instead(Acceptor, says(heeds_the_past))
+        "no-vote-below-promise", 20, instead(Acceptor, says(obeys_the_past))
     ),
     "ballots without a node": Mutant("no-vote-below-promise", 20, ONLY_ROUNDS),
     "ballots without a node, promise": Mutant("promises-kept", 20, ONLY_ROUNDS),

@@ -17,12 +17,12 @@ from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.event import (
     CommanderResend,
-    Consult,
-    Consulted,
     Decided,
     GapCheck,
     LeaseHeld,
+    MachineRead,
     Order,
+    ReadMachine,
     SteppedDown,
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
@@ -199,9 +199,9 @@ class ReadsWhatItHas(Replica):
     """Reads its own state and calls that linearizable."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        if isinstance(event, Consult) and event.age_ms is None:
-            answer = self.machine.read(event.question)
-            told = Consulted(number=event.number, answer=answer, slot=1, age_ms=0)
+        if isinstance(event, ReadMachine) and event.age_ms is None:
+            answer = self.machine.read(event.query)
+            told = MachineRead(number=event.number, reply=answer, slot=1, age_ms=0)
             return (Send(sender, told),)
         return super().handle(sender, event, now)
 
@@ -212,7 +212,7 @@ class CallsItNew(Replica):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return [
             Send(one.to, replace(one.message, age_ms=0))
-            if isinstance(one, Send) and isinstance(one.message, Consulted)
+            if isinstance(one, Send) and isinstance(one.message, MachineRead)
             else one
             for one in super().handle(sender, event, now)
         ]

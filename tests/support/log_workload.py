@@ -27,7 +27,13 @@ from fencelock.actors.message import (
     node_of,
 )
 from fencelock.actors.paxos.config import replica_of
-from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import (
+    LeaderChanged,
+    MachineRead,
+    ReadMachine,
+    Skipped,
+    SlotOutcomes,
+)
 from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
@@ -106,9 +112,9 @@ class LogCounter:
         """Return None: nothing is ever due."""
         return None
 
-    def read(self, question: Local) -> Local:
+    def read(self, query: Local) -> Local:
         """Answer `HowMany`."""
-        assert isinstance(question, HowMany)
+        assert isinstance(query, HowMany)
         return SoMany(count=self.count)
 
     def take_changed(self) -> tuple[str, ...]:
@@ -139,7 +145,7 @@ class LogCounter:
 
 
 Heeded = (
-    SlotOutcomes | LeaderChanged | Skipped | Consulted | Proposed | Declined | VotingStatus | Dip
+    SlotOutcomes | LeaderChanged | Skipped | MachineRead | Proposed | Declined | VotingStatus | Dip
 )
 
 
@@ -162,7 +168,7 @@ class LogWriter(Role[Heeded]):
         self.votes: bool | None = None
         """Whether its node votes, None while that is not known."""
         self.heard: dict[int, SlotOutcomes] = {}
-        self.answers: list[Consulted] = []
+        self.answers: list[MachineRead] = []
 
     def begin(self, now: Instant) -> Effects:
         """Wait for the first time."""
@@ -177,9 +183,9 @@ class LogWriter(Role[Heeded]):
                 self.leader = event.leader
             case SlotOutcomes():
                 self.heard[event.slot] = event
-            case Consulted():
+            case MachineRead():
                 self.answers.append(event)
-                return (Observe(f"logbook.{'refused' if event.answer is None else 'read'}"),)
+                return (Observe(f"logbook.{'refused' if event.reply is None else 'read'}"),)
             case VotingStatus():
                 self.votes = event.votes
             case Skipped() | Proposed() | Declined():
@@ -198,7 +204,7 @@ class LogWriter(Role[Heeded]):
             propose = Propose(client=self.address, number=self.number, command=command)
             return Send(self.replica, propose)
         age_ms = self._random.choice((None, None, 0, 120, AGE_MS))
-        return Send(self.replica, Consult(number=self.number, question=HowMany(), age_ms=age_ms))
+        return Send(self.replica, ReadMachine(number=self.number, query=HowMany(), age_ms=age_ms))
 
 
 class CounterJudge:
@@ -224,15 +230,15 @@ class CounterJudge:
         match delivered.event:
             case SlotOutcomes():
                 self._on_happened(delivered.event, delivered.time)
-            case Consult(number=number, age_ms=age_ms):
+            case ReadMachine(number=number, age_ms=age_ms):
                 last = self.known[-1][1] if self.known else 0
                 self.asked[delivered.sender, number] = (last, age_ms is None)
             case _:
                 pass
         for effect in effects:  # An answer is judged when it is sent: a disk may hold it back.
             match effect:
-                case Send(to, Consulted() as told) if told.answer is not None:
-                    self._on_consulted(to, told, delivered.time)
+                case Send(to, MachineRead() as told) if told.reply is not None:
+                    self._on_machine_read(to, told, delivered.time)
                 case _:
                     pass
 
@@ -248,7 +254,7 @@ class CounterJudge:
         if not self.known or happened.slot > self.known[-1][1]:
             self.known.append((time, happened.slot))
 
-    def _on_consulted(self, scribe: Address, told: Consulted, time: int) -> None:
+    def _on_machine_read(self, scribe: Address, told: MachineRead, time: int) -> None:
         known, linear = self.asked.pop((scribe, told.number))
         if not linear:
             self.aged[node_of(scribe)] += 1

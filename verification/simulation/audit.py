@@ -61,9 +61,9 @@ class Auditor(Role[Heard]):
     def _ask(self) -> Effects:
         session = node_of(self.address)
         self.asked += 1
-        question = (
+        query = (
             ListLocks(session=session, request=self.asked)
             if self.table
             else Describe(session=session)
         )
-        return [*(Send(Address(proxy), question) for proxy in self.left), Wake(AUDIT_MS, Audit())]
+        return [*(Send(Address(proxy), query) for proxy in self.left), Wake(AUDIT_MS, Audit())]

@@ -223,7 +223,7 @@ class ElectionJudge:
         best = max(known, key=_height, default=None)
         return best is not None and _height(best) >= wanted
 
-    def heeds(self, node: str, epoch: int, what: str) -> None:
+    def obeys(self, node: str, epoch: int, what: str) -> None:
         """Judge that a leader sends a message in an epoch."""
         boot = self.world.nodes[node].boot
         barred = self.exported.get((node, boot), 0)

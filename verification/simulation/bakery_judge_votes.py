@@ -194,15 +194,15 @@ class TicketJudge:
         event = delivered.event
         match said:
             case MaxTicket():
-                self.election.heeds(node, said.epoch, "MaxTicket")
+                self.election.obeys(node, said.epoch, "MaxTicket")
                 self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
             case Collected():
-                self.election.heeds(node, said.epoch, "Collected")
+                self.election.obeys(node, said.epoch, "Collected")
                 self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
                 if said.voted and isinstance(event, AddTicket):
                     self._votes(node, life, role, node_of(delivered.sender), event, now)
             case Extended():
-                self.election.heeds(node, said.epoch, "Extended")
+                self.election.obeys(node, said.epoch, "Extended")
                 if said.kept and isinstance(event, Extend):
                     self._extends(life, event, node_of(delivered.sender), now)
             case Entering():
@@ -307,7 +307,7 @@ class TicketJudge:
             RequestKey(locked.who, locked.request),
             role.epoch_state,
         )
-        self.election.heeds(node, epoch_state.epoch, "Locked")
+        self.election.obeys(node, epoch_state.epoch, "Locked")
         if (lock, key, locked.fence) in life.locked:
             return
         life.locked[lock, key, locked.fence] = None

@@ -8,9 +8,9 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, address_of, node_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import (
-    Consult,
-    Consulted,
     LeaderChanged,
+    MachineRead,
+    ReadMachine,
     Resign,
     Resigned,
     Skipped,
@@ -168,7 +168,9 @@ class Curious(Timer):
     """Read something."""
 
 
-Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted | Resigned | Curious
+Heeded = (
+    Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | MachineRead | Resigned | Curious
+)
 
 
 class LogReader(Role[Heeded]):
@@ -200,10 +202,10 @@ class LogReader(Role[Heeded]):
             case Curious():
                 self.number += 1
                 age_ms = self._random.choice(AGES_MS)
-                consult = Consult(number=self.number, question=ReadOrder(), age_ms=age_ms)
-                return (Send(replica_of(self.node), consult), self._later(), *self._resign())
-            case Consulted():
-                what = "refused" if event.answer is None else "answered"
+                read_request = ReadMachine(number=self.number, query=ReadOrder(), age_ms=age_ms)
+                return (Send(replica_of(self.node), read_request), self._later(), *self._resign())
+            case MachineRead():
+                what = "refused" if event.reply is None else "answered"
                 return (Observe(f"reader.{what}"),)
             case Propose():
                 return (Send(replica_of(self.node), event),)

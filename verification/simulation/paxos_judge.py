@@ -10,13 +10,13 @@ from fencelock.actors.message import Instant, Message, node_of
 from fencelock.actors.paxos.config import acceptor_of, replica_of
 from fencelock.actors.paxos.event import (
     Applied,
-    Consult,
-    Consulted,
     Decided,
     Isolate,
     Learned,
     LeaseHeld,
+    MachineRead,
     ProposalBatch,
+    ReadMachine,
     SlotOutcomes,
     SteppedDown,
 )
@@ -156,7 +156,7 @@ class LogJudge:
                 self.divergence.isolates(node)
             case SteppedDown():
                 self.beliefs.pop(node, None)
-            case Consulted(answer=OrderRead() as peeked):
+            case MachineRead(reply=OrderRead() as peeked):
                 self.state.has_read(peeked, delivered.time)
             case Appended() if event.client == delivered.to:
                 self.state.answered(event, delivered.time)
@@ -181,9 +181,9 @@ class LogJudge:
                     self.state.proposes(effect.message, delivered.time)
                 case ProposalBatch():
                     self.choices.commands.update(effect.message.commands)
-                case Consult():
+                case ReadMachine():
                     self.state.asks(delivered.to, effect.message)
-                case Consulted():
+                case MachineRead():
                     self.state.reads_out(effect.to, effect.message, delivered.time)
                 case _:
                     pass

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
 from fencelock.actors.message import NS_PER_MS, Address, Message, node_of
-from fencelock.actors.paxos.event import Consult, Consulted, SlotOutcomes
+from fencelock.actors.paxos.event import MachineRead, ReadMachine, SlotOutcomes
 from fencelock.actors.paxos.message import NO_BALLOT, Propose
 from fencelock.verification.simulation.drift import PPM
 from fencelock.verification.simulation.paxos_image import Choices
@@ -196,19 +196,19 @@ class StateJudge:
         if position > self.heard[-1][1]:
             self.heard.append((time, position))
 
-    def asks(self, reader: Address, consult: Consult) -> None:
+    def asks(self, reader: Address, read_request: ReadMachine) -> None:
         """Record that a read begins."""
-        self.reads[reader, consult.number] = (self.heard[-1][1], consult.age_ms)
+        self.reads[reader, read_request.number] = (self.heard[-1][1], read_request.age_ms)
 
-    def reads_out(self, reader: Address, consulted: Consulted, time: int) -> None:
+    def reads_out(self, reader: Address, machine_read: MachineRead, time: int) -> None:
         """Judge a replica's answer when it is sent: it may wait for the disk after that."""
-        peeked = consulted.answer
-        asked = self.reads.pop((reader, consulted.number), None)
+        peeked = machine_read.reply
+        asked = self.reads.pop((reader, machine_read.number), None)
         if asked is None or not isinstance(peeked, OrderRead) or node_of(reader) in self.wrong:
             return  # Refused; or the query was of an earlier life, which is forgotten.
         least, age_ms = asked
         if age_ms is not None:
-            age = consulted.age_ms * NS_PER_MS * PPM // (PPM - self.drift_ppm)
+            age = machine_read.age_ms * NS_PER_MS * PPM // (PPM - self.drift_ppm)
             least = self._heard_at(time - age - ROUNDING_NS)
         if peeked.position < least:
             self.violation_report(

@@ -72,9 +72,9 @@ class LockRegister(Register):
         due = (super().due_ms(before), self.locks.due_ms(before))
         return min((one for one in due if one is not None), default=None)
 
-    def read(self, question: Local) -> Local:
+    def read(self, query: Local) -> Local:
         """Answer a query about the list or the table."""
-        return super().read(question) if type(question) is ReadOrder else self.locks.read(question)
+        return super().read(query) if type(query) is ReadOrder else self.locks.read(query)
 
     def take_faults(self) -> Sequence[Fault]:
         """Return the exceptions that the table raised."""

@@ -175,9 +175,9 @@ class Register:
         """Return the log time at which the next session ends."""
         return min((due for due, _ in self.sessions.values()), default=None)
 
-    def read(self, question: Local) -> Local:
+    def read(self, query: Local) -> Local:
         """Answer `ReadOrder`, the only query."""
-        del question
+        del query
         return OrderRead(position=self.position, chain=self.chain)
 
     def take_changed(self) -> Iterable[str] | None:

@@ -88,7 +88,7 @@ class LogPlan:
     """Deadline after that for equal replicas and the end of all sessions (ms)."""
     partial_per_mille: int = 0
     """Share of a leader's proposals that reach only some, after which it is silent for a while."""
-    partial_reign_per_mille: int = 0
+    partial_leadership_per_mille: int = 0
     """The same, for the first proposals of a leadership."""
     gap_share: float = 0.0
     """Share of these in which only the next proposals are lost, and the leader then dies."""
@@ -130,7 +130,7 @@ def draw_target_plan(seed: int) -> LogPlan:
         replace_after_ms=random.choice((100, 300, 1_000)),
         lose_founders=False,
         chaos_ms=8_000,
-        partial_reign_per_mille=0,
+        partial_leadership_per_mille=0,
         locks=None,
         faults=replace(plan.faults, down_ms=random.choice((500, 1_500, 3_000))),
     )
@@ -219,7 +219,7 @@ def _swarm(random: Random) -> LogPlan:
         journal_bytes=random.choice((2_000, 20_000, 1 << 23)),
         chaos_ms=random.choice((2_000, 4_000)),
         partial_per_mille=random.choice((5, 30)) * on(),
-        partial_reign_per_mille=random.choice((100, 400, 700)) * on(),
+        partial_leadership_per_mille=random.choice((100, 400, 700)) * on(),
         partial_crash_share=0.5 * crashes,
         crash_at_ballot_per_mille=random.choice((50, 300)) * crashes,
         faults=faults,
@@ -237,7 +237,7 @@ def _duels(random: Random, plan: LogPlan) -> LogPlan:
         proposers=6 if gaps else random.choice((1, 2)),
         rest_ms=50 if gaps else 5,
         chaos_ms=5_000,
-        partial_reign_per_mille=random.choice((600, 900)),
+        partial_leadership_per_mille=random.choice((600, 900)),
         partial_crash_share=random.choice((0.2, 0.8)),
         gap_share=0.6 if gaps else 0.0,
         faults=replace(
@@ -263,7 +263,7 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         drift_ppm=drift_ppm,
         chaos_ms=8_000,
         partial_per_mille=25,
-        partial_reign_per_mille=0,
+        partial_leadership_per_mille=0,
         partial_crash_share=0.0,
         others_crash_share=random.choice((0.0, 0.5)),
         wrong_clocks=True,

@@ -237,7 +237,7 @@ class LogWorld(World):
         chance, plan = self.chance, self.plan
         per_mille = plan.partial_per_mille
         if ballot > self.last_ballot:
-            self.last_ballot, per_mille = ballot, plan.partial_reign_per_mille
+            self.last_ballot, per_mille = ballot, plan.partial_leadership_per_mille
         if chance.randrange(1_000) >= per_mille:
             return
         self.fault_counts["partial proposal"] += 1
