@@ -87,8 +87,9 @@ def lock(
     Let it send the fence with each write, so that storage can refuse a late one.
 
     Exits with the status of the command. Exits with 75 if the lock was not
-    acquired and the command did not run. Exits with 74 if the lock was lost; the
-    command and all that it started were then sent SIGTERM, and SIGKILL after --grace.
+    acquired and the command did not run, and with 127 if there is no such command.
+    Exits with 74 if the lock was lost; the command and all that it started were then
+    sent SIGTERM, and SIGKILL after --grace.
 
     For example:
 

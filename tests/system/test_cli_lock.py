@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import fencelock
+from fencelock.cluster.cli.exit_status import ExitStatus
 
 PATIENCE_S = 30
 CLUSTER = "faces"
@@ -163,6 +164,12 @@ def test_as_many_commands_run_as_there_are_permits(paxos_addresses: str) -> None
         assert process.returncode == 0
     code, _, _ = run(paxos_addresses, "encoder", "--shared", "2", "--nonblock", *python(PRINTS))
     assert code == 0
+
+
+def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
+    shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    own = (ExitStatus.LOST, ExitStatus.NOT_ACQUIRED, ExitStatus.NO_COMMAND)
+    assert {str(status.value) for status in own} == set(re.findall(r"with\s+(\d+)", shown))
 
 
 def test_without_a_command_nothing_is_locked(paxos_addresses: str) -> None:

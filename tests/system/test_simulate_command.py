@@ -69,6 +69,30 @@ def test_bakery_can_be_swept_before_its_own_judges_and_no_other_protocol() -> No
     assert isinstance(other.exception, ConfigError)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--members --objects all",
+        "--members --log",
+        "--members --judged --protocol bakery",
+        "--log --objects maps",
+        "--transcript acquire --members",
+    ],
+)
+def test_two_kinds_of_simulation_at_once_are_refused(options: str) -> None:
+    result = runner.invoke(app, [*options.split(), "--seed", "1"])
+
+    assert isinstance(result.exception, ConfigError)
+    one, other = re.findall(r"--(?!protocol)[a-z]+", options)
+    assert {one, other} <= set(str(result.exception).split())
+    assert "give one of them" in str(result.exception)
+
+
+def test_objects_of_bakery_can_be_judged() -> None:
+    options = ["--protocol", "bakery", "--judged", "--objects", "rwlocks", "--seed", "5"]
+    assert runner.invoke(app, options).exit_code == 0
+
+
 def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,6 +114,14 @@ def simulate(
     from fencelock.verification.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
     check_assertions()
+    kinds = {
+        "--transcript": bool(transcript),
+        "--log": log,
+        "--members": members,
+        "--judged": judged,
+        "--objects": bool(objects),
+    }
+    _check_one_kind([option for option, is_given in kinds.items() if is_given])
     if transcript:
         typer.echo(_transcript(transcript), nl=False)
         return
@@ -134,6 +142,12 @@ def simulate(
     if not log and not judged and not members:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
     _many(console, runs, range(first, last + 1), workers)
+
+
+def _check_one_kind(given: list[str]) -> None:
+    """Refuse options that each choose another simulation; the judges of bakery see objects too."""
+    if len(given) > 1 and given != ["--judged", "--objects"]:
+        raise ConfigError(f"{' and '.join(given)} are different simulations: give one of them")
 
 
 def _transcript(name: str) -> str:
