@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mutants
 import pytest
-from mutants import Selection, mutants_of, run
+from mutants import Selection, made_hang, mutants_of, run
 from support.paths import ROOT
 
 MODULE = """\
@@ -78,6 +78,18 @@ def test_the_verdict_is_that_of_the_tests(tmp_path: Path, body: str, verdict: st
     test = tmp_path / "test_subject.py"
     test.write_text(f"def test_subject():\n    {body}\n")
     assert run(tmp_path, [test], test_seconds=5)[0] == verdict
+
+
+def test_a_test_that_is_as_slow_without_the_mutant_shows_nothing(tmp_path: Path) -> None:
+    test = tmp_path / "test_subject.py"
+    cases = "import pytest\n@pytest.mark.parametrize('text', ['a b', 'c d'])\ndef test_it(text):\n"
+    test.write_text(f"{cases}    while text == 'c d': pass\n")
+    verdict, hung = run(tmp_path, [test], test_seconds=5)
+    assert (verdict, hung) == ("hung", "test_subject.py::test_it[c d]")
+    assert not made_hang(tmp_path, [test], hung, test_seconds=5)
+
+    test.write_text(f"{cases}    pass\n")
+    assert made_hang(tmp_path, [test], hung, test_seconds=5)
 
 
 def test_the_nearest_test_files_judge_first_and_slow_ones_last(tmp_path: Path) -> None:

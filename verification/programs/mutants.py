@@ -11,7 +11,10 @@ run until a test fails. A verdict is one of
 ``killed``
     A test failed; the line below names it.
 ``hung``
-    A test took longer than `--test-seconds`, which no test needs otherwise. This counts as killed.
+    A test took longer than `--test-seconds`, and less without the mutant. This counts as killed.
+``slow``
+    A test took longer than `--test-seconds` without the mutant, too: this machine needs a higher
+    limit, and nothing is known of the mutant.
 ``survived``
     All chosen test files passed. Either the mutant behaves as the product does, or a test is
     missing: a person decides. `--only FILE:LINE --files 400` tries one line with all tests.
@@ -34,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -301,9 +304,9 @@ class Selection:
         return sorted(self.known, key=rank)[:most]
 
 
-def run(root: Path, tests: list[Path], test_seconds: int) -> tuple[str, str]:
-    """Run test files in a copy until one fails; return the verdict, and the reason for it."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider"]
+def run(root: Path, tests: Sequence[Path | str], test_seconds: int) -> tuple[str, str]:
+    """Run tests in a copy until one fails; return the verdict, and the test that decided."""
+    command = [sys.executable, "-m", "pytest", "-v", "-x", "--tb=no", "-p", "no:cacheprovider"]
     command += ["-o", f"faulthandler_timeout={test_seconds}"]
     command += ["-o", "faulthandler_exit_on_timeout=true"]
     with (
@@ -333,8 +336,17 @@ def run(root: Path, tests: list[Path], test_seconds: int) -> tuple[str, str]:
     if status == 0:
         return "survived", f"{len(tests)} files"
     if status is None or "Timeout (" in text:
-        return "hung", ""
+        started = re.findall(r"^(\S+\.py::.*?) +(?:[A-Z]+ +\[|Timeout \(|$)", text, re.MULTILINE)
+        return "hung", started[-1] if started else ""
     return "killed", f"status {status}: {text.strip().splitlines()[-1:]}"
+
+
+def made_hang(root: Path, chosen: list[Path], hung: str, test_seconds: int) -> bool:
+    """Return whether the mutant made the tests hang: without it, they end in time.
+
+    ``hung`` is the test that hung with the mutant, or empty if that is not known.
+    """
+    return run(root, [hung] if hung else chosen, test_seconds)[0] != "hung"
 
 
 def limit_memory() -> None:
@@ -363,10 +375,13 @@ def judge(mutants: list[Mutant], files: int, test_seconds: int) -> Counter[str]:
         for number, mutant in enumerate(mutants):
             path = root / mutant.file
             source = path.read_text(encoding="utf-8")
-            path.write_text(mutant.apply(source), encoding="utf-8")
             began = time.monotonic()
-            verdict, reason = run(root, selection.tests_of(mutant.file, files), test_seconds)
+            chosen = selection.tests_of(mutant.file, files)
+            path.write_text(mutant.apply(source), encoding="utf-8")
+            verdict, reason = run(root, chosen, test_seconds)
             path.write_text(source, encoding="utf-8")
+            if verdict == "hung" and not made_hang(root, chosen, reason, test_seconds):
+                verdict = "slow"
             print(f"{number:3} {verdict:8} {time.monotonic() - began:4.0f} s  {mutant}")
             print(f"      {reason.removeprefix('tests/')}", flush=True)
             verdicts[verdict] += 1
