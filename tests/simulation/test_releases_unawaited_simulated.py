@@ -38,9 +38,9 @@ class Hasty(ClientSession):
         return effects
 
 
-def session(kind: type[ClientSession], seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
-    arguments = {"session": seat.node, "endpoints": proxies, "random": seat.random}
-    return Spawn(address_of(seat.node, "session"), kind, arguments)
+def session(kind: type[ClientSession], context: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    arguments = {"session": context.node, "endpoints": proxies, "random": context.random}
+    return Spawn(address_of(context.node, "session"), kind, arguments)
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "central", "bakery", "lamport"])
