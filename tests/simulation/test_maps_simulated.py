@@ -47,7 +47,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     assert seen["changed"] > 20 * SEEDS
     assert seen["found"] > 10 * SEEDS
     assert min(seen["guarded"], seen["by version"], seen["ephemeral"]) > SEEDS
-    assert seen["ended"] >= 5
+    assert seen["ended"] >= 3  # One session in thirty ends with an entry of its own.
 
 
 CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
