@@ -3,9 +3,9 @@
 A message is an array of its tag and its fields, as `fencelock.actors.message.Message` says. msgspec
 makes the array of a message, and the message of an array. It checks each value of what comes
 against the type that the field declares. Of what leaves it checks a user's arguments, what is
-written to a log or a journal, and frames between members: a member would drop one with a wrong
-message as a whole, also what other clients requested. A frame from or to a client has the messages
-of that client only.
+written to a log or a journal, and frames between members: a member drops a frame with one wrong
+message as a whole, and with it the requests of other clients. A frame from or to a client has the
+messages of that client only.
 
 A message in a frame may have more fields than are declared here, up to `EXTRA_FIELDS_MAX`. They
 are ignored: the sender is of a newer version. A record of a journal, a part of a snapshot and a

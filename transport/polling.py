@@ -47,7 +47,8 @@ class Poller:
             interpreter would suffer.
 
     Attributes:
-        used: the sockets that were sent through, or not read to the end, since the last `poll`.
+        used: the sockets that were sent through, or not read to the end, since the last `poll`,
+            each with `POLLIN`, as `poll_sockets` takes them.
 
     """
 

@@ -24,8 +24,9 @@ POLLIN = int(zmq.POLLIN)
 poll_sockets: Callable[[Sequence[tuple[Socket, int]], int], Sequence[tuple[Socket, int]]] = cast(
     "Any", zmq_poll
 )
-"""Returns those of pairs of a socket and `POLLIN` that can be read, within a time (ms). With 0 it
-takes less time than the option ZMQ_EVENTS, since pyzmq makes an enum of each option."""
+"""Takes pairs of a socket and `POLLIN`, and a time (ms). Returns the pairs whose socket can be
+read, as soon as there are any. With the time 0 it is quicker than reading ZMQ_EVENTS, since pyzmq
+makes an enum of each option that it reads."""
 
 send_part = BareSocket.send
 """Sends one part, as a `Socket`'s own ``send`` does, without options that we do not use."""

@@ -63,7 +63,7 @@ under one mutex of the client, and each decides completely, so calls are ordered
 - *Close.* Nothing is admitted after `close`; what is in use goes with its last local owner, or with
   the session.
 
-What must hold is in `RETAINED_INVARIANTS`. The rules R4 to R8 are these:
+What must hold is in `RETAINED_INVARIANTS`. The other rules:
 
 - After a recall a lock in use goes back with the release of its local owner. Up to ``cohort`` local
   owners may have it before, within `COHORT_MS` of the recall. With 0 nobody overtakes the queue of

@@ -25,6 +25,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.session.holds import HOLDING, HoldState
 from fencelock.actors.session.holds import ClientHold as LocalHold
+from fencelock.actors.session.requests import DECISION_MS
 from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import (
     BaseHold,
@@ -59,9 +60,9 @@ H = TypeVar("H", bound=BaseHold)
 RETRY_S = 1.0
 """The shortest time between two repetitions of a release (s) for which an acquire waits."""
 
-CONFIRM_MS = 1_500
-"""Time for which a call that does not wait still waits for an earlier release of its own client
-(ms): `DECISION_MS` of the session."""
+CONFIRM_MS = DECISION_MS
+"""Time for which an acquire without a wait, or an inspection, waits until an earlier release of its
+own client is confirmed (ms)."""
 
 
 class BaseLock(Generic[H]):

@@ -53,6 +53,14 @@ def scene(script: ScriptedSession) -> Scene:
     return Scene(script, AtOnce())
 
 
+def unconfirmed(script: ScriptedSession, lock: Any) -> tuple[Any, Any]:
+    """Acquire and release ``lock``; return the release, whose reply is still to come."""
+    lock.acquire()
+    script.mute = True
+    lock.release()
+    return script.asked[-1]
+
+
 def released(script: ScriptedSession) -> int:
     """Return the number of releases that the session received."""
     return sum(isinstance(asked, Release) for asked, _ in script.asked)
@@ -87,11 +95,9 @@ def test_a_lock_without_confirmation_does_not_wait_unless_asked_to(
     scene: Scene, script: ScriptedSession, kind: str
 ) -> None:
     lock = KINDS[kind](scene, False)
-    lock.acquire()
-    script.mute = True
-    lock.release()
+    release, reply = unconfirmed(script, lock)
     script.mute = False
-    script.asked[-1][1].set(script.answer(script.asked[-1][0]))
+    reply.set(script.answer(release))
     with lock as held:
         script.mute = True
     assert held.state is HoldState.RELEASING
@@ -151,10 +157,7 @@ def test_the_release_of_a_later_hold_does_not_raise_an_earlier_loss(
     scene: Scene, script: ScriptedSession
 ) -> None:
     lock = scene.lock(owner=None, confirm_release=False)
-    lock.acquire()
-    script.mute = True
-    lock.release()
-    (_, first) = script.asked[-1]
+    _, first = unconfirmed(script, lock)
     script.mute, script.count = False, 0
     later = lock.acquire()
     assert later is not None
@@ -169,13 +172,11 @@ def test_a_refused_release_leaves_the_hold_and_is_raised_by_the_next_call(
     scene: Scene, script: ScriptedSession
 ) -> None:
     lock = scene.lock(owner=None, confirm_release=False)
-    lock.acquire()
-    script.mute = True
-    lock.release()
+    _, reply = unconfirmed(script, lock)
     script.mute = False
     for one in script.holds.values():
         one.move(HoldState.HELD)
-    script.asked[-1][1].fail(ForbiddenError("the key does not allow it"))
+    reply.fail(ForbiddenError("the key does not allow it"))
     with pytest.raises(ForbiddenError):
         lock.acquire()
     assert lock.held
@@ -235,10 +236,7 @@ def test_an_acquire_that_does_not_wait_still_waits_for_the_own_release(
     scene: Scene, script: ScriptedSession, kind: str
 ) -> None:
     lock = KINDS[kind](scene, False)
-    lock.acquire()
-    script.mute = True
-    lock.release()
-    release, reply = script.asked[-1]
+    release, reply = unconfirmed(script, lock)
     script.mute = False
     threading.Timer(0.05, lambda: reply.set(script.answer(release))).start()
     assert lock.acquire(blocking=False)
@@ -250,9 +248,7 @@ def test_an_acquire_that_does_not_wait_gives_up_when_the_release_is_not_confirme
 ) -> None:
     monkeypatch.setattr(base_lock, "CONFIRM_MS", 20)
     lock = scene.rlock(confirm_release=False)
-    lock.acquire()
-    script.mute = True
-    lock.release()
+    unconfirmed(script, lock)
     assert lock.acquire(blocking=False) is None
 
 
@@ -260,10 +256,8 @@ def test_an_owner_acquires_again_once_a_refused_release_was_confirmed_in_the_bac
     scene: Scene, script: ScriptedSession
 ) -> None:
     lock = scene.lock(confirm_release=False)
-    lock.acquire()
-    script.mute = True
-    lock.release()
-    script.asked[-1][1].fail(UnavailableError("no node accepts this client"))
+    _, reply = unconfirmed(script, lock)
+    reply.fail(UnavailableError("no node accepts this client"))
     script.mute, script.count = False, 0
     for one in script.holds.values():
         one.move(HoldState.RELEASED)
