@@ -24,15 +24,18 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.api.session_message import End, Open, Opened, Renew
 from fencelock.actors.bakery import replies
+from fencelock.actors.bakery.bounds import is_possible_reply, shown
 from fencelock.actors.bakery.cluster_watch import Watchers
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
+    WAITERS_SHOWN_MAX,
     BakeryTiming,
     Terms,
     later,
     leader_of,
     quorum,
 )
+from fencelock.actors.bakery.epochs import EpochLimit
 from fencelock.actors.bakery.event import ListTickets, Readiness, Tally
 from fencelock.actors.bakery.in_flight import (
     InFlightRequest,
@@ -51,6 +54,7 @@ from fencelock.actors.bakery.proxy_message import (
     LockFailed,
     NotLeading,
     QueryResult,
+    ToProxy,
     Unlocked,
     Unlocking,
 )
@@ -58,7 +62,8 @@ from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
-from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.impossible import ImpossibleMessages
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
 from fencelock.actors.proxy.members_backend import MembersBackend
@@ -85,9 +90,6 @@ at once while no locks can be granted. The proxy goes on with it (`_on_cancel_du
 LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
 
-WAITERS_SHOWN_MAX = 100
-"""Maximum waiters shown of each."""
-
 
 class BakeryBackend(MembersBackend):
     """Has requests decided by leaders. They know all holds, so any proxy serves any client.
@@ -105,6 +107,8 @@ class BakeryBackend(MembersBackend):
         random: chooses where the round robin over the leaders begins.
         life: id of this node's life: drawn anew at each start.
         endpoints: where the members are reached, at first, as far as that is known.
+        timing: the times of this member.
+        limit: the epochs and leases that are plausible.
 
     """
 
@@ -120,9 +124,12 @@ class BakeryBackend(MembersBackend):
         life: int,
         endpoints: Mapping[str, str] | None = None,
         timing: BakeryTiming = BAKERY_TIMING,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(node, members, endpoints)
         self.timing = timing
+        self.limit = limit or EpochLimit()
+        self.impossible = ImpossibleMessages(node)
         self.leaders = set(members)
         """The nodes that may have been leaders, in this life."""
         self.terms = terms
@@ -143,7 +150,7 @@ class BakeryBackend(MembersBackend):
             Open: self._on_open,
             **self.member_requests,
         }
-        from_leader: dict[type[Message], Handler] = {
+        from_leader: dict[type[ToProxy], Handler] = {
             Locked: self._on_decided,
             LockFailed: self._on_decided,
             Unlocked: self._on_done,
@@ -331,12 +338,15 @@ class BakeryBackend(MembersBackend):
         return [one for one in waits if one.name.kind is Kind.LOCK and chosen(one)]
 
     def _from_leader(self, handler: Handler) -> Handler:
-        """Return ``handler``, which gets only messages of nodes that can be leaders."""
+        """Return ``handler``, which gets only possible replies of nodes that can be leaders."""
 
-        def handle(sender: Address, event: Message, now: Instant) -> Effects:
+        def handle(sender: Address, event: ToProxy, now: Instant) -> Effects:
             node = node_of(sender)
             if node not in self.leaders or sender != leader_of(node):
                 return [Observe("bakery.stranger_answers")]
+            limit = self.limit
+            if not is_possible_reply(event, limit.highest(now), limit.lease_ms_max):
+                return self.impossible.report(sender, "bakery.answer_malformed", shown(event), now)
             return handler(sender, event, now)
 
         return handle
@@ -419,15 +429,15 @@ class BakeryBackend(MembersBackend):
                 if len(pending.answered) < quorum(len(self.in_flight.readiness.leaders)):
                     return []
             case Unlocked() if not isinstance(request, Release | Cancel | AcquireRequest):
-                return [Observe("bakery.answer_malformed")]
+                return [Observe("bakery.late_answer")]
             case HoldRenewed() if not isinstance(request, Renew):
-                return [Observe("bakery.answer_malformed")]
+                return [Observe("bakery.late_answer")]
             case HoldRenewed() if not event.fence and not event.invalid:
                 passed_on = self.in_flight.pass_on(pending, node, now)
                 if passed_on is not None:
                     return passed_on
             case QueryResult() if not isinstance(request, Inspect):
-                return [Observe("bakery.answer_malformed")]
+                return [Observe("bakery.late_answer")]
             case QueryResult():
                 decided = self.in_flight.read(pending, node, event, now)
                 if decided is None:

@@ -1,10 +1,10 @@
 """Fields of members' messages that no honest member can send. Pure.
 
-A receiver keeps much of what other members send: rounds, epochs, leases, tickets. So each field is
-bounded by what an honest member can have. Otherwise one rogue or broken member could do damage that
-lasts after it is gone. A message outside of the bounds is refused as a whole, and logged at ERROR
-with its sender. (Of a table that is handed over, only the impossible records are left out: without
-the others a lock could be granted twice.)
+A receiver keeps much of what other members send: rounds, epochs, leases, tickets. Proxies pass on
+to clients what leaders decide. So each field is bounded by what an honest member can have.
+Otherwise one rogue or broken member could do damage that lasts after it is gone. A message outside
+of the bounds is refused as a whole, and logged at ERROR with its sender. (Of a table that is handed
+over, only the impossible records are left out: without the others a lock could be granted twice.)
 
 **Epochs, and leases** are bounded by `EpochLimit`, and **members** by `can_follow`.
 
@@ -20,13 +20,28 @@ fails, and the client sends another. So no honest leader ever sends a higher one
 **Numbers and fences** of tickets are bounded by their bits. What a leader claims of them ends with
 its epoch, and the epoch ends when a leader is gone.
 
-**Proxies** are roles of that name on nodes, since a leader sends them what it decides.
+**Proxies** are roles of that name on nodes, since a leader sends them what it decides. A proxy
+checks the requests of its clients before it sends them on, so a leader receives only requests
+within the limits of `fencelock.actors.api`. Only a fence that a client names may be any number: it
+is compared with those of holds.
+
+**Replies to proxies** name fences of epochs, and leases, that are plausible (`EpochLimit`). Numbers
+in them must be those of requests in flight.
 """
 
 from __future__ import annotations
 
 from fencelock.actors.api.membership_message import NODE_ID
-from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS_MAX, proxy_of
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
+from fencelock.actors.bakery.config import (
+    HOLDERS_SHOWN_MAX,
+    LEADERS_MAX,
+    TRUST_MS_MAX,
+    WAITERS_SHOWN_MAX,
+    proxy_of,
+)
 from fencelock.actors.bakery.message import (
     NOBODY,
     AddTicket,
@@ -46,14 +61,34 @@ from fencelock.actors.bakery.message import (
     TicketEnded,
     Yield,
 )
+from fencelock.actors.bakery.proxy_message import (
+    Expired,
+    HoldRenewed,
+    Lock,
+    Locked,
+    LockFailed,
+    NotLeading,
+    Query,
+    QueryResult,
+    RenewHold,
+    ToLeader,
+    ToProxy,
+    Unlock,
+    UnlockAll,
+    Unlocked,
+    Unlocking,
+)
 from fencelock.actors.bakery.ticket import (
+    ADDRESS_BYTES_MAX,
     COUNTER_MAX,
     LEASE_MS_MAX,
     ROUND_MAX,
+    TERM_MS_MAX,
     EndedRequests,
     Record,
     Ticket,
     Turn,
+    are_terms,
     epoch_of,
     fits,
     is_fence,
@@ -73,6 +108,9 @@ PART = 200
 
 PARTS_MAX = 2_000
 """Maximum parts of a table: more than any has."""
+
+DETAIL_CHARS_MAX = 1_000
+"""Maximum length of the reason why a leader refuses a request: a lock's name and a sentence."""
 
 FromLeader = (
     Entering
@@ -112,7 +150,7 @@ def is_possible_step(step: FromLeader) -> bool:
         case Yield():
             return 1 <= step.round <= ROUND_MAX
         case DropTicket():
-            return names(step.lock, step.who) and min(step.request, step.fence, step.number) >= 0
+            return names(step.lock, *step.who) and min(step.request, step.fence, step.number) >= 0
         case TicketDropped():
             return step.request >= 0
         case Extend():
@@ -138,6 +176,103 @@ def _is_turn(turn: Turn) -> bool:
 
 def _is_node(name: str) -> bool:
     return NODE_ID.fullmatch(name[:33]) is not None
+
+
+def is_possible_request(request: ToLeader) -> bool:
+    """Return whether a proxy can have sent ``request`` to a leader."""
+    match request:
+        case Lock():
+            wait_ms = request.wait_ms
+            return (
+                names(request.lock, *request.who)
+                and 1 <= request.request <= REQUEST_MAX
+                and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
+                and are_terms(request.hold_ms, request.grace_ms)
+                and len(request.label) <= OWNER_BYTES_MAX
+            )
+        case Unlock():
+            by_number = request.fence == 0 and 1 <= request.request <= REQUEST_MAX
+            by_fence = request.fence > 0 and request.request == 0
+            return (by_number or by_fence) and names(request.lock, *request.who)
+        case RenewHold():
+            missed = request.missed
+            return (
+                names(request.lock, *request.who)
+                and request.fence > 0
+                and 0 <= request.hold_ms <= TERM_MS_MAX
+                and len(set(missed)) == len(missed) <= LEADERS_MAX
+                and all(map(_is_node, missed))
+            )
+        case Query():
+            return names(request.lock)
+        case UnlockAll():
+            return len(request.session) <= ADDRESS_BYTES_MAX
+
+
+def is_possible_reply(reply: ToProxy, epoch: int, lease_ms: int) -> bool:
+    """Return whether a leader can have sent ``reply`` to a proxy.
+
+    Args:
+        reply: the message.
+        epoch: the highest epoch that is plausible.
+        lease_ms: the longest lease that an honest member can report (ms).
+
+    """
+    match reply:
+        case Locked():
+            return _is_of_hold(reply, epoch) and _is_lease(reply, lease_ms)
+        case Unlocking():
+            return _is_of_hold(reply, epoch) and 0 <= reply.grace_ms <= TERM_MS_MAX
+        case Expired():
+            return _is_of_hold(reply, epoch)
+        case LockFailed():
+            return len(reply.detail) <= DETAIL_CHARS_MAX
+        case HoldRenewed() if reply.fence:
+            fenced = is_fence(reply.fence, epoch) and not reply.invalid
+            return fenced and _is_lease(reply, lease_ms)
+        case HoldRenewed():
+            unheld = reply.hold_ms == reply.grace_ms == 0
+            return unheld and len(reply.invalid) <= DETAIL_CHARS_MAX
+        case QueryResult():
+            return 0 < reply.epoch <= epoch and _is_state(reply)
+        case Unlocked() | NotLeading():
+            return True
+
+
+def _is_of_hold(reply: Locked | Unlocking | Expired, epoch: int) -> bool:
+    numbered = 1 <= reply.request <= REQUEST_MAX and is_fence(reply.fence, epoch)
+    return numbered and names(reply.lock, *reply.who)
+
+
+def _is_lease(reply: Locked | HoldRenewed, lease_ms: int) -> bool:
+    hold_ms, grace_ms = reply.hold_ms, reply.grace_ms
+    return are_terms(hold_ms, grace_ms) and hold_ms + grace_ms <= lease_ms
+
+
+def _is_state(state: QueryResult) -> bool:
+    """Return whether a leader of ``state.epoch`` can have a lock in this state."""
+    holders = state.holders or (() if state.holder is None else (state.holder,))
+    waiters = state.waiters
+    return (
+        len(holders) <= HOLDERS_SHOWN_MAX
+        and len(waiters) <= min(WAITERS_SHOWN_MAX, state.waiting)
+        and (state.expired_ms is None or state.expired_ms >= 0)
+        and state.holder == next(iter(holders), None)
+        and all(is_fence(one.fence or 0, state.epoch) for one in holders)
+        and all(one.fence is None for one in waiters)
+        and all(map(_is_contender, (*holders, *waiters)))
+    )
+
+
+def _is_contender(one: Contender) -> bool:
+    return (
+        _is_node(one.node)
+        and len(one.session) <= ADDRESS_BYTES_MAX
+        and len(one.owner) <= OWNER_BYTES_MAX
+        and one.since_ms >= 0
+        and len(one.label) <= OWNER_BYTES_MAX
+        and one.times in {1, RWLOCK_PERMITS}
+    )
 
 
 def is_possible_lead(lead: Lead) -> bool:
@@ -186,7 +321,7 @@ def is_possible_end(end: EndedRequests, exclusive: int, before: int) -> bool:
     voted for: an invented one would force every later grant of the lock above it. So was the
     fence ``exclusive``, up to which its exclusive tickets have ended.
     """
-    sound = names(end.lock, end.who) and min(end.request, end.fence, end.highest) >= 0
+    sound = names(end.lock, *end.who) and min(end.request, end.fence, end.highest) >= 0
     return sound and epoch_of(end.highest) <= before and 0 <= exclusive <= end.highest
 
 

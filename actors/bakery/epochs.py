@@ -89,9 +89,14 @@ class EpochLimit:
         """Return whether ``epoch`` is plausible at ``now``."""
         return 0 <= epoch <= self.highest(now)
 
+    @property
+    def lease_ms_max(self) -> int:
+        """The longest lease that an honest member can report (ms)."""
+        return self.lease_ms + LEASE_SLACK_MS
+
     def allows_lease(self, lease_ms: int) -> bool:
         """Return whether an honest member can report a lease of ``lease_ms``."""
-        return lease_ms <= self.lease_ms + LEASE_SLACK_MS
+        return lease_ms <= self.lease_ms_max
 
 
 def too_far(

@@ -26,6 +26,7 @@ from fencelock.actors.bakery.proxy_message import (
     Query,
     QueryResult,
     RenewHold,
+    ToLeader,
     Unlock,
     UnlockAll,
 )
@@ -51,8 +52,6 @@ LockAcquire = Acquire | AcquireReadWrite
 
 LeaderRequest = LockAcquire | Release | Cancel | Inspect | End | Renew
 """Requests of clients that leaders decide."""
-
-ToLeader = Lock | Unlock | UnlockAll | RenewHold | Query
 
 
 class Kind(Enum):

@@ -10,6 +10,7 @@ from fencelock.actors.bakery.bounds import (
     impossible_records,
     is_possible_export,
     is_possible_lead,
+    is_possible_request,
     is_possible_step,
     is_possible_table,
     shown,
@@ -34,12 +35,7 @@ from fencelock.actors.bakery.event import (
     Tally,
     Trust,
 )
-from fencelock.actors.bakery.leader_requests import (
-    FromProxy,
-    LeaderRequests,
-    PendingReleases,
-    tickets_of,
-)
+from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases, tickets_of
 from fencelock.actors.bakery.leader_selection import leadership, names_of
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -57,7 +53,7 @@ from fencelock.actors.bakery.message import (
     TicketEnded,
     Yield,
 )
-from fencelock.actors.bakery.proxy_message import Error
+from fencelock.actors.bakery.proxy_message import Error, ToLeader
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
@@ -95,7 +91,7 @@ FromNode = (
 )
 """Messages about epochs, and events of this node."""
 
-Received = FromLeader | FromProxy | FromNode
+Received = FromLeader | ToLeader | FromNode
 
 
 class Leader(Role[Received]):
@@ -145,7 +141,7 @@ class Leader(Role[Received]):
         """Process one event."""
         if isinstance(event, FromLeader):
             effects = self._on_leader(sender, event, now)
-        elif isinstance(event, FromProxy):
+        elif isinstance(event, ToLeader):
             effects = self._on_proxy(sender, event, now)
         else:
             effects = self._on_other(sender, event, now)
@@ -176,11 +172,13 @@ class Leader(Role[Received]):
             case Extended():
                 return self.releases.on_extended(leader, event, now)
 
-    def _on_proxy(self, sender: Address, event: FromProxy, now: Instant) -> list[Effect]:
+    def _on_proxy(self, sender: Address, event: ToLeader, now: Instant) -> list[Effect]:
         node = node_of(sender)
         known = node in self.members or node in self.requests.connected
         if not known or sender != proxy_of(node):
             return [Observe("bakery.stranger_asks")]
+        if not is_possible_request(event):
+            return self.impossible.report(sender, "bakery.request_malformed", shown(event), now)
         return self.requests.serve(sender, event, now)
 
     def _read(

@@ -8,15 +8,9 @@ from heapq import nsmallest
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import (
-    OWNER_BYTES_MAX,
-    check_object_name,
-    check_wait,
-    kind_of,
-    titled,
-)
+from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
-from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, LEADERS_MAX, Terms, later
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, WAITERS_SHOWN_MAX, Terms, later
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import Chosen, DropTicket, Extend, Extended, TicketDropped
 from fencelock.actors.bakery.proxy_message import (
@@ -28,6 +22,7 @@ from fencelock.actors.bakery.proxy_message import (
     Query,
     QueryResult,
     RenewHold,
+    ToLeader,
     Unlock,
     UnlockAll,
     Unlocked,
@@ -39,10 +34,9 @@ from fencelock.actors.bakery.table import (
     TicketQueue,
     TicketTable,
 )
-from fencelock.actors.bakery.ticket import ADDRESS_BYTES_MAX, Who
+from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, locked
 from fencelock.actors.effect import Effect, Fault, Observe, Send
-from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
@@ -53,41 +47,12 @@ ENTERING_MAX = 1_000
 """Maximum tickets that enter one lock at a time; the source has 100."""
 
 
-def problem_of(
-    proxy: Address, asked: Lock | Unlock | RenewHold, table: TicketTable, terms: Terms, now: Instant
-) -> Effect | None:
-    """Return the reply to a request that is not accepted, or None for one that is."""
-    who = asked.who
-    if len(who.session) > ADDRESS_BYTES_MAX or len(who.owner) > OWNER_BYTES_MAX:
-        return Observe("bakery.request_malformed")
-    try:
-        check_object_name(asked.lock)
-    except InvalidRequestError:
-        return Observe("bakery.request_malformed")
-    if not isinstance(asked, Lock):
-        sound = (isinstance(asked, Unlock) and min(asked.request, asked.fence) >= 0) or (
-            isinstance(asked, RenewHold)
-            and len(asked.missed) <= LEADERS_MAX
-            and terms.why_invalid(asked.hold_ms, 0) == ""
-        )
-        return None if sound else Observe("bakery.request_malformed")
-    if len(asked.label) > OWNER_BYTES_MAX or asked.request < 1:
-        return Observe("bakery.request_malformed")
-    error, text = _judge(asked, table, terms, now)
-    if error is None:
-        return None
-    failed = LockFailed(lock=asked.lock, who=who, request=asked.request, error=error, detail=text)
-    return Send(proxy, failed)
-
-
-def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple[Error | None, str]:
-    why = terms.why_invalid(asked.hold_ms, asked.grace_ms)
-    if why or not asked.hold_ms or not asked.grace_ms:
-        return Error.INVALID, f"{titled(asked.lock)}: {why or 'duration or grace is missing'}"
-    try:
-        check_wait(asked.wait_ms)
-    except InvalidRequestError as problem:
-        return Error.INVALID, str(problem)
+def why_not(
+    asked: Lock, table: TicketTable, terms: Terms, now: Instant
+) -> tuple[Error | None, str]:
+    """Return why this leader refuses a request for a lock, or None if it does not."""
+    if why := terms.why_invalid(asked.hold_ms, asked.grace_ms):
+        return Error.INVALID, f"{titled(asked.lock)}: {why}"
     of_owner = [entry for entry in table.of(asked.lock, asked.who) if not entry.is_over(now)]
     if any(entry.ticket.request > asked.request for entry in of_owner):
         text = f"{titled(asked.lock)}: a later request of the same owner is known"
@@ -110,9 +75,6 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
     return None, ""
 
 
-FromProxy = Lock | Unlock | UnlockAll | RenewHold | Query
-
-
 class LeaderRequests:
     """Serves proxies while this leader serves at all; else replies that it does not.
 
@@ -132,7 +94,7 @@ class LeaderRequests:
         self.connected: dict[str, int] = {}
         """The connected members, each with its life."""
 
-    def serve(self, proxy: Address, request: FromProxy, now: Instant) -> list[Effect]:
+    def serve(self, proxy: Address, request: ToLeader, now: Instant) -> list[Effect]:
         """Process a request of a proxy."""
         if isinstance(request, Query):
             return self._on_query(proxy, request, now)
@@ -140,9 +102,6 @@ class LeaderRequests:
             return self._on_unlock_all(proxy, request, now) if self.epoch_state.serving else []
         if not self.epoch_state.serving:
             return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=""))]
-        problem = problem_of(proxy, request, self.tickets, self.terms, now)
-        if problem is not None:
-            return [problem, Observe("bakery.refused")]
         match request:
             case Lock():
                 return self._on_lock(proxy, request, now)
@@ -162,6 +121,16 @@ class LeaderRequests:
         return [found if isinstance(found, Fault) else Send(proxy, found)]
 
     def _on_lock(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
+        error, text = why_not(request, self.tickets, self.terms, now)
+        if error is not None:
+            failed = LockFailed(
+                lock=request.lock,
+                who=request.who,
+                request=request.request,
+                error=error,
+                detail=text,
+            )
+            return [Send(proxy, failed), Observe("bakery.refused")]
         attempt = self.attempts.timers.find(request.lock, request.who, request.request)
         if attempt is not None:
             attempt.requested_at = now
@@ -263,9 +232,6 @@ class LeaderRequests:
         self.tickets.extend_until(entry, later(now, ticket.lease_ms))
         return self.releases.extend(proxy, request, entry, now)
 
-
-WAITERS_SHOWN_MAX = 100
-"""Maximum waiters shown of one lock: 64 KiB with the longest names."""
 
 CONTENDERS_SHOWN_MAX = 1_000
 """Maximum contenders shown of all locks: 900 KiB with the longest names; a frame has 1 MiB."""

@@ -175,3 +175,12 @@ class UnlockAll(Message, tag=0xCC):
 
     session: str
     number: Int64
+
+
+ToLeader = Lock | Unlock | UnlockAll | RenewHold | Query
+"""What a proxy sends to leaders."""
+
+ToProxy = (
+    Locked | LockFailed | Unlocked | NotLeading | Unlocking | Expired | HoldRenewed | QueryResult
+)
+"""What a leader sends to proxies."""

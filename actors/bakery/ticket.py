@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.name import KIND_CHARS_MAX, LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from fencelock.actors.api.name import OWNER_BYTES_MAX, check_object_name
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Int64
 
 COUNTER_BITS = 32
@@ -25,9 +26,6 @@ LEASE_MS_MAX = 2 * TERM_MS_MAX
 """The longest lease, duration and grace together (ms)."""
 
 ADDRESS_BYTES_MAX = 2 * OWNER_BYTES_MAX
-
-NAME_BYTES_MAX = KIND_CHARS_MAX + 1 + LOCK_NAME_BYTES_MAX
-"""Maximum length (bytes) of a lock's name with its kind."""
 
 
 class Who(NamedTuple):
@@ -124,24 +122,28 @@ def is_fence(fence: int, epoch: int) -> bool:
     return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < COUNTER_MAX
 
 
-def names(lock: str, who: Who) -> bool:
+def names(lock: str, session: str = "", owner: str = "") -> bool:
     """Return whether a peer's names of a lock and an owner are within limits."""
-    return (
-        1 <= len(lock.encode(errors="replace")) <= NAME_BYTES_MAX
-        and len(who.session) <= ADDRESS_BYTES_MAX
-        and len(who.owner) <= OWNER_BYTES_MAX
-    )
+    try:
+        check_object_name(lock)
+    except InvalidRequestError:
+        return False
+    return len(session) <= ADDRESS_BYTES_MAX and len(owner) <= OWNER_BYTES_MAX
+
+
+def are_terms(hold_ms: int, grace_ms: int) -> bool:
+    """Return whether a peer's duration and grace are within limits."""
+    return 1 <= hold_ms <= TERM_MS_MAX and 1 <= grace_ms <= TERM_MS_MAX
 
 
 def fits(ticket: Ticket) -> bool:
     """Return whether every field of a peer's ``ticket`` is within its limits."""
     turn = ticket.turn
     return (
-        names(ticket.lock, ticket.who)
+        names(ticket.lock, *ticket.who)
         and len(ticket.label) <= OWNER_BYTES_MAX
         and len(ticket.proxy) <= ADDRESS_BYTES_MAX
         and 0 <= turn.number <= NUMBER_MAX
         and turn.serial != 0
-        and 1 <= ticket.hold_ms <= TERM_MS_MAX
-        and 0 <= ticket.grace_ms <= TERM_MS_MAX
+        and are_terms(ticket.hold_ms, ticket.grace_ms)
     )

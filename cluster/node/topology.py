@@ -223,6 +223,7 @@ def bakery(context: NodeContext) -> RoleSet:
         "founding": context.founding,
         "journals": registered or None,
     }
+    limit = _epoch_limit(_group_in(founded), date_ms, kept, terms.max_ms)
     backend = BakeryBackend(
         node,
         context.nodes,
@@ -231,13 +232,13 @@ def bakery(context: NodeContext) -> RoleSet:
         context.boot,
         context.endpoints,
         settings.bakery_timing,
+        limit,
     )
-    limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept, terms.max_ms)}
     roles = (
         Spawn(
             leader_of(node),
             Leader,
-            {**known, "life": context.boot, "terms": terms, **limit, **timing},
+            {**known, "life": context.boot, "terms": terms, "limit": limit, **timing},
         ),
         Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(context)}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),

@@ -1,14 +1,15 @@
 """Every field that members of `bakery` send each other: what no honest one sends is refused.
 
-A refusal is logged at ERROR with the sender, and nothing is written to the journal. The bounds and
-the reasons are in the docstring of `fencelock.actors.bakery.bounds`.
+Members are the coordinators and leaders of nodes, and the proxies that send leaders the requests of
+clients. A refusal is logged at ERROR with the sender, and nothing is written to the journal. The
+bounds and the reasons are in the docstring of `fencelock.actors.bakery.bounds`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -16,11 +17,17 @@ import pytest
 from msgspec.structs import replace
 from support.effects import HOST, T0, at, sent
 
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery import proxy_message as proxies
-from fencelock.actors.bakery.bounds import PARTS_MAX, WAITING_MS_MAX
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.bounds import DETAIL_CHARS_MAX, PARTS_MAX, WAITING_MS_MAX
 from fencelock.actors.bakery.config import (
+    HOLDERS_SHOWN_MAX,
     OFF,
+    WAITERS_SHOWN_MAX,
     Terms,
     election_of,
     leader_of,
@@ -40,6 +47,7 @@ from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     LEASE_MS_MAX,
     ROUND_MAX,
+    TERM_MS_MAX,
     EndedRequests,
     Record,
     Ticket,
@@ -50,6 +58,7 @@ from fencelock.actors.bakery.ticket import (
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Message
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import Level, RoleNotice
 
@@ -171,6 +180,11 @@ def a_reconfigurer() -> Role[Any]:
     )
 
 
+def a_proxy() -> Role[Any]:
+    backend = BakeryBackend("n1", NAMES, Terms(), Random(1), 1, limit=limit())
+    return Proxy(proxy_of("n1"), HOST, backend=backend)
+
+
 def ticket(number: int = 0, **others: Any) -> Ticket:
     turn = Turn(number, "n2", 1)
     return Ticket("x", WHO, 1, turn, proxy_of("n2"), 500, 500, "")._replace(**others)
@@ -182,6 +196,7 @@ def tickets(number: int) -> tuple[Ticket, ...]:
     return (
         one._replace(lock=""),
         one._replace(lock="x" * 1_000),
+        one._replace(lock="x\ny"),
         one._replace(who=Who("x" * 10_000, "o")),
         one._replace(who=Who("s", "x" * 10_000)),
         one._replace(request=0),
@@ -198,6 +213,7 @@ def tickets(number: int) -> tuple[Ticket, ...]:
         one._replace(hold_ms=0),
         one._replace(hold_ms=-1),
         one._replace(hold_ms=INT),
+        one._replace(grace_ms=0),
         one._replace(grace_ms=-1),
         one._replace(grace_ms=INT),
         one._replace(hold_ms=LONG_MS - 500),
@@ -205,6 +221,10 @@ def tickets(number: int) -> tuple[Ticket, ...]:
     )
 
 
+LOCKS = ("", "x" * 1_000, "x\ny")
+WHOSE = (Who("x" * 10_000, "o"), Who("s", "x" * 10_000))
+NUMBERS = (0, -1, REQUEST_MAX + 1)
+TERMS = (0, -1, TERM_MS_MAX + 1, INT)
 BEAT = messages.Beat(
     life=2,
     number=1,
@@ -229,6 +249,8 @@ TABLE = messages.Table(
 )
 ROUNDS = (0, -1, ROUND_MAX + 1, INT)
 BEYOND = (-1, pack_fence(4, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
+FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), INT)
+"""Fences that no leader has granted, for a proxy: it knows only which epochs are plausible."""
 COUNTS = (-1, COUNTER_MAX + 1, INT)
 KNOWN = (-1, ROUND_MAX + 1, INT)
 
@@ -239,10 +261,37 @@ class Row(NamedTuple):
     role: Callable[[], Role[Any]]
     sender: Address
     honest: Any
-    impossible: dict[str, Sequence[Any]]
+    impossible: Mapping[str, Sequence[Any]]
 
 
+OF_OWNER: dict[str, Any] = {"lock": "x", "who": WHO}
+OF_HOLD: dict[str, Any] = OF_OWNER | {"request": 1, "fence": FENCE}
+IMPOSSIBLE_HOLD: dict[str, Sequence[Any]] = {
+    "lock": LOCKS,
+    "who": WHOSE,
+    "request": NUMBERS,
+    "fence": (0, *FENCES),
+}
+HOLDER = Contender("n2", "ann", "o", FENCE, 10, "host", RWLOCK_PERMITS)
+READER = HOLDER._replace(owner="p", times=1)
+WAITER = HOLDER._replace(fence=None)
+CONTENDERS: list[dict[str, Any]] = [
+    {"node": "N/1"},
+    {"node": "x" * 10_000},
+    {"session": "x" * 10_000},
+    {"owner": "x" * 10_000},
+    {"since_ms": -1},
+    {"label": "x" * 10_000},
+    {"times": 0},
+    {"times": 2},
+]
+HOLDERS = [
+    *(HOLDER._replace(**one) for one in CONTENDERS),
+    *(HOLDER._replace(fence=one) for one in (0, None, *BEYOND)),
+]
+WAITERS = [*(WAITER._replace(**one) for one in CONTENDERS), HOLDER]
 STATUS, ELECTION, LEADER = status_of("n2"), election_of("n2"), leader_of("n2")
+PROXY = proxy_of("n2")
 ROWS = (
     Row(
         a_status,
@@ -380,8 +429,8 @@ ROWS = (
         LEADER,
         messages.DropTicket(**NAMED, fence=0, number=1, mine=False),
         {
-            "lock": ("", "x" * 1_000),
-            "who": (Who("x" * 10_000, "o"), Who("s", "x" * 10_000)),
+            "lock": LOCKS,
+            "who": WHOSE,
             "request": (-1,),
             "fence": (-1,),
             "number": (-1,),
@@ -411,11 +460,123 @@ ROWS = (
             "version": ("x" * (VERSION_CHARS_MAX + 1),),
         },
     ),
+    Row(
+        a_leader,
+        PROXY,
+        proxies.Lock(**OF_OWNER, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""),
+        {
+            "lock": LOCKS,
+            "who": WHOSE,
+            "request": NUMBERS,
+            "wait_ms": (-1, WAIT_MS_MAX + 1, INT),
+            "hold_ms": TERMS,
+            "grace_ms": TERMS,
+            "label": ("x" * 10_000,),
+        },
+    ),
+    Row(
+        a_leader,
+        PROXY,
+        proxies.Unlock(**OF_OWNER, request=1, fence=0, number=1, waiting=False),
+        {"lock": LOCKS, "who": WHOSE, "request": NUMBERS, "fence": (-1, FENCE, INT)},
+    ),
+    Row(
+        a_leader,
+        PROXY,
+        proxies.RenewHold(**OF_OWNER, fence=FENCE, hold_ms=500, number=1, missed=NAMES),
+        {
+            "lock": LOCKS,
+            "who": WHOSE,
+            "fence": (0, -1),
+            "hold_ms": (-1, TERM_MS_MAX + 1, INT),
+            "missed": (("n1", "n1"), (*NAMES, "n4"), ("N/1",), ("x" * 10_000,)),
+        },
+    ),
+    Row(a_leader, PROXY, proxies.Query(lock="x", number=1), {"lock": LOCKS}),
+    Row(a_leader, PROXY, proxies.UnlockAll(session="ann", number=1), {"session": ("x" * 10_000,)}),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.Locked(**OF_HOLD, hold_ms=500, grace_ms=500),
+        IMPOSSIBLE_HOLD | {"hold_ms": (*TERMS, LONG_MS - 500), "grace_ms": (*TERMS, LONG_MS - 500)},
+    ),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.LockFailed(**OF_OWNER, request=1, error=proxies.Error.FAILED, detail="no"),
+        {"detail": ("x" * (DETAIL_CHARS_MAX + 1),)},
+    ),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.Unlocking(**OF_HOLD, grace_ms=500),
+        IMPOSSIBLE_HOLD | {"grace_ms": (-1, TERM_MS_MAX + 1, INT)},
+    ),
+    Row(a_proxy, LEADER, proxies.Expired(**OF_HOLD), IMPOSSIBLE_HOLD),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.HoldRenewed(number=1, fence=FENCE, hold_ms=500, grace_ms=500),
+        {
+            "fence": FENCES,
+            "hold_ms": (*TERMS, LONG_MS - 500),
+            "grace_ms": (*TERMS, LONG_MS - 500),
+            "invalid": ("no", "x" * (DETAIL_CHARS_MAX + 1)),
+        },
+    ),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.HoldRenewed(number=1, fence=0, hold_ms=0, grace_ms=0, invalid="no"),
+        {"hold_ms": (-1, 1), "grace_ms": (-1, 1), "invalid": ("x" * (DETAIL_CHARS_MAX + 1),)},
+    ),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.QueryResult(
+            lock="x",
+            number=1,
+            holder=HOLDER,
+            waiters=(WAITER,),
+            waiting=1,
+            epoch=3,
+            expired_ms=5,
+        ),
+        {
+            "holder": HOLDERS,
+            "waiters": (*((one,) for one in WAITERS), (WAITER,) * (WAITERS_SHOWN_MAX + 1)),
+            "waiting": (0, -1),
+            "epoch": (0, -1, FAR, INT),
+            "expired_ms": (-1,),
+        },
+    ),
+    Row(
+        a_proxy,
+        LEADER,
+        proxies.QueryResult(
+            lock="x",
+            number=1,
+            holder=HOLDER,
+            waiters=(),
+            waiting=0,
+            epoch=3,
+            holders=(HOLDER, READER),
+        ),
+        {
+            "holder": (None, READER),
+            "holders": (
+                *((HOLDER, one) for one in HOLDERS),
+                (HOLDER,) * (HOLDERS_SHOWN_MAX + 1),
+                (READER, HOLDER),
+            ),
+        },
+    ),
 )
 
 OF_THE_EPOCH = "must be the present epoch"
 NAMES_A_REQUEST = "must be that of a request in flight, or is only returned to its sender"
 ONLY_COMPARED = "only compared"
+ONLY_RETURNED = "only returned to its sender"
 REQUEST = {
     "epoch": OF_THE_EPOCH,
     "lock": NAMES_A_REQUEST,
@@ -443,11 +604,34 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
         "number": NAMES_A_REQUEST,
         "found": "a flag",
     },
-    messages.Extend: {"epoch": OF_THE_EPOCH, "number": "only returned to its sender"},
+    messages.Extend: {"epoch": OF_THE_EPOCH, "number": ONLY_RETURNED},
     messages.Extended: {"epoch": OF_THE_EPOCH, "number": NAMES_A_REQUEST, "kept": "a flag"},
     messages.TicketEnded: REQUEST,
     messages.Owned: REQUEST,
     messages.NodeInfo: {"ready": "a flag"},
+    proxies.Lock: {"shared": "a flag"},
+    proxies.Unlock: {"number": ONLY_RETURNED, "waiting": "a flag"},
+    proxies.RenewHold: {"number": ONLY_RETURNED},
+    proxies.Query: {"number": ONLY_RETURNED, "nonce": ONLY_RETURNED},
+    proxies.UnlockAll: {"number": ONLY_RETURNED},
+    proxies.LockFailed: {
+        "lock": NAMES_A_REQUEST,
+        "who": NAMES_A_REQUEST,
+        "request": NAMES_A_REQUEST,
+        "error": "one of few",
+    },
+    proxies.Unlocked: {"number": NAMES_A_REQUEST, "found": "a flag"},
+    proxies.NotLeading: {
+        "lock": NAMES_A_REQUEST,
+        "who": NAMES_A_REQUEST,
+        "owner": "must be a leader",
+    },
+    proxies.HoldRenewed: {"number": NAMES_A_REQUEST},
+    proxies.QueryResult: {
+        "lock": NAMES_A_REQUEST,
+        "number": NAMES_A_REQUEST,
+        "nonce": NAMES_A_REQUEST,
+    },
 }
 RECORDS = {messages.Install: "a record, which `find_impossible` and `why_unusable` judge"}
 
@@ -490,10 +674,13 @@ def test_what_an_honest_member_sends_is_not(row: Row) -> None:
 def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
     declared: set[Any] = {
         kind
-        for _, kind in inspect.getmembers(messages, inspect.isclass)
-        if issubclass(kind, Message) and kind.__module__ == messages.__name__
+        for module in (messages, proxies)
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if issubclass(kind, Message) and kind.__module__ == module.__name__
     }
-    bounded: dict[type[Any], set[str]] = {type(row.honest): set(row.impossible) for row in ROWS}
+    bounded: dict[Any, set[str]] = {}
+    for row in ROWS:
+        bounded.setdefault(type(row.honest), set()).update(row.impossible)
     assert declared == bounded.keys() | HARMLESS.keys() | RECORDS.keys()
     for kind in declared - RECORDS.keys():
         known = bounded.get(kind, set()) | HARMLESS.get(kind, {}).keys()

@@ -37,7 +37,7 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
     trio.settle()
     for leader in trio.leaders.values():
         leader.epoch_state.bound.begin(1, 1_000)
-    trio.ask("n1", Unlock(lock="x", who=ANN, request=1, fence=FENCE, number=1, waiting=False))
+    trio.ask("n1", Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False))
     trio.settle()
     assert trio.heard(Locked) == []
     assert StateBound(epoch=1, number=1, bound_ms=5_500) in trio.heard(StateBound)

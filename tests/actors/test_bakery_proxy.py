@@ -36,13 +36,14 @@ from fencelock.actors.bakery.proxy_message import (
     RenewHold,
     Unlock,
 )
-from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.ticket import Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.proxy.message import Reported
 
 ANN = Address("ann/session")
 LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
+FENCE = pack_fence(1, 9)
 WAIT_MS = 2_000
 TERMS = Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS)
 
@@ -70,7 +71,7 @@ def asked_of(said: list[Send], kind: type[Lock | Unlock]) -> Address:
     return to
 
 
-def locked(who: Who, request: int, fence: int = 9) -> Locked:
+def locked(who: Who, request: int, fence: int = FENCE) -> Locked:
     return Locked(lock="x", who=who, request=request, fence=fence, hold_ms=5_000, grace_ms=5_000)
 
 
@@ -138,14 +139,14 @@ def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
     assert one(Refused, harness.run(1_000), client).reason is Reason.TIMED_OUT
     said = harness.hear(leader, locked(Who(session, "o"), 1))
     granted = one(Granted, said, client)
-    assert (granted.request, granted.fence, granted.session) == (1, 9, session)
+    assert (granted.request, granted.fence, granted.session) == (1, FENCE, session)
     assert of(Unlock, said) == []
 
 
 def test_a_grant_that_is_told_twice_is_not_given_back(harness: ProxyHarness) -> None:
     lock = harness.acquire()
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
-    assert one(Granted, harness.hear(leader, locked(who, 1)), ANN).fence == 9
+    assert one(Granted, harness.hear(leader, locked(who, 1)), ANN).fence == FENCE
     assert of(Unlock, harness.hear(leader, locked(who, 1))) == []
 
 
@@ -216,7 +217,7 @@ def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
 
 
 def renew(harness: ProxyHarness) -> tuple[str, RenewHold]:
-    asked = Renew(lock="x", fence=9, hold_ms=0, session="ann", owner="o", request=1)
+    asked = Renew(lock="x", fence=FENCE, hold_ms=0, session="ann", owner="o", request=1)
     return renewal_of(harness.hear(ANN, asked))
 
 
@@ -236,8 +237,8 @@ def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(
     third, word = renewal_of(deny(harness, second, word))
     assert {first, second, third} == set(MEMBERS[:3])
     assert word.missed == (first, second)
-    renewed = HoldRenewed(number=word.number, fence=9, hold_ms=5_000, grace_ms=5_000)
-    assert one(Renewed, harness.hear(leader_of(third), renewed), ANN).fence == 9
+    renewed = HoldRenewed(number=word.number, fence=FENCE, hold_ms=5_000, grace_ms=5_000)
+    assert one(Renewed, harness.hear(leader_of(third), renewed), ANN).fence == FENCE
 
 
 def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(
@@ -315,13 +316,13 @@ def test_an_owner_that_a_quorum_knows_to_hold_the_lock_is_refused(harness: Proxy
     said = harness.hear(leader, HELD)
     assert of(Refused, said) == []
     assert of(Query, harness.hear(leader, HELD)) == []
-    held = Contender("n4", "ann", "o", 7, 5)
+    held = Contender("n4", "ann", "o", FENCE, 5)
     refused = one(Refused, answers(harness, said, held), ANN)
     assert (refused.reason, refused.detail) == (Reason.ALREADY_HELD, "held: 7")
     assert of(Lock, harness.run(3_000)) == []
 
 
-@pytest.mark.parametrize("holder", [None, Contender("n4", "bob", "o", 7, 5)])
+@pytest.mark.parametrize("holder", [None, Contender("n4", "bob", "o", FENCE, 5)])
 def test_another_leader_is_asked_if_one_did_not_learn_of_a_release(
     harness: ProxyHarness, holder: Contender | None
 ) -> None:

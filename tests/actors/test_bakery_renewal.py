@@ -100,13 +100,6 @@ def test_a_renewal_is_left_to_its_owner_unless_that_does_not_have_it() -> None:
     assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
 
 
-def test_a_renewal_that_names_more_leaders_than_there_can_be_is_not_taken() -> None:
-    trio = three_connected("n2", "n3")
-    trio.ask("n2", prolong("n1", "n4", "n5", "n6"))
-    trio.settle()
-    assert trio.told == []
-
-
 def test_who_holds_alone_says_so_once_both_others_refuse() -> None:
     """They know that it was dropped, and this one missed that."""
     trio = three_connected("n1")
