@@ -18,7 +18,7 @@ from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Chosen, Export, Lead, Merged, Table
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import EndedRequests, Record
+from fencelock.actors.bakery.ticket import EndedRequests, Record, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -402,13 +402,18 @@ def _keep_the_highest(
 
 
 def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[Table]:
-    """Return the tickets that wait or hold, and the last ended requests, in parts."""
+    """Return the tickets that wait or hold, and the last ended requests, in parts.
+
+    This leader may have voted in ``epoch`` already, while the receiver still waits for tables. The
+    parts have no votes of that epoch, as if this leader had sent them before.
+    """
+    before = pack_fence(epoch, 0)
     records = [
-        _record(entry, now)
+        _record(entry, before, now)
         for entry in tickets.entries()
         if entry.phase is not TicketPhase.ENTERING
     ]
-    ended = [_checked(tickets, end) for end in tickets.tombstones.newest(ENDED_MAX)]
+    ended = [_checked(tickets, end, before) for end in tickets.tombstones.newest(ENDED_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)
     return [
         Table(
@@ -427,15 +432,18 @@ def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[
     ]
 
 
-def _checked(tickets: TicketTable, end: EndedRequests) -> EndedRequests:
-    """Return ``end`` without a fence that was never voted for: clients can name any."""
-    return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence))
+def _checked(tickets: TicketTable, end: EndedRequests, before: int) -> EndedRequests:
+    """Return ``end`` without a fence that was never voted for (clients can name any) or is new.
+
+    All later grants have fences from ``before`` on, so the receiver needs no new one.
+    """
+    return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence, before - 1))
 
 
-def _record(entry: TicketEntry, now: Instant) -> Record:
-    holds = entry.phase is TicketPhase.HOLDING and entry.until is not None
-    left_ms = ms_between(now, entry.until) if holds and entry.until is not None else 0
+def _record(entry: TicketEntry, before: int, now: Instant) -> Record:
+    """Return ``entry`` as a table has it: as a waiting one unless its fence is below ``before``."""
+    until = entry.until if entry.phase is TicketPhase.HOLDING and entry.fence < before else None
+    if until is None:
+        return Record(entry.ticket, entry.owner, 0, 0)
     # Rounded up: the lease must not end earlier at the leader that takes it over.
-    return Record(
-        entry.ticket, entry.owner, entry.fence if holds else 0, left_ms + 1 if holds else 0
-    )
+    return Record(entry.ticket, entry.owner, entry.fence, ms_between(now, until) + 1)

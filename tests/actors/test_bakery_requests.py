@@ -153,6 +153,21 @@ def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
     assert len(first) == 2
 
 
+def test_a_table_for_the_present_epoch_has_no_votes_and_ends_of_that_epoch() -> None:
+    """Two leaders of an epoch may vote while the third still waits for their tables (seed 534)."""
+    trio = LeaderTrio()
+    trio.hold("n2")
+    tickets = trio.leaders["n2"].tickets
+    hold(tickets, ticket(BOB, 8, "y"), FENCE)
+    tickets.drop("y", BOB, 1, FENCE)
+    trio.say(leader_of("n3"), "n2", Export(epoch=1))
+    ((_, _, part),) = trio.under_way
+    assert isinstance(part, Handed)
+    assert impossible_records(part, 0) == 0
+    assert [record.ticket.lock for record in part.records] == ["x"]
+    assert [end.lock for end in part.ended] == ["y"]
+
+
 def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_taken_over() -> None:
     """A late copy of it comes to who dropped that fence, and knew of no request (seed 41069)."""
     trio = LeaderTrio()

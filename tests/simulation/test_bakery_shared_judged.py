@@ -39,7 +39,7 @@ MET = (
 Ahead = Callable[[TicketTable, TicketEntry, Instant], Turn | None]
 
 AHEAD: Ahead = TicketTable.ahead
-RECORD: Callable[[TicketEntry, Instant], Record] = state_transfer._record  # pyright: ignore[reportPrivateUsage]
+RECORD: Callable[[TicketEntry, int, Instant], Record] = state_transfer._record  # pyright: ignore[reportPrivateUsage]
 
 
 def run_shared(seed: int, blows: tuple[Blow, ...], judged: frozenset[str] | None) -> RunReport:
@@ -73,9 +73,9 @@ def exclusive_ones(queue: TicketQueue, *, shared: bool) -> tuple[ModeQueue, ...]
     return (queue.exclusive,)
 
 
-def record_without_mode(entry: TicketEntry, now: Instant) -> Record:
+def record_without_mode(entry: TicketEntry, before: int, now: Instant) -> Record:
     """Forget the mode of a ticket that is handed over."""
-    record = RECORD(entry, now)
+    record = RECORD(entry, before, now)
     turn = record.ticket.turn
     return record._replace(
         ticket=record.ticket._replace(turn=turn._replace(serial=abs(turn.serial)))
