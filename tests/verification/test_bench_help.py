@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 
@@ -20,9 +21,20 @@ assert len(STARTED) > len(PARTS)
 
 
 @pytest.mark.parametrize("program", STARTED)
-def test_a_benchmark_explains_itself(program: str) -> None:
-    told = subprocess.run(
-        [sys.executable, PROGRAMS / program, "--help"], capture_output=True, text=True, check=False
-    )
+def test_a_benchmark_explains_itself(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PROGRAMS / program), run_name="__main__")
+    told = capsys.readouterr()
+    assert (ended.value.code, told.err) == (0, "")
+    assert told.out.startswith(f"usage: {program}")
+
+
+def test_a_benchmark_is_started_as_a_process() -> None:
+    """Each imports its neighbours, which only Python's own start of a program makes possible."""
+    command = [sys.executable, PROGRAMS / "compare.py", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith(f"usage: {program}")
+    assert told.stdout.startswith("usage: compare.py")
