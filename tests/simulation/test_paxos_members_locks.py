@@ -124,7 +124,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "a snapshot lacks the sessions": Mutant(
-        "one-holder", "fences: ", LockMachine, "restore", without_sessions, first=24
+        "one-holder", "fences: ", LockMachine, "restore", without_sessions, first=38
     ),
     "a held lock is granted": Mutant("one-holder", "one-holder, ", RULES, Acquire, to_everybody),
     "fences begin again": Mutant("fences-rise", "fences-rise, ", TableState, "grant", from_one),
@@ -138,7 +138,7 @@ MUTANTS = {
         "ended-gets-nothing", "ended-gets-nothing, ", RULES, Acquire, to_ended
     ),
     "anybody releases": Mutant(
-        "release-by-fence", "release-by-fence, ", RULES, Release, of_anybody
+        "release-by-fence", "release-by-fence, ", RULES, Release, of_anybody, first=12
     ),
     "a repetition is done": Mutant("one-outcome", "one-outcome, ", requests, "begin", again),
     "a session ends too early": Mutant(

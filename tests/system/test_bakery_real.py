@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +91,46 @@ def agreed(client: fencelock.Client) -> set[str]:
     }
 
 
-@pytest.fixture
-def five(tmp_path: Path) -> Iterator[Processes]:
-    processes = Processes(tmp_path, 5)
+@contextmanager
+def running(folder: Path) -> Generator[Processes]:
+    """Run five nodes; stop them afterwards."""
+    processes = Processes(folder, 5)
     try:
         for node in processes.addresses:
             processes.start(node)
         yield processes
     finally:
-        for process in processes.running.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
         stop_all(list(processes.running.values()))
+
+
+@contextmanager
+def connected(five: Processes) -> Generator[fencelock.Client]:
+    """Connect a client, and return when all nodes are ready."""
+    with fencelock.connect(five.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        wait_for(lambda: len(ready(client)) == len(five.addresses))
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with running(tmp_path_factory.mktemp("five")) as processes:
+        yield processes
+
+
+@pytest.fixture
+def five(shared: Processes) -> Iterator[Processes]:
+    """Return nodes that all run; those that the test kills or stops run again afterwards."""
+    yield shared
+    for node, process in shared.running.items():
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+        else:
+            shared.start(node)
 
 
 @pytest.fixture
 def client(five: Processes) -> Iterator[fencelock.Client]:
-    with fencelock.connect(five.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        wait_for(lambda: len(ready(client)) == len(five.addresses))
+    with connected(five) as client:
         yield client
 
 
@@ -134,27 +157,31 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
 
 
 def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_is_over(
-    five: Processes, client: fencelock.Client
+    tmp_path: Path,
 ) -> None:
-    leaders = elected(client).leaders
-    lease_s = 5.0
-    held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
-    fence = fence_of(held.acquire(timeout=PATIENCE_S))
-    assert fence is not None
-    five.kill(*leaders[:2])
-    killed = time.monotonic()
-    wait_for(lambda: any("s at most" in one.detail for one in client.describe()))
-    told = next(one for one in client.describe() if "s at most" in one.detail)
-    assert "too many leaders were lost at once" in told.detail
-    assert not told.ready
-    for _ in range(2):  # The second is not held up by the cancel of the first.
-        with pytest.raises(UnavailableError, match=r"every lease must be over first, in . s"):
-            client.lock("free").acquire(timeout=0.3)
-    later = fence_of(client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S))
-    assert time.monotonic() - killed >= lease_s * 0.9
-    assert later is not None
-    assert later > fence
-    assert not held.held
+    """The nodes have granted no longer lease before, so they are its own."""
+    with running(tmp_path) as five, connected(five) as client:
+        leaders = elected(client).leaders
+        lease_s = 5.0
+        held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
+        fence = fence_of(held.acquire(timeout=PATIENCE_S))
+        assert fence is not None
+        five.kill(*leaders[:2])
+        killed = time.monotonic()
+        wait_for(lambda: any("s at most" in one.detail for one in client.describe()))
+        told = next(one for one in client.describe() if "s at most" in one.detail)
+        assert "too many leaders were lost at once" in told.detail
+        assert not told.ready
+        for _ in range(2):  # The second is not held up by the cancel of the first.
+            with pytest.raises(UnavailableError, match=r"every lease must be over first, in . s"):
+                client.lock("free").acquire(timeout=0.3)
+        later = fence_of(
+            client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S)
+        )
+        assert time.monotonic() - killed >= lease_s * 0.9
+        assert later is not None
+        assert later > fence
+        assert not held.held
 
 
 def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
@@ -261,7 +288,7 @@ def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencel
         host, _, port = address.removeprefix("tcp://").partition(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as wire:
             wire.sendall(os.urandom(4096))
-    lock = client.lock("order")
+    lock = client.lock("parcel")
     assert lock.acquire(timeout=PATIENCE_S) is not None
     lock.release()
     assert all(process.poll() is None for process in five.running.values())

@@ -33,9 +33,10 @@ class WatchedProcesses(NodeProcesses):
             bakery.write("duration = 0.5\ngrace = 0.5\nleast = 0.5\n")
 
 
-@pytest.fixture
-def trio(tmp_path: Path) -> Iterator[WatchedProcesses]:
-    with WatchedProcesses(tmp_path) as processes:
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedProcesses]:
+    """Return nodes that all run. Each test starts again what it kills."""
+    with WatchedProcesses(tmp_path_factory.mktemp("trio")) as processes:
         yield processes
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from support.holds import fence_of
@@ -40,9 +39,13 @@ class CentralProcesses(NodeProcesses):
         return fencelock.connect(addresses, cluster=self.cluster, connect_timeout=LONG_S)
 
 
-@pytest.fixture
-def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CentralProcesses]:
-    with CentralProcesses(tmp_path, "central", len(NODES), durable=request.param) as members:
+@pytest.fixture(scope="module")
+def members(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[CentralProcesses]:
+    """Return nodes that all run. Each test starts again what it kills, and leaves no lock held."""
+    folder = tmp_path_factory.mktemp("members")
+    with CentralProcesses(folder, "central", len(NODES), durable=request.param) as members:
         yield members
         for node, process in members.processes.items():
             assert process.poll() is None, (members.folder / f"{node}.log").read_text()

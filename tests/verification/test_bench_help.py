@@ -34,7 +34,7 @@ def test_a_benchmark_explains_itself(
 
 def test_a_benchmark_is_started_as_a_process() -> None:
     """Each imports its neighbours, which only Python's own start of a program makes possible."""
-    command = [sys.executable, PROGRAMS / "compare.py", "--help"]
+    command = [sys.executable, str(PROGRAMS / "compare.py"), "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout.startswith("usage: compare.py")
