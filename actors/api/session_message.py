@@ -39,17 +39,14 @@ from fencelock.actors.message import Int64, declared
 
 
 class CloseReason(IntEnum):
-    """Reason why a session is closed. Numbers are on the wire and never reused."""
+    """Reason why a session has ended. Numbers are on the wire and never reused."""
 
     GRACEFUL = 1
     """The client closes it."""
     EXPIRED = 2
-    """The leader received nothing for too long; valid only if the version it saw is still
-    current."""
+    """Nothing was received from the client for the TTL of the session."""
     FORCED = 3
     """An operator ends the client's session."""
-    IDLE = 4
-    """There are no holds or waits; valid only if so, and if the version it saw is still current."""
 
 
 class Open(Command, tag=0x60):
@@ -103,25 +100,12 @@ class Opened(Outcome, tag=0x61):
 
 
 class End(Command, tag=0x62):
-    """End the session ``session`` with all its holds and waits. Answered by `Ended`.
-
-    A client gives no other ``reason``. ``version`` is the session's version that the sender has
-    seen; it is checked for EXPIRED and IDLE, which are answered by `Alive` if they come too late.
-    """
+    """End the session ``session`` with all its holds and waits. Answered by `Ended`."""
 
     session: str
     request: Int64 = 0
-    reason: CloseReason = CloseReason.GRACEFUL
-    version: Int64 = 0
 
     EASES = True
-
-    def check_new(self) -> None:
-        """Refuse a reason that is not a client's."""
-        if self.reason is not CloseReason.GRACEFUL:
-            raise InvalidRequestError(
-                f"reason is {self.reason.name}, a client may only give GRACEFUL"
-            )
 
 
 class Ended(Outcome, tag=0x63):
@@ -383,7 +367,7 @@ class CloseSession(OperatorCommand, tag=0xFA):
     """An operator ends the session with that ``handle``. Answered by `SessionClosed`.
 
     Listings show the handle; `without_secret` describes it. The number in it makes a repetition
-    harmless: no other session gets the same one. It takes effect as an `End` by force does.
+    harmless: no other session gets the same one. The session ends as after an `End`.
     """
 
     handle: str

@@ -593,7 +593,6 @@ _ENDINGS = {
         "free for others",
     ),
     CloseReason.FORCED: (Level.WARNING, "closed", "an operator ended it. Its locks are free"),
-    CloseReason.IDLE: (Level.DEBUG, "closed", "it was not used"),
 }
 """The level of the log line about the end of a session, the event, and the reason."""
 

@@ -161,21 +161,12 @@ def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> No
 
 
 def end_session(table: TableState, command: End, out: list[Result]) -> None:
-    """End a session, unless the reason does not hold any more."""
+    """End a session; a repetition, or one that comes after the session expired, changes nothing."""
     session = table.sessions.by_id.get(command.session)
-    reason, request = command.reason, command.request
-    if session is None:  # The request is a repetition, or the session has expired.
-        out.append(ended(command.session, reason, request))
-        return
-    judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
-    kept_since = judged and command.version != table.sessions.version(
-        session
-    )  # It was alive since.
-    used = session.claims or session.attached
-    if kept_since or (reason is CloseReason.IDLE and used):
-        out.append(Alive(session=session.id, node="", request=request))
+    if session is None:
+        out.append(ended(command.session, CloseReason.GRACEFUL, command.request))
     else:
-        table.close(session, reason, request, out)
+        table.close(session, CloseReason.GRACEFUL, command.request, out)
 
 
 def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result]) -> None:

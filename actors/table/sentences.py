@@ -77,7 +77,6 @@ CLOSED = {
     CloseReason.GRACEFUL: "its client ended it",
     CloseReason.EXPIRED: "nothing was received from its client for its TTL",
     CloseReason.FORCED: "an operator ended it",
-    CloseReason.IDLE: "nothing was held or waited for in it",
 }
 """Why a session has ended."""
 

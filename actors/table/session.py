@@ -126,13 +126,12 @@ class Session:
         number: its place among all sessions that ever existed.
         id: its name with the number: unique for ever, at no cost in memory.
         name: the client's name for it.
-        version: rises with every keep-alive.
         deadline_ms: log time at which it expires, unless a new leader extends it.
         account: the account that is charged for it, and for its holds and waits.
         floor: the highest request of a forgotten owner state.
         claims: number of its holds and waits.
         kept_ms: log time of the last keep-alive. Another one within the same millisecond
-            changes only the version.
+            changes nothing.
         idle: the owners without a hold, a wait or an unreported loss, the oldest first, with the
             log time since which they are idle.
         losses: the unreported losses of owners: the fences of holds that were taken from them, the
@@ -146,7 +145,6 @@ class Session:
     name: str
     label: str
     ttl_ms: int
-    version: int
     deadline_ms: int
     account: Account
     floor: int = 0
@@ -201,10 +199,8 @@ class Sessions:
     Attributes:
         by_number: the sessions by the number that ends their handles, as a text.
         opened: number of sessions there ever were; the last number given.
-        signs: number of keep-alives there ever were; versions are drawn from it.
         marks: the sum of the marks of all live sessions.
         extended_ms: log time of the last extension.
-        extended_version: the lowest version of any session since.
 
     """
 
@@ -215,23 +211,19 @@ class Sessions:
         self.by_number: dict[str, Session] = {}
         self.heap: list[tuple[int, int, str]] = []
         self.opened = 0
-        self.signs = 0
         self.marks = 0
         self.extended_ms = 0
-        self.extended_version = 0
 
     def open(self, name: str, label: str, ttl_ms: int, now_ms: int) -> Session:
         """Open a session for ``name``, which must have none."""
         assert name not in self.by_name
         self.opened += 1
-        self.signs += 1
         session = Session(
             number=self.opened,
             id=f"{name}.{self.opened}",
             name=name,
             label=label,
             ttl_ms=ttl_ms,
-            version=self.signs,
             deadline_ms=now_ms + ttl_ms,
             account=self.accounts.of(account_of(name)),
         )
@@ -258,7 +250,6 @@ class Sessions:
         Under a new leader nothing is forgotten for a TTL: clients repeat the requests that they
         sent while there was none.
         """
-        self.signs = session.version = self.signs + 1
         if now_ms == session.kept_ms:
             return  # What became idle within this millisecond cannot be forgotten yet.
         session.kept_ms = now_ms
@@ -268,8 +259,6 @@ class Sessions:
 
     def extend(self, now_ms: int) -> None:
         """Let every session live at least one TTL from ``now_ms``."""
-        self.signs += 1
-        self.extended_version = self.signs
         self.extended_ms = max(self.extended_ms, now_ms)
 
     def drop(self, session: Session) -> None:
@@ -290,13 +279,7 @@ class Sessions:
 
     def deadline(self, session: Session) -> int:
         """Return the log time at which ``session`` expires."""
-        if session.version > self.extended_version:
-            return session.deadline_ms
         return max(session.deadline_ms, self.extended_ms + session.ttl_ms)
-
-    def version(self, session: Session) -> int:
-        """Return the version of ``session``, which rises with each sign of life."""
-        return max(session.version, self.extended_version)
 
     def first(self) -> Session | None:
         """Return the session that expires first."""

@@ -215,8 +215,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     head = parts[0].head
     table.time_ms, table.fence, table.tickets = head.time_ms, head.fence, head.tickets
     sessions = table.sessions
-    sessions.opened, sessions.signs = head.opened, head.signs
-    sessions.extended_ms, sessions.extended_version = head.extended_ms, head.extended_version
+    sessions.opened, sessions.extended_ms = head.opened, head.extended_ms
     histories = table.histories
     histories.version, histories.forgotten = head.version, head.forgotten
     histories.origin = head.origin
@@ -434,7 +433,6 @@ def _fill_session(
         name=record.name,
         label=record.label,
         ttl_ms=record.ttl_ms,
-        version=record.version,
         deadline_ms=record.deadline_ms,
         account=table.accounts.of(account_of(record.name)),
         floor=record.floor,
@@ -455,9 +453,7 @@ def _head(table: TableState) -> TableHead:
         fence=table.fence,
         tickets=table.tickets,
         opened=sessions.opened,
-        signs=sessions.signs,
         extended_ms=sessions.extended_ms,
-        extended_version=sessions.extended_version,
         version=histories.version,
         forgotten=histories.forgotten,
         origin=histories.origin,
@@ -553,7 +549,6 @@ def _session_record(session: Session) -> SessionRecord:
         name=session.name,
         label=session.label,
         ttl_ms=session.ttl_ms,
-        version=session.version,
         deadline_ms=session.deadline_ms,
         floor=session.floor,
     )

@@ -390,10 +390,8 @@ class LockTable(TableState):
             len(self.timeouts.items),
             len(self.audit),
             sessions.opened,
-            sessions.signs,
             sessions.marks,
             sessions.extended_ms,
-            sessions.extended_version,
             len(sessions.by_id),
             *((histories.version, histories.held) if histories.version else ()),
         )

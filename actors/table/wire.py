@@ -88,9 +88,7 @@ class TableHead(NamedTuple):
     fence: Int64
     tickets: Int64
     opened: Int64
-    signs: Int64
     extended_ms: Int64
-    extended_version: Int64
     version: Int64
     """The last version of a change, see `fencelock.actors.table.history.Histories`."""
     forgotten: Int64
@@ -104,7 +102,6 @@ class SessionRecord(NamedTuple):
     name: str
     label: str
     ttl_ms: Int64
-    version: Int64
     deadline_ms: Int64
     floor: Int64
 

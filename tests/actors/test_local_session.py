@@ -18,7 +18,7 @@ from fencelock.actors.api.message import (
     Released,
     refused,
 )
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
+from fencelock.actors.api.session_message import CloseSession, Evict, Evicted, Open
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.session.lease import KEEPS_PER_TTL, LINGER_MS
@@ -215,7 +215,7 @@ def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCa
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
-    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
+    closed = CloseSession(handle="n1/b00.1", operator="eve", request=1)
     inside.happens(inside.table.apply(inside.ms, closed))
     assert inside.fence(TWO) > inside.fence(ONE)
     assert list(inside.table.sessions.by_id) == ["n1/b00~2.2"]
@@ -293,7 +293,7 @@ def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
 
 def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCallers) -> None:
     inside.do(ONE, A)
-    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
+    closed = CloseSession(handle="n1/b00.1", operator="eve", request=1)
     inside.table.apply(inside.ms, closed)
     inside.node.hear(Skipped(slot=9))
     inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)

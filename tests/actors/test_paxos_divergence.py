@@ -109,11 +109,11 @@ def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
 
 
 class CountsTwice(LockTable):
-    """Counts one sign of life twice, now and then; no client can see that."""
+    """Counts one ticket of a wait twice, now and then; no client can see that."""
 
     def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
         if isinstance(command, Acquire) and command.request % 4 == 0:
-            self.sessions.signs += 1
+            self.tickets += 1
         return super().apply(batch_time_ms, command)
 
 

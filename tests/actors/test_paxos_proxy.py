@@ -105,7 +105,7 @@ def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
 
 def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(proxy: Proxy) -> None:
     (command,) = proposed(proxy.handle(ANN, End(session=ME, request=9), T0))
-    assert command == End(session=ME, reason=CloseReason.GRACEFUL, request=9)
+    assert command == End(session=ME, request=9)
     closed = ended(ME, CloseReason.GRACEFUL, 9)
     (answer,) = told(happens(proxy, closed), Ended)
     assert (answer.session, answer.request) == (ME, 9)

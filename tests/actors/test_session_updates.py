@@ -10,7 +10,7 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.message import Abandon, Acquire, Cancel, KeepAlive, Reason, Refused
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import CloseReason, End, Open
+from fencelock.actors.api.session_message import CloseSession, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown
@@ -218,7 +218,8 @@ def test_an_update_whose_session_has_ended_at_the_cluster_is_answered_once() -> 
     callers.silent = True
     callers.do(TWO, C)
     (session,) = callers.table.sessions.by_id
-    ended = callers.table.apply(callers.ms, End(session=session, reason=CloseReason.FORCED))
+    close = CloseSession(handle=session, operator="eve", request=1)
+    ended = callers.table.apply(callers.ms, close)
     callers.silent = False
     callers.happens(ended)
     callers.pass_time(5_000)

@@ -22,7 +22,7 @@ from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import CloseReason, End, Open, Records
+from fencelock.actors.api.session_message import End, Open, Records
 from fencelock.actors.table import account_rules
 from fencelock.actors.table.account import SHARE, WHOLE
 from fencelock.actors.table.account_rules import list_maps, read_usage
@@ -99,7 +99,7 @@ def test_entries_stay_charged_when_the_session_has_ended() -> None:
     log = Log()
     log.limit(EVERY_KEY, Quota(entries=1))
     log.put(SHOP, "a")
-    log.table.apply(0, End(session=SHOP, reason=CloseReason.GRACEFUL))
+    log.table.apply(0, End(session=SHOP))
     assert log.used("shop") == (1, 2, 0, 0, 0)
     log.table.apply(0, Open(session="shop@2", ttl_ms=10_000))
     assert "quota entries is 1" in why(log.put("shop@2.4", "b"))

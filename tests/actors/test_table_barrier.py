@@ -11,7 +11,7 @@ from support.table_scene import applied, restored, said, table_of_three, text_of
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Cancel, Reason, Refused
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.api.session_message import End
 from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(BARRIER, "B")
@@ -98,7 +98,7 @@ def test_a_party_that_is_cancelled_or_arrives_anew_breaks_the_generation(table: 
 def test_a_session_that_ends_breaks_the_generation(table: LockTable) -> None:
     two_wait(table)
     applied(table, arrive(A, 2, owner="x", barrier="other"))
-    end = End(session=A, reason=CloseReason.GRACEFUL)
+    end = End(session=A)
     told = ["s.1 SESSION_EXPIRED", "s.1 SESSION_EXPIRED", "Ended", "t.2 BROKEN"]
     assert applied(table, end) == told
     assert (table.objects, table.claims, table.marked) == ({}, 0, 0)

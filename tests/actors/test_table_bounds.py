@@ -16,7 +16,7 @@ from support.table_scene import text_of
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name, plain_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, ListLocks, Open
+from fencelock.actors.api.session_message import End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table.resource import SLACK
 from fencelock.actors.table.session import IDLE_MAX, LOSSES_MAX
 from fencelock.actors.table.state import AUDIT_MAX
@@ -117,7 +117,7 @@ def test_an_ended_session_is_freed_without_the_collector() -> None:
         table.apply(0, acquire(2, "M", session=name))
         table.apply(0, acquire(3, "N", session=name))
         table.apply(0, replace(release(4, "N", table.fence), session=name))
-        table.apply(0, End(session=name, reason=CloseReason.GRACEFUL))
+        table.apply(0, End(session=name))
 
     live_and_die(2)
     gc.collect()
@@ -146,7 +146,7 @@ def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
         name = f"c.{i + 2}"
         table.apply(0, Open(session="c", ttl_ms=TTL_MS))
         table.apply(0, acquire(1, "L", session=name))
-        table.apply(0, End(session=name, reason=CloseReason.GRACEFUL))
+        table.apply(0, End(session=name))
     assert len(table.sessions.heap) <= SLACK + 3
     assert (list(table.sessions.by_id), list(table.sessions.by_name)) == (["s.1"], ["s"])
     table.advance(TTL_MS)
@@ -224,7 +224,7 @@ def costs(size: int) -> list[int]:
         Open(session="new", ttl_ms=TTL_MS),
         api.Release(session=mine, owner="o", request=13, lock="name 0", fence=1),
         Evict(operator="root", request=1, lock="name 0", fence=size + 2),
-        End(session=f"new.{size + 1}", reason=CloseReason.GRACEFUL),
+        End(session=f"new.{size + 1}"),
     ]
     return [lines(table, 1, command) for command in script]
 

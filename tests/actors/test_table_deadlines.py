@@ -13,7 +13,7 @@ from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
+from fencelock.actors.api.session_message import End, Evict, Renew, Renewed
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
 from fencelock.actors.table.resource import TableHold
@@ -248,7 +248,7 @@ def test_a_wait_that_ends_when_the_hold_does_is_not_granted(table: LockTable) ->
     [
         Release(lock="L", fence=1, session=A, owner="o", request=2),
         Cancel(lock="L", session=A, owner="o", request=1),
-        End(session=A, reason=CloseReason.GRACEFUL),
+        End(session=A),
         Evict(lock="L", fence=1, operator="ann", request=1),
     ],
     ids=["release", "cancel", "end", "evict"],

@@ -10,7 +10,7 @@ from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Granted, KeepAlive
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import CloseReason, End, Ended, Open
+from fencelock.actors.api.session_message import End, Ended, Open
 from fencelock.actors.table import state
 from fencelock.actors.table.state import ENDS_MAX
 from fencelock.actors.table.table import LockTable
@@ -142,7 +142,7 @@ def test_the_entries_of_an_ended_session_end_with_it_whoever_leads() -> None:
     table = table_of(1)
     for number in range(MANY):
         put(table, number, ephemeral=True)
-    (ended,) = table.apply(1, End(session="s0.1", reason=CloseReason.GRACEFUL, request=MANY + 1))
+    (ended,) = table.apply(1, End(session="s0.1", request=MANY + 1))
     assert isinstance(ended, Ended)
     put_again = Open(session="s0", ttl_ms=TTL_MS)
 

@@ -21,7 +21,7 @@ from fencelock.actors.api.message import Acquire, Cancel, Granted, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
-from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.api.session_message import End
 from fencelock.actors.table.table import LockTable
 
 A, B, C = "s.1", "t.2", "u.3"
@@ -83,11 +83,6 @@ def make_wait(table: LockTable, kind: Kind, *others: Any) -> None:
         applied(table, kind.claim(A))
     for claim in others:
         assert applied(table, claim) == [f"{claim.session} waits"]
-
-
-def close_as_idle(table: LockTable, session: str) -> list[str]:
-    version = table.sessions.by_id[session].version
-    return applied(table, End(session=session, reason=CloseReason.IDLE, version=version))
 
 
 def advanced(table: LockTable, now: int) -> list[str]:
@@ -196,25 +191,20 @@ def test_a_wait_that_was_cancelled_stays_cancelled(table: LockTable, kind: Kind)
 
 
 @all_kinds
-def test_a_session_that_waits_is_not_idle_and_its_end_ends_the_wait(
-    table: LockTable, kind: Kind
-) -> None:
-    """Rules idle-sessions-close, close-is-one-step."""
+def test_the_end_of_a_session_ends_its_wait(table: LockTable, kind: Kind) -> None:
+    """Rule close-is-one-step."""
     make_wait(table, kind, kind.claim(B))
-    assert close_as_idle(table, B) == ["Alive"]
     assert kind.waiters(table) == [(B, 1)]
-    outcomes = applied(table, End(session=B, reason=CloseReason.GRACEFUL))
+    outcomes = applied(table, End(session=B))
     assert outcomes == [f"{B} SESSION_EXPIRED", "Ended"]
     assert kind.waiters(table) == []
-    assert close_as_idle(table, C) == ["Ended"]
 
 
 @held_kinds
 def test_the_end_of_a_session_frees_what_it_holds_in_one_step(table: LockTable, kind: Kind) -> None:
-    """Rules idle-sessions-close, close-is-one-step."""
+    """Rule close-is-one-step."""
     make_wait(table, kind, replace(kind.claim(A, 2), owner="p"), kind.claim(B))
-    assert close_as_idle(table, A) == ["Alive"]
-    ended, closed, held = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    ended, closed, held = applied(table, End(session=A))
     assert (ended, closed) == (f"{A} SESSION_EXPIRED", "Ended")
     assert held.startswith(f"{B} holds")
 

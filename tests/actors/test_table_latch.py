@@ -13,7 +13,7 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import Cancel, Reason, Refused
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateReply
-from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.api.session_message import End
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import requests
 from fencelock.actors.table.table import LockTable
@@ -90,7 +90,7 @@ def test_a_wait_ends_by_time_by_cancel_and_with_its_session(table: LockTable) ->
     assert text_of(late) == "latch 'L': waited 50 ms; its count is 2 of 2"
     cancel = Cancel(lock=LOCK, session=B, owner="w", request=1)
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED"]
-    end = End(session=C, reason=CloseReason.GRACEFUL)
+    end = End(session=C)
     assert applied(table, end) == ["u.3 SESSION_EXPIRED", "Ended"]
     assert (table.objects, table.claims, table.waits_checksum, table.timeouts.items) == (
         {},
@@ -104,7 +104,7 @@ def test_a_latch_that_nobody_counts_down_leaves_no_state(table: LockTable) -> No
     assert applied(table, wait(A, wait_ms=0)) == ["s.1 TIMED_OUT"]
     assert applied(table, wait(A, request=2)) == ["s.1 waits"]
     assert applied(table, wait(A, request=3)) == ["s.1 CANCELLED", "s.1 waits"]
-    applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    applied(table, End(session=A))
     assert (table.objects, table.marked) == ({}, 0)
 
 
@@ -206,7 +206,7 @@ def test_what_is_attached_to_a_session_ends_after_it_by_ticket(table: LockTable)
     ended: list[str] = []
     attached = table.sessions.by_id[A].attached
     attached[2], attached[1] = Ephemeral("second", ended), Ephemeral("first", ended)
-    table.apply(0, End(session=A, reason=CloseReason.GRACEFUL))
+    table.apply(0, End(session=A))
     assert ended == ["first after 1", "second after 1"]
     assert attached == {}
 

@@ -11,13 +11,7 @@ from support.table_scene import applied, restored, said, table_of_three, text_of
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import (
-    CloseReason,
-    CloseSession,
-    End,
-    Evict,
-    SessionClosed,
-)
+from fencelock.actors.api.session_message import CloseSession, End, Evict, SessionClosed
 from fencelock.actors.table import requests
 from fencelock.actors.table.resource import Resource, Wait
 from fencelock.actors.table.table import LockTable
@@ -150,7 +144,7 @@ def test_a_session_that_ends_frees_all_and_blocks_nobody(table: LockTable) -> No
     applied(table, both(A, "ab"))
     applied(table, both(A, "bc", owner="p"))
     applied(table, both(B, "ca"))
-    told = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    told = applied(table, End(session=A))
     assert told == ["s.1 SESSION_EXPIRED", "Ended", "t.2 holds 2 under 3"]
 
 

@@ -29,7 +29,7 @@ from fencelock.actors.api.map import (
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
-from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.api.session_message import End
 from fencelock.actors.table import map as table_map
 from fencelock.actors.table import map_rules, snapshot
 from fencelock.actors.table.map import Entry, Maps, SortedKeys
@@ -158,18 +158,6 @@ def test_the_last_put_decides_with_which_session_an_entry_ends(
     assert [one.key for one in listed(table).entries] == ["left", "made to last", "taken over"]
     table.apply(0, End(session=B))
     assert [one.key for one in listed(table).entries] == ["left", "made to last"]
-
-
-def test_a_session_with_ephemeral_entries_is_not_idle(table: LockTable, ann: Writer) -> None:
-    ann.put(ephemeral=True)
-    version = table.sessions.version(table.sessions.by_id[A])
-    idle = End(session=A, reason=CloseReason.IDLE, version=version)
-    assert [type(one).__name__ for one in table.apply(0, idle)] == ["Alive"]
-    ann.delete()
-    version = table.sessions.version(table.sessions.by_id[A])
-    assert [type(one).__name__ for one in table.apply(0, replace(idle, version=version))] == [
-        "Ended"
-    ]
 
 
 def held(table: LockTable, command: Any) -> int:

@@ -11,7 +11,7 @@ from support.table_scene import applied, restored, said, table_of_three, text_of
 from fencelock.actors.api.message import Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted
+from fencelock.actors.api.session_message import End, Evict, Evicted
 from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(RWLOCK, "S")
@@ -140,7 +140,7 @@ def test_a_session_that_ends_and_a_wait_that_times_out_let_others_in(table: Lock
     assert [said(one) for one in table.advance(50)] == ["t.2 TIMED_OUT", "u.3 holds 1 under 2"]
     applied(table, write(B, 2))
     applied(table, release(C, 2))
-    told = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    told = applied(table, End(session=A))
     assert told == ["Ended", "t.2 holds 1 under 3"]
 
 

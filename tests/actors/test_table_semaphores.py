@@ -11,7 +11,7 @@ from support.table_scene import applied, restored, said, table_of_three, text_of
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, End, Evict
+from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions
 
@@ -95,7 +95,7 @@ def test_a_session_that_ends_frees_everything_and_blocks_nobody(table: LockTable
     applied(table, acquire(A, 1, owner="p"))
     applied(table, acquire(A, 3, owner="q"))
     applied(table, acquire(B, 3))
-    told = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    told = applied(table, End(session=A))
     assert told == ["s.1 SESSION_EXPIRED", "Ended", "t.2 holds 3 under 3"]
 
 
@@ -103,7 +103,7 @@ def test_waits_of_an_ended_session_let_those_behind_them_in(table: LockTable) ->
     applied(table, acquire(A, 2))
     applied(table, acquire(B, 3))
     applied(table, acquire(C))
-    told = applied(table, End(session=B, reason=CloseReason.GRACEFUL))
+    told = applied(table, End(session=B))
     assert told == ["t.2 SESSION_EXPIRED", "Ended", "u.3 holds 1 under 2"]
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
+from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.table import wire as messages
 from fencelock.actors.table.snapshot import bytes_of
 from fencelock.actors.table.table import LockTable
@@ -105,7 +105,7 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
         (900, release("a", 9, 2)),
         (900, Evict(operator="root", request=1, lock="X", fence=1)),
         (5_000, acquire("e", 10)),
-        (5_000, End(session="s.1", reason=CloseReason.GRACEFUL)),
+        (5_000, End(session="s.1")),
         (5_000, Open(session="s", ttl_ms=1_000)),
     ]
     for at, command in script:
@@ -140,7 +140,7 @@ def test_a_snapshot_does_not_change_when_the_table_does() -> None:
     snapshot = table.snapshot()
     before = [encode(part) for part in snapshot]
     table.apply(900, release("a", 8, 2))
-    table.apply(900, End(session="s.1", reason=CloseReason.FORCED))
+    table.apply(900, End(session="s.1"))
     assert [encode(part) for part in snapshot] == before
     assert LockTable.restore(snapshot).digest() == busy().digest()
 
@@ -150,7 +150,7 @@ def test_parts_that_are_encoded_late_are_of_the_instant_at_which_the_table_was_f
     before = [encode(part) for part in table.snapshot()]
     frozen = [part for part in table.freeze() if part is not None]
     table.apply(900, release("a", 8, 2))
-    table.apply(900, End(session="s.1", reason=CloseReason.FORCED))
+    table.apply(900, End(session="s.1"))
     assert [encode(part.thaw()) for part in frozen] == before
 
 
@@ -192,7 +192,7 @@ def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     empty = TablePart(
         index=0,
         count=1,
-        head=TableHead(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        head=TableHead(0, 0, 0, 0, 0, 0, 0, 0),
         sessions=(),
         owner_states=(),
         audit=(),

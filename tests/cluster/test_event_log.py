@@ -94,7 +94,6 @@ def test_a_node_of_lamport_says_for_whom_it_waits_and_when_it_is_ready(
         (CloseReason.GRACEFUL, Level.DEBUG, "s.1 closed: its client ended it"),
         (CloseReason.EXPIRED, Level.INFO, "s.1 expired: nothing came from its client"),
         (CloseReason.FORCED, Level.WARNING, "s.1 closed: an operator ended it"),
-        (CloseReason.IDLE, Level.DEBUG, "s.1 closed: it was not used"),
     ],
 )
 def test_the_end_of_a_session_says_why(reason: CloseReason, level: Level, words: str) -> None:

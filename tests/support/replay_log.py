@@ -20,7 +20,6 @@ package.__path__ = [str(Path(__file__).resolve().parent.parent.parent / "src" / 
 sys.modules["fencelock"] = package
 
 from fencelock.actors.api.message import Granted, Reason  # noqa: E402
-from fencelock.actors.api.session_message import CloseReason, End  # noqa: E402
 from fencelock.actors.message import REGISTRY  # noqa: E402
 from fencelock.actors.table.snapshot import spell  # noqa: E402
 from fencelock.actors.table.table import LockTable  # noqa: E402
@@ -31,8 +30,6 @@ def main() -> None:
     outcomes: list[str] = []
     digests: list[str] = []
     for number, (time_ms, tag, fields) in enumerate(json.load(sys.stdin)):
-        if tag == End.TAG:
-            fields["reason"] = CloseReason(fields["reason"])
         command = REGISTRY[tag](**fields)
         outcomes += [spell(one).decode() for one in table.apply(time_ms, command)]  # type: ignore[arg-type]
         if number % 50 == 0:

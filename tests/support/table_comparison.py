@@ -19,15 +19,7 @@ from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import (
-    CloseReason,
-    CloseSession,
-    End,
-    Ended,
-    Evict,
-    Open,
-    Renew,
-)
+from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.resource import Resource
@@ -79,7 +71,7 @@ class LogComposer:
             case 2:
                 made = api.KeepAlive(session=session)
             case 3:
-                close: LogCommand = End(session=session, reason=CloseReason.FORCED)
+                close: LogCommand = End(session=session)
                 if chance % 8 != 3:
                     ended = f"{'ab'[who % 2]}.{max(1, model.opened - which % 4)}"
                     handle = ended if chance % 8 == 5 else session

@@ -294,9 +294,9 @@ class Model:
         known = next((s for s in self.sessions if s[key] == c.session), None)
         if isinstance(c, End):
             if known is None:
-                self.out.append(("Ended", c.session, 0, c.reason, ""))
+                self.out.append(("Ended", c.session, 0, CloseReason.GRACEFUL, ""))
             else:
-                self.close(c.session, c.reason, 0)
+                self.close(c.session, CloseReason.GRACEFUL, 0)
             return
         if known is None and isinstance(c, Open):
             if not self.quotas.allows(map_model.key_of(c.session), "sessions"):

@@ -53,8 +53,6 @@ RULES = {
     "requests-keep-alive": "Every request keeps its session alive. Without one it ends after its "
     "TTL, and not before.",
     "leaders-extend-sessions": "A new leader gives every session at least one more TTL.",
-    "keep-alive-wins": "A request between the look and the expiry wins.",
-    "idle-sessions-close": "A session without holds and waits can be closed as idle, another not.",
     "close-is-one-step": "A session ends in one step: its waits, its holds, then the next grants.",
     # The table.
     "snapshots-are-complete": "A restored table is the table: holders, queues, deadlines, "

@@ -18,7 +18,7 @@ from support.paths import SUPPORT
 
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.name import TTL_MS_MAX
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
+from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.table.wire import ExtendSessions, LogCommand
 
 REPLAY = SUPPORT / "replay_log.py"
@@ -95,7 +95,7 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
         elif kind == 1:
             command = KeepAlive(session=who["session"])
         elif kind == 2:
-            command = End(session=chance.choice(sessions[1:] or ["t.9"]), reason=CloseReason.FORCED)
+            command = End(session=chance.choice(sessions[1:] or ["t.9"]))
         elif kind == 3:
             command = ExtendSessions(leader=label)
         elif kind == 4:
