@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, dataclass_transform
 
 from msgspec import Meta, Struct, StructMeta
@@ -91,6 +92,21 @@ class Event(Struct, metaclass=EventType, frozen=True, array_like=True):
 
     A value: frozen, and compared and hashed by its fields. It is made by keywords.
     """
+
+
+E = TypeVar("E", bound=Event)
+
+
+def with_derived(kinds: tuple[type[E], ...]) -> frozenset[type[E]]:
+    """Return ``kinds`` and the messages that derive from them, as far as they are declared yet."""
+    return _with_derived(kinds, len(REGISTRY))
+
+
+@cache
+def _with_derived(kinds: tuple[type[Any], ...], count: int) -> frozenset[type[Any]]:
+    """Cache the result for as long as ``count`` messages are declared, and no more."""
+    del count
+    return frozenset(kinds).union(one for one in REGISTRY.values() if issubclass(one, kinds))
 
 
 class Message(Event):

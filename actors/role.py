@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, get_args, get_origin
 import pykka
 
 from fencelock.actors.effect import Effects, Observe
-from fencelock.actors.message import REGISTRY, Address, Event, Instant
+from fencelock.actors.message import Address, Event, Instant, with_derived
 
 E = TypeVar("E", bound=Event)
 
@@ -58,14 +58,14 @@ class NoInbox:
 class AcceptedEvents:
     """The attribute `Role.accepts`: the events that a role's class names, and their subclasses.
 
-    Messages are looked up in `REGISTRY`, so a message that is declared later is also accepted.
+    A message that is declared later is also accepted.
     """
 
     def __get__(self, role: Role[Any] | None, cls: type[Role[Any]]) -> frozenset[type[Event]]:
         """Return the events that ``cls`` accepts, or those that ``role`` names itself."""
         owner = cls if role is None else role
         named = owner._named  # pyright: ignore[reportPrivateUsage]  # It is a part of `Role`.
-        return frozenset(named).union(one for one in REGISTRY.values() if issubclass(one, named))
+        return with_derived(named)
 
 
 class Role(pykka.Actor, abc.ABC, Generic[E]):

@@ -56,7 +56,15 @@ from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
 from fencelock.actors.fault import internal, reading
-from fencelock.actors.message import REGISTRY, Address, Event, Instant, Timer, address_of, node_of
+from fencelock.actors.message import (
+    Address,
+    Event,
+    Instant,
+    Timer,
+    address_of,
+    node_of,
+    with_derived,
+)
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
 from fencelock.actors.proxy.clients import OverQuotaError
@@ -318,9 +326,4 @@ class Proxy(Role[Request]):
 
 def _by_type(handlers: Mapping[type[K], H]) -> dict[type[K], H]:
     """Return ``handlers`` with an entry for each message type that derives from one of its keys."""
-    return {
-        kind: handler
-        for base, handler in handlers.items()
-        for kind in (base, *REGISTRY.values())
-        if issubclass(kind, base)
-    }
+    return {kind: handler for base, handler in handlers.items() for kind in with_derived((base,))}
