@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from fencelock.actors.api.self_report import Counted
-from fencelock.actors.message import Int64, Local
+from fencelock.actors.message import Instant, Int64, Local
 
 A = TypeVar("A")
 
@@ -144,6 +144,8 @@ class DiskSynced(Local):
     """
 
     mean_us: int
+    since: Instant
+    """The time at which the first of these syncs began."""
 
 
 class LinkRefused(Local):

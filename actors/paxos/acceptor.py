@@ -13,7 +13,7 @@ from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
     GROWTH_MAX,
     LEASE_MS,
@@ -170,8 +170,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.staleness = StalenessBound(self.node, self.config)
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
-        self.sync_us = 0
-        """Mean time of this node's last syncs (us), or 0 if none was reported."""
+        self.synced: DiskSynced | None = None
+        """The last report of this node's syncs."""
 
     def begin(self, now: Instant) -> Effects:
         """Honour the lease that an earlier life may have given, perhaps of another length."""
@@ -273,7 +273,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             case LeaseExpired():
                 return self._record_lease()
             case DiskSynced():
-                self.sync_us = event.mean_us
+                self.synced = event
             case ViewChanged() | StartVoting() | StopVoting():
                 return self._on_seat_changed(event)
         return ()
@@ -449,13 +449,15 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if beat.ballot == self.released:
             return [*adopted, Observe("paxos.late_heartbeat")]
         self.lease.give(beat.ballot.leader, now, self.lease_ms)
+        synced = self.synced
         ack = HeartbeatAck(
             ballot=beat.ballot,
             number=beat.number,
             applied=self.applied,
             voter=self.voter,
             view=self.config.newest.number,
-            sync_us=self.sync_us,
+            sync_us=0 if synced is None else synced.mean_us,
+            sync_age_ms=0 if synced is None else ms_between(synced.since, now) + 1,  # Rounded up.
             lease_ms=self.lease_ms,
             version="" if beat.number % VERSION_HEARTBEATS else self.version,
             log_version=LOG_VERSION,

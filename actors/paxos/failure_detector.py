@@ -414,7 +414,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if refused := self._refuse_impossible(acceptor, ack, now):
             return refused
         if member != self.node:
-            self.disks.note_other(member, ack.sync_us)
+            since = Instant(asked - ack.sync_age_ms * NS_PER_MS)
+            self.disks.note_other(member, ack.sync_us, since)
         self.applied[member] = ack.applied
         _, _, version = self.heard.get(member, (now, 0, ""))
         self.heard[member] = now, ack.view, ack.version or version
@@ -433,6 +434,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         for name, value, least in (
             ("view", ack.view, 0),
             ("sync_us", ack.sync_us, 0),
+            ("sync_age_ms", ack.sync_age_ms, 0),
             ("lease_ms", ack.lease_ms, 0),
             ("log_version", ack.log_version, 1),
         ):

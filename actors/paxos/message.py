@@ -221,6 +221,8 @@ class HeartbeatAck(Message, tag=0x27):
     view: Int64 = 0
     sync_us: Int64 = 0
     """Mean time of the sender's last syncs (us), or 0 if not known."""
+    sync_age_ms: Int64 = 0
+    """Time since the first of these syncs began (ms)."""
     lease_ms: Int64 = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
     version: str = ""

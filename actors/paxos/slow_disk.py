@@ -2,9 +2,15 @@
 
 Every slot waits for the leader's own disk. So a leader whose disk is far slower than the others'
 should hand over: the next leader decides slots with the quicker disks of the other members.
+
+Disks can become slow together, for example if they are one disk. Then the followers' reports come
+late, and the first ones are means of quick syncs and slow ones. So the leader compares its disk
+only with syncs that began after its own disk became slow.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 from fencelock.actors.paxos.config import LogConfig
@@ -18,12 +24,20 @@ SLOW_FACTOR = 5
 SLOW_REPORTS_MIN = 3
 SLOW_FOR_MS = 600
 """A leader hands over after so many reports in a row, and after this time (ms), in which its disk
-was slow. A single long sync, or a pause of its process, is no reason."""
+was slow and no comparison said otherwise. A single long sync, or a pause of its process, is no
+reason."""
 
 REST_MS = 30_000
 """A node hands over for its disk at most once in this time (ms). For as long, it also lets all
 others stand for election first. If disks become slow in turn, the leader changes at most once per
 node in this time."""
+
+
+class SyncReport(NamedTuple):
+    """The last syncs of another member: the mean time, and an instant before the first began."""
+
+    mean_us: int
+    since: Instant
 
 
 class DiskComparison:
@@ -36,20 +50,21 @@ class DiskComparison:
 
     def __init__(self) -> None:
         self.own_us = 0
-        self._others_us: dict[str, int] = {}
-        """The same for other members, as they last reported in this leadership."""
+        self._others: dict[str, SyncReport] = {}
+        """The last reports of other members in this leadership."""
         self._slow_since: Instant | None = None
         self._slow_reports = 0
         self._rests_until = Instant(0)
 
     def clear(self) -> None:
         """Forget the other members' reports: a leadership begins."""
-        self._others_us.clear()
+        self._others.clear()
         self._slow_since = None
 
-    def note_other(self, member: str, mean_us: int) -> None:
-        """Note the mean time of the syncs of ``member`` (us); 0 means that it has reported none."""
-        self._others_us[member] = mean_us
+    def note_other(self, member: str, mean_us: int, since: Instant) -> None:
+        """Note a report of ``member``; a mean time of 0 means that it has reported none."""
+        if mean_us > 0:
+            self._others[member] = SyncReport(mean_us, since)
 
     def is_slow(self, mean_us: int, config: LogConfig, now: Instant) -> bool:
         """Note a report of this node; return whether it should hand over now if it leads.
@@ -57,33 +72,38 @@ class DiskComparison:
         The quickest majority of each current view must be able to decide without this node.
         """
         self.own_us = mean_us
-        others = {member: -us for member, us in self._others_us.items() if us > 0}
-        majority = config.reached(others)
-        slow = (
-            mean_us >= SLOW_MS_MIN * 1_000
-            and majority is not None
-            and -majority * SLOW_FACTOR <= mean_us
-        )
-        if not slow:
+        if mean_us < SLOW_MS_MIN * 1_000:
             self._slow_since = None
             return False
         if self._slow_since is None:
             self._slow_since, self._slow_reports = now, 0
         self._slow_reports += 1
+        since = self._slow_since
+        others = {member: -us for member, (us, began) in self._others.items() if began >= since}
+        majority = config.reached(others)
+        if majority is None:
+            return False
+        if -majority * SLOW_FACTOR > mean_us:
+            self._slow_since = None
+            return False
         return (
             self._slow_reports >= SLOW_REPORTS_MIN
-            and ms_between(self._slow_since, now) >= SLOW_FOR_MS
+            and ms_between(since, now) >= SLOW_FOR_MS
             and now >= self._rests_until
         )
 
     def is_quick(self, member: str) -> bool:
         """Return whether the disk of ``member`` is not slow beside the quickest one known."""
-        quickest_us = min(self._others_us.values(), default=0)
-        return self._others_us.get(member, 0) <= max(SLOW_MS_MIN * 1_000, SLOW_FACTOR * quickest_us)
+        quickest_us = min((report.mean_us for report in self._others.values()), default=0)
+        return self._mean_us(member) <= max(SLOW_MS_MIN * 1_000, SLOW_FACTOR * quickest_us)
+
+    def _mean_us(self, member: str) -> int:
+        report = self._others.get(member)
+        return 0 if report is None else report.mean_us
 
     def describe(self, successor: str) -> str:
         """Return the reason for handing over to ``successor``."""
-        own_ms, other_ms = self.own_us / 1_000, self._others_us.get(successor, 0) / 1_000
+        own_ms, other_ms = self.own_us / 1_000, self._mean_us(successor) / 1_000
         own = f"its disk takes {own_ms:.0f} ms for a sync"
         return f"{own}, the disk of {successor} takes {other_ms:.1f} ms"
 

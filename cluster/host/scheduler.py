@@ -141,6 +141,8 @@ class Scheduler:
         """Parts of checkpoints in ``records``."""
         self._opening = False
         self._syncs = self._sync_ns = self._syncs_reported_at = 0
+        self._syncs_since = Instant(0)
+        """The time at which the first sync began that is not reported yet."""
         self._slow_syncs = Repeated(node, clock)
         self._faults = FaultLog(node, clock, self._count)
         self.synced_ns = 0
@@ -292,6 +294,8 @@ class Scheduler:
     def note_sync(self, began: Instant) -> None:
         """Count a sync of the journal that has taken since ``began``, and report now and then."""
         now = self.now()
+        if not self._syncs:
+            self._syncs_since = began
         self._syncs += 1
         self._sync_ns += now - began
         self.synced_ns += now - began
@@ -303,7 +307,8 @@ class Scheduler:
             )
             self._slow_syncs.add(ms_between(began, now), text, event="slow_sync")
         if now - self._syncs_reported_at >= SYNC_REPORT_MS * NS_PER_MS:
-            self.tell_all(DiskSynced(mean_us=self._sync_ns // self._syncs // NS_PER_US))
+            mean_us = self._sync_ns // self._syncs // NS_PER_US
+            self.tell_all(DiskSynced(mean_us=mean_us, since=self._syncs_since))
             self._syncs, self._sync_ns, self._syncs_reported_at = 0, 0, now
             self.sync_times.fold()
 

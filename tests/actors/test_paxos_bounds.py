@@ -137,6 +137,7 @@ ROWS = (
             "applied": SLOTS,
             "view": (-1, -(1 << 61)),
             "sync_us": (-1,),
+            "sync_age_ms": (-1,),
             "lease_ms": (-1,),
             "log_version": (0, -(1 << 61)),
         },

@@ -6,7 +6,7 @@ import itertools
 from random import Random
 
 import pytest
-from support.effects import HOST, T0, sends
+from support.effects import HOST, T0, at, sends
 from support.replicas import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send
@@ -52,25 +52,36 @@ class LeadingNode:
     def now(self) -> Instant:
         return Instant(self.now_ms * NS_PER_MS)
 
-    def answer(self, node: str, sync_us: int, applied: int = 1) -> None:
-        number = self.role.number
-        ack = HeartbeatAck(ballot=BALLOT, number=number, applied=applied, sync_us=sync_us)
+    def answer(self, node: str, sync_us: int, applied: int = 1, age_ms: int = 0) -> None:
+        ack = HeartbeatAck(
+            ballot=BALLOT,
+            number=self.role.number,
+            applied=applied,
+            sync_us=sync_us,
+            sync_age_ms=age_ms,
+        )
         self.role.handle(acceptor_of(node), ack, self.now)
 
-    def sync(self, own_us: int, **others_us: int) -> Effects:
-        """Let the disks take so long for `STEP_MS`; return the effects of this node's report."""
+    def sync(self, own_us: int, age_ms: int = 0, **others_us: int) -> Effects:
+        """Let the disks take so long for `STEP_MS`; return the effects of this node's report.
+
+        The reports of the others are of syncs that began ``age_ms`` before.
+        """
         self.now_ms += STEP_MS
         self.role.handle(LEADER, ConfirmLease(), self.now)  # It sends a heartbeat.
         for node, sync_us in others_us.items():
-            self.answer(node, sync_us)
+            self.answer(node, sync_us, age_ms=age_ms)
         self.now_ms += 1
-        return self.role.handle(address_of("a", "node"), DiskSynced(mean_us=own_us), self.now)
+        synced = DiskSynced(mean_us=own_us, since=self.now)
+        return self.role.handle(address_of("a", "node"), synced, self.now)
 
-    def handed_over_at(self, reports: int, own_us: int, **others_us: int) -> list[int]:
+    def handed_over_at(
+        self, reports: int, own_us: int, age_ms: int = 0, **others_us: int
+    ) -> list[int]:
         """Return the times (ms) at which it handed over during so many reports."""
         resign, times = Send(LEADER, Resign()), list[int]()
         for _ in range(reports):
-            if resign in self.sync(own_us, **others_us):
+            if resign in self.sync(own_us, age_ms, **others_us):
                 times.append(self.now_ms)
         return times
 
@@ -118,6 +129,24 @@ def test_single_long_syncs_are_no_reason() -> None:
         assert node.handed_over_at(1, QUICK_US, b=QUICK_US, c=QUICK_US) == []
 
 
+def test_syncs_before_the_disk_became_slow_are_compared_with_none_after() -> None:
+    """The disks of all became slow at once; followers still report means of quick syncs, too."""
+    node = LeadingNode()
+    assert node.handed_over_at(4, QUICK_US, b=QUICK_US, c=QUICK_US) == []
+    mixed_us = SLOW_US // 6
+    for reports in range(1, 10):
+        began_ms = reports * STEP_MS
+        assert node.handed_over_at(1, SLOW_US, began_ms, b=mixed_us, c=mixed_us) == []
+    assert node.handed_over_at(10, SLOW_US, b=SLOW_US, c=SLOW_US) == []
+
+
+def test_a_leader_compares_its_disk_only_with_reports_of_a_majority_since_it_became_slow() -> None:
+    node = LeadingNode()
+    assert node.handed_over_at(10, SLOW_US, 60_000, b=QUICK_US, c=QUICK_US) == []
+    assert node.handed_over_at(1, SLOW_US, b=QUICK_US) == []
+    assert len(node.handed_over_at(1, SLOW_US, b=QUICK_US, c=QUICK_US)) == 1
+
+
 def test_a_node_hands_over_for_its_disk_at_most_once_in_a_while() -> None:
     times = LeadingNode().handed_over_at(3 * REST_MS // STEP_MS, SLOW_US, b=QUICK_US, c=QUICK_US)
 
@@ -153,13 +182,19 @@ def test_a_member_with_a_slow_disk_is_no_successor_if_another_is_quick() -> None
 def test_a_follower_reports_its_syncs_with_the_next_heartbeat() -> None:
     config = config_of()
     role = Acceptor(acceptor_of("c"), HOST, node="c", config=config, recovered=Recovered())
-    role.handle(address_of("c", "node"), DiskSynced(mean_us=QUICK_US), T0)
+    role.handle(address_of("c", "node"), DiskSynced(mean_us=QUICK_US, since=T0), at(9))
 
     beat = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
-    effects = role.handle(COMMANDER, beat, T0)
+    effects = role.handle(COMMANDER, beat, at(20))
 
     ack = HeartbeatAck(
-        ballot=BALLOT, number=1, applied=1, view=0, sync_us=QUICK_US, log_version=LOG_VERSION
+        ballot=BALLOT,
+        number=1,
+        applied=1,
+        view=0,
+        sync_us=QUICK_US,
+        sync_age_ms=21,  # Rounded up.
+        log_version=LOG_VERSION,
     )
     assert Send(monitor_of("a"), ack) in effects
     seen = BallotSeen(ballot=BALLOT, leads=True)
