@@ -133,6 +133,11 @@ def test_a_turn_that_a_leader_drew_alone_may_be_sent_when_there_are_two() -> Non
     assert run_members_seed(820014).violation is None
 
 
+def test_a_cancel_that_a_leader_ignores_drops_nothing() -> None:
+    """In this seed, a cancel comes from a node that the leader does not know yet."""
+    assert run_members_seed(870836).violation is None
+
+
 def test_a_later_epoch_with_the_members_of_before_a_change_is_seen() -> None:
     seats = tuple(Member(f"n{number}", "", number) for number in range(1, 5))
     judge = MembersJudge(ViolationReport(INVARIANTS), lambda member, since: True)

@@ -19,12 +19,15 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock, UnlockAll
 from fencelock.actors.bakery.table import RequestKey, TicketPhase
 from fencelock.actors.bakery.ticket import Turn, Who
-from fencelock.actors.effect import Effects, Send
+from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.verification.simulation.bakery_judge_election import ElectionJudge
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation_report import ViolationReport
 from fencelock.verification.simulation.world import World
+
+REFUSED = Observe("bakery.stranger_asks")
+"""A leader that returns this has ignored a request: the proxy's node is no member it knows."""
 
 SLACK_MS = 5
 """Upper bound of the difference of two clocks after the time of trust (ms)."""
@@ -105,7 +108,8 @@ class TicketJudge:
         now = self.world.nodes[node].now()
         self._take_epoch(life, role)
         self._notes_turns_drawn_alone(node, role)
-        self._hears(life, role, delivered)
+        if REFUSED not in effects:
+            self._hears(life, role, delivered)
         for effect in effects:
             if type(effect) is Send:
                 self._says(node, life, role, delivered, effect.message, now)
