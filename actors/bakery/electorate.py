@@ -67,6 +67,10 @@ class Electorate(NamedTuple):
         seats = {member.name: member for member in (*self.former, *self.members)}
         return dict(sorted(seats.items()))
 
+    def seat_of(self, name: str) -> Member | None:
+        """Return the member of that name among all that take part in votes."""
+        return next((one for one in (*self.members, *self.former) if one.name == name), None)
+
     @property
     def groups(self) -> tuple[tuple[Member, ...], ...]:
         """The groups of which a majority is needed, each."""

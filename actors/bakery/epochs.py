@@ -162,7 +162,7 @@ class VoterRegistry:
 
     def names(self, member: str, voter: int, electorate: Electorate) -> bool:
         """Return whether ``electorate`` has ``member``, with the journal of the id ``voter``."""
-        seat = electorate.everyone.get(member)
+        seat = electorate.seat_of(member)
         return seat is not None and self.id_of(seat) == voter
 
     def registers(self, member: str, voter: int, electorate: Electorate) -> bool:

@@ -500,7 +500,7 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     elections = [(object_name(ELECTION, name), "") for name in "STU"]
     maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
     for lock, prefix in (*elections, *maps):
-        for after in (0, last, dice % (last + 1), last + dice % 3):
+        for after in {0, last, dice % (last + 1), last + dice % 3}:
             read = table.changes(lock, after, prefix)
             expected = model.history.read(lock, after, model.fences)
             whole = expected is None

@@ -390,9 +390,10 @@ class Model:
         session["due"] = max(session["due"], self.now + session["ttl"])
         for who, past in list(self.done.items()):
             ended = max(past[-1].at, self.extended) + session["ttl"]
+            if who[0] != session["id"] or ended > self.now:
+                continue
             claims = self.find(session=who[0], owner=who[1], lock=who[2])
-            lost = [x for x in self.lost if x[:3] == who]
-            if who[0] == session["id"] and not claims and not lost and ended <= self.now:
+            if not claims and not any(x[:3] == who for x in self.lost):
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
