@@ -24,6 +24,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import quoted, titled, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
+from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -75,7 +76,7 @@ from fencelock.actors.proxy.queries import NextQueries
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.sentences import is_sound, worded
-from fencelock.actors.table.wire import Queued
+from fencelock.actors.table.wire import Queued, Result
 from fencelock.actors.timing import TIMING, Timing
 
 REPEAT_MAX = 500
@@ -88,7 +89,8 @@ EXPIRED_LINES_MAX = 10
 """Sessions that expire at one log time and have a line each in the log; the others share one."""
 
 
-_LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended, Evicted})
+_NOTIFIED: frozenset[type[Message]] = frozenset({HoldLost, Recall, Ended, Evicted})
+"""Outcomes that concern this node although no request of its clients waits for them."""
 
 
 class PaxosBackend(MembersBackend):
@@ -158,6 +160,7 @@ class PaxosBackend(MembersBackend):
             Proposed: self._on_proposed,
             Outcome: self._on_direct,
             HoldLost: self._on_direct,
+            Recall: self._on_direct,
             Declined: self._on_declined,
             MachineRead: self._on_machine_read,
             Exported: self._on_exported,
@@ -260,8 +263,8 @@ class PaxosBackend(MembersBackend):
         del sender
         self.contact.received_at = now
         outcomes = slot.outcomes
-        if not self.in_flight.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
-            return []  # Usual with few clients: only losses would matter here.
+        if not self.in_flight.by_key and _NOTIFIED.isdisjoint(map(type, outcomes)):
+            return []  # Usual with few clients: only notifications would matter here.
         self.expired = 0
         effects = self._take_each(outcomes, now, warning=True)
         if self.expired > EXPIRED_LINES_MAX:
@@ -271,7 +274,7 @@ class PaxosBackend(MembersBackend):
             effects.append(self._notice(RoleNotice(level=Level.INFO, text=text, fields=fields)))
         return effects
 
-    def _on_direct(self, sender: Address, outcome: Outcome | HoldLost, now: Instant) -> Effects:
+    def _on_direct(self, sender: Address, outcome: Result, now: Instant) -> Effects:
         """Process an outcome that the leader's replica sent, ahead of this node's own replica."""
         if node_of(sender) not in self.members:
             return [Observe("paxos.stranger_ignored")]
@@ -297,7 +300,7 @@ class PaxosBackend(MembersBackend):
         in_flight, latencies = self.in_flight, self.latencies
         granted = released = denied = unknown = 0
         for outcome in outcomes:
-            if warning and type(outcome) in _LOSSES:
+            if warning and type(outcome) in _NOTIFIED:
                 self._warn(outcome, effects)
             if not isinstance(outcome, Outcome):
                 continue
@@ -372,7 +375,7 @@ class PaxosBackend(MembersBackend):
         return Send(address_of(self.node, "node"), notice)
 
     def _warn(self, outcome: Message, effects: list[Effect]) -> None:
-        """Log a loss, and notify the affected client if it uses this node."""
+        """Log a loss, and notify the client that it or a recall concerns, if it is here."""
         if isinstance(outcome, Ended):
             self.sessions.ended(outcome.session)
             self.expired += outcome.reason is CloseReason.EXPIRED
@@ -383,11 +386,12 @@ class PaxosBackend(MembersBackend):
             effects.append(self._notice(notice_of(outcome)))
         if isinstance(outcome, Ended) and outcome.reason is CloseReason.GRACEFUL:
             return
-        if not isinstance(outcome, Ended | HoldLost):
+        if not isinstance(outcome, Ended | HoldLost | Recall):
             return
         client = self.clients.of(outcome.session)
         if client is not None:
-            effects.append(Send(client.address, worded(outcome)))
+            sent = outcome if isinstance(outcome, Recall) else worded(outcome)
+            effects.append(Send(client.address, sent))
 
     def _on_declined(self, sender: Address, declined: Declined, now: Instant) -> Effects:
         """Process the rejection of a proposal.

@@ -72,7 +72,7 @@ def _meets_conditions(
     table: TableState, owner_state: OwnerState, command: EntryRequest, out: list[Result]
 ) -> bool:
     """Return whether the guard is held and the entry has its version; otherwise answer."""
-    if command.guard and table.find_hold(command.guard, command.fence) is None:
+    if command.guard and not table.is_held(command.guard, command.fence):
         why = Why(Cause.GUARD, (command.fence,), obstacle=table.state_of(command.guard))
         deny(table, owner_state, Reason.NOT_HELD, why, out)
         return False

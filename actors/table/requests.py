@@ -27,10 +27,12 @@ from fencelock.actors.api.object_request import (
 )
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.session_message import Evict, Evicted, OperatorCommand, Renew
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
 from fencelock.actors.table.resource import PLAIN, ClaimDetails, TableHold, Wait
+from fencelock.actors.table.retained import check_retained, recall_first
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
 from fencelock.actors.table.wire import Queued, Result
 
@@ -75,6 +77,12 @@ def lead(table: TableState, command: Lead, out: list[Result]) -> None:
     claim(table, command, ClaimDetails(command.label, value=command.value), out)
 
 
+def acquire_retained(table: TableState, command: AcquireRetained, out: list[Result]) -> None:
+    """Grant an object with a span of fences, queue or deny; see `acquire`."""
+    check_retained(command)
+    claim(table, command, ClaimDetails(command.label, span=command.span), out)
+
+
 def claim(
     table: TableState, command: AcquireRequest, details: ClaimDetails, out: list[Result]
 ) -> None:
@@ -116,11 +124,14 @@ def claim(
 def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
     """Return whether ``claim``, if it may wait for ever, would be queued now.
 
-    It would be granted later than it is applied, and so may share a slot with a later command.
+    It would be granted later than it is applied, and so may share a slot with a later command. A
+    claim that makes the table recall a hold may not, since the release comes after the recall.
     """
     names = claim.locks if isinstance(claim, AcquireAll) else (claim.lock,)
     found = [one for one in map(table.resources.get, names) if one is not None]
     if all(one.admits(claim.amount) for one in found):
+        return False
+    if any(one.spans and not one.queue for one in found):
         return False
     session = table.sessions.by_id.get(claim.session)
     if session is None:
@@ -383,6 +394,8 @@ def begin_wait(
     wait = Wait(owner_state, details, table.tickets, now_ms, due_ms, amount, count)
     table.enqueue(wait, capacity)
     out.append(_queued(owner_state))
+    if table.retained:
+        recall_first(table, wait.objects, out)
 
 
 def has_room(

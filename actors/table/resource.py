@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from fencelock.actors.api.message import Granted, Reason
@@ -73,12 +74,14 @@ class ClaimDetails:
 
     ``label`` is a text for people. ``locks`` are the names of a claim for several locks, ``value``
     is that of a candidate in an election, and ``durations`` are those of a hold with a deadline.
+    ``span`` is the number of fences of a hold that its session retains, else 0.
     """
 
     label: str = ""
     locks: tuple[str, ...] = ()
     value: str | None = None
     durations: Durations | None = None
+    span: int = 0
 
 
 PLAIN = ClaimDetails()
@@ -110,7 +113,9 @@ class Claim:
 class TableHold(Claim):
     """One ownership of an object, or of some of its permits.
 
-    A hold of several locks has a fence for each of them: ``fence`` and those after it.
+    A hold of several locks has a fence for each of them: ``fence`` and those after it. A hold with
+    a span has as many fences, which its session gives to its own owners. To the table, its fence is
+    the first: the others neither release nor evict it.
 
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
@@ -204,12 +209,14 @@ class Resource(Awaited):
     Attributes:
         held: the hold while there is one, or the holds by fence, which is the order of their
             grants. Most objects have one hold, and a dictionary would double their memory.
+        spans: the number of holds that have a span.
 
     """
 
     capacity: int
     free: int
     held: TableHold | dict[int, TableHold] | None = None
+    spans: int = 0
 
     @property
     def holds(self) -> Iterable[TableHold]:
@@ -225,6 +232,21 @@ class Resource(Awaited):
         if isinstance(held, dict):
             return held.get(fence)
         return held if held is not None and held.fence_of(name) == fence else None
+
+    def granted_after(self, fence: int) -> list[TableHold]:
+        """Return the holds with a greater fence, in order."""
+        held = self.held
+        if not isinstance(held, dict):
+            return [hold for hold in self.holds if hold.fence > fence]
+        newest = takewhile(lambda hold: hold.fence > fence, reversed(held.values()))
+        return [*newest][::-1]
+
+    def covers(self, name: str, fence: int) -> bool:
+        """Return whether this object is held under ``fence``, or under a span that contains it."""
+        if self.find(name, fence) is not None:
+            return True
+        spans = (hold for hold in self.holds if hold.details.span) if self.spans else ()
+        return any(hold.fence <= fence < hold.fence + hold.details.span for hold in spans)
 
     def admits(self, amount: int) -> bool:
         """Return whether a new claim of ``amount`` is granted at once."""

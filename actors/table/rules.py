@@ -29,6 +29,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import account_of, client_of, without_secret
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command, TableQuery, TableReply
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
@@ -52,6 +53,7 @@ from fencelock.actors.table.requests import (
     acquire,
     acquire_all,
     acquire_permits,
+    acquire_retained,
     cancel,
     keep,
     lead,
@@ -63,6 +65,7 @@ from fencelock.actors.table.requests import (
     wrong_fence,
 )
 from fencelock.actors.table.resource import TableHold, TableObject
+from fencelock.actors.table.retained import recall_again
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 
@@ -158,6 +161,8 @@ def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> No
         return
     keep(table, session)
     out.append(Alive(session=session.id, node="", request=command.request))
+    if session.awaited:
+        recall_again(table, session, out)
 
 
 def end_session(table: TableState, command: End, out: list[Result]) -> None:
@@ -203,6 +208,7 @@ RULES: dict[type[Command], Rule] = {
     AcquireReadWrite: acquire_permits,
     Downgrade: release,
     AcquireAll: acquire_all,
+    AcquireRetained: acquire_retained,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,

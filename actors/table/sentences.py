@@ -13,12 +13,14 @@ from fencelock.actors.api.message import Acquire, Refused
 from fencelock.actors.api.name import kind_of, quoted, titled, without_secret
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Request
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import HAVE_DEADLINES, CloseReason, Ended, HoldLost, Renew
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fault import INTERNAL_TEXT
 from fencelock.actors.table.deadline import check_duration, durations_of
+from fencelock.actors.table.retained import check_retained
 from fencelock.actors.table.rules import OBJECTS
 
 SKIPPED = (
@@ -204,6 +206,8 @@ def _why_invalid(request: Request | None) -> str:
             request.check()
         if isinstance(request, Acquire):
             durations_of(request)
+        if isinstance(request, AcquireRetained):
+            check_retained(request)
         if isinstance(request, Renew) and request.hold_ms:
             check_duration(request.lock, "duration", request.hold_ms)
     except InvalidRequestError as error:

@@ -137,6 +137,9 @@ class Session:
         losses: the unreported losses of owners: the fences of holds that were taken from them, the
             oldest first. The owner states of these are not forgotten.
         attached: everything else that ends with the session, by ticket.
+        awaited: its holds with a span for which others wait, by fence, each with its fence. Some
+            may be here for which nobody waits any more.
+        recalled: the fence of the last of them that was recalled with a keep-alive.
 
     """
 
@@ -154,6 +157,8 @@ class Session:
     idle: OrderedDict[Key, int] = field(default_factory=OrderedDict[Key, int])
     losses: dict[Key, int] = field(default_factory=dict[Key, int])
     attached: dict[int, Attached] = field(default_factory=dict[int, Attached])
+    awaited: list[tuple[int, TableHold]] | None = None
+    recalled: int = 0
 
     def mark(self) -> int:
         """Return a checksum of its constant fields."""

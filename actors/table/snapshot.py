@@ -40,6 +40,7 @@ from fencelock.actors.table.resource import (
     TableHold,
     Wait,
 )
+from fencelock.actors.table.retained import count_span, note_awaited
 from fencelock.actors.table.rules import OBJECTS
 from fencelock.actors.table.sentences import is_act, is_sound
 from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
@@ -300,7 +301,7 @@ def _fill_claimant(
     session.claims += count
     session.account.claims += count
     table.claims += count
-    details = ClaimDetails(claim.label, known.locks, known.value)
+    details = ClaimDetails(claim.label, known.locks, known.value, span=claim.span)
     if known.hold is not None:
         _fill_hold(table, owner_state, details, known.hold)
     elif known.wait is not None:
@@ -330,6 +331,15 @@ def _fill_hold(
                 f"{titled(name)}"
             )
         resource.add(hold, fence)
+    if details.span:
+        _check_span(table, hold)
+        count_span(table, hold)
+
+
+def _check_span(table: TableState, hold: TableHold) -> None:
+    """Refuse a span that other fences may be in, or that is of several locks."""
+    if not 0 < hold.details.span <= table.fence - hold.fence + 1 or hold.details.locks:
+        raise ValueError(f"the snapshot has a wrong span of {titled(hold.owner_state.lock)}")
 
 
 def _restored_wait(owner_state: OwnerState, details: ClaimDetails, record: WaitRecord) -> Wait:
@@ -389,11 +399,20 @@ def _fill_quotas(table: TableState, parts: Sequence[TablePart]) -> None:
 
 
 def _check_resources(table: TableState) -> None:
-    """Order the holds of each resource by fence, and refuse a wait that nothing keeps waiting."""
+    """Order the holds of each resource by fence, note those for which others wait.
+
+    Raises:
+        ValueError: nothing keeps a wait waiting.
+
+    """
     resources = table.resources
     for name, resource in resources.items():
         if isinstance(resource.held, dict):
             resource.held = dict(sorted(resource.held.items()))
+        if resource.spans and resource.queue:
+            for hold in resource.holds:
+                if hold.details.span:
+                    note_awaited(hold)
         head = resource.next_wait()
         if head is not None and all(resources[one].next_wait() is head for one in head.objects):
             raise ValueError(f"the snapshot has a wait for {titled(name)}, which is free")
@@ -436,6 +455,7 @@ def _fill_session(
         deadline_ms=record.deadline_ms,
         account=table.accounts.of(account_of(record.name)),
         floor=record.floor,
+        recalled=record.recalled,
     )
     if record.number in numbered or record.name in table.sessions.by_name:
         raise ValueError(f"the snapshot has session {session.id!a} twice")
@@ -551,6 +571,7 @@ def _session_record(session: Session) -> SessionRecord:
         ttl_ms=session.ttl_ms,
         deadline_ms=session.deadline_ms,
         floor=session.floor,
+        recalled=session.recalled,
     )
 
 
@@ -597,6 +618,7 @@ def _hold_record(
         amount=amount,
         capacity=capacity,
         lease=lease,
+        span=hold.details.span,
     )
 
 
@@ -612,6 +634,7 @@ def _wait_record(wait: Wait, capacity: int) -> WaitRecord:
         capacity=capacity,
         hold_ms=hold_ms,
         grace_ms=grace_ms,
+        span=wait.details.span,
     )
 
 

@@ -27,6 +27,7 @@ from fencelock.actors.table.resource import (
     Timeouts,
     Wait,
 )
+from fencelock.actors.table.retained import begin_span, end_span, recall_since
 from fencelock.actors.table.session import DEPARTED, OwnerState, Session, Sessions
 from fencelock.actors.table.wire import Result
 
@@ -40,7 +41,8 @@ AUDIT_MAX = 1_000
 
 INVARIANTS = {
     "one-holder": "a lock has one holder at most",
-    "fences-rise": "each grant has a fence above those of all earlier grants, of whatever object",
+    "fences-rise": "each grant has a fence above those of all earlier grants, of whatever object, "
+    "and above their spans",
     "same-fence-again": "an owner enters again under the same fence, within its limit",
     "queue-in-log-order": "waits are granted in the order of the log; a large one is not overtaken",
     "all-at-once": "a claim for several locks is granted in one step, when it is the next of each",
@@ -72,6 +74,7 @@ class TableState:
         marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
         claims: number of holds and waits of all sessions; a claim for several locks counts as many.
         waits: the number of waits among them.
+        retained: the number of holds with a span.
         accounts: the accounts that are charged for what is here, and their quotas.
         holds_checksum: the sum over all holds of the owner's mark, multiplied by the fence.
         waits_checksum: the sum over all waits of the owner's mark, multiplied by the ticket.
@@ -92,7 +95,7 @@ class TableState:
         self.time_ms = 0
         self.fence = 0
         self.tickets = 0
-        self.claims = self.waits = 0
+        self.claims = self.waits = self.retained = 0
         self.holds_checksum = self.waits_checksum = self.grants_checksum = 0
         self.accounts = Accounts()
         self.sessions = Sessions(self.accounts)
@@ -154,6 +157,8 @@ class TableState:
             self.fence = fence - 1
         if details.value is not None:
             self._note_leader(hold, details.value.encode())
+        if details.span:
+            begin_span(self, hold)
         out.append(hold.answer())
 
     def _note_leader(self, hold: TableHold, value: bytes | None) -> None:
@@ -166,6 +171,11 @@ class TableState:
         """Return the hold of an object under ``fence``."""
         resource = self.resources.get(lock)
         return None if resource is None else resource.find(lock, fence)
+
+    def is_held(self, lock: str, fence: int) -> bool:
+        """Return whether an object is held under ``fence``, or under a span that contains it."""
+        resource = self.resources.get(lock)
+        return resource is not None and resource.covers(lock, fence)
 
     def state_of(self, lock: str) -> Obstacle:
         """Return what keeps a claim for an object waiting, if anything does."""
@@ -373,7 +383,7 @@ class TableState:
 
     def serve(self, objects: Iterable[str], out: list[Result]) -> None:
         """Grant what a claim leaves to the heads of the queues, and so on; drop free resources."""
-        resources = self.resources
+        resources, before = self.resources, self.fence
         blocked: Wait | None = None  # Grants only take, so it stays blocked in this step.
         for name in objects:
             resource = resources.get(name)
@@ -394,6 +404,8 @@ class TableState:
                 self.grant(
                     owner_state, wait.details, wait.amount, capacity, wait.granted_count, out
                 )
+            if resource.spans and resource.queue:
+                recall_since(resource, before, out)
             if resource.held is None and not resource.queue:
                 del resources[name]  # free-leaves-nothing
 
@@ -405,6 +417,8 @@ class TableState:
             hold.end(self)
         if details.value is not None:
             self._note_leader(hold, None)
+        if details.span:
+            end_span(self, hold)
         resources, shared = self.resources, False
         objects = details.locks or (owner_state.key[1],)
         for name in objects:

@@ -43,7 +43,8 @@ resource, or of several locks at once. This is the state of an owner and an obje
   that is unknown, is refused although it may be new.
 - *Fences.* One counter for all objects rises with each grant. Whoever sees a higher fence of a lock
   knows that the lower one no longer holds, whatever was restored, evicted or taken in between. A
-  claim for several locks takes as many fences, one for each.
+  claim for several locks takes as many fences, one for each. A hold that its session retains for
+  its own owners has a span of them (`retained.py`).
 - *Order.* A claim is granted at once only if nobody waits and its amount is free, and a wait only
   as the head of its queue. A large claim at the head keeps smaller ones behind it waiting, so that
   none starves. A claim for several locks stands in the queue of each, holds nothing while it

@@ -20,6 +20,7 @@ from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
+from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Int64, Message
 
@@ -73,8 +74,9 @@ class Queued(LockReply, Outcome, tag=0x95):
 LogCommand = Command | ExtendSessions
 """All commands that the log applies to the table."""
 
-Result = Outcome | HoldLost
-"""All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
+Result = Outcome | HoldLost | Recall
+"""All outcomes of commands, or of time. `HoldLost` is for a holder whose lock was taken, and
+`Recall` for one whose lock others wait for."""
 
 
 KeptReply = CountedDown | LatchPassed | EntryChanged | BarrierPassed
@@ -104,6 +106,7 @@ class SessionRecord(NamedTuple):
     ttl_ms: Int64
     deadline_ms: Int64
     floor: Int64
+    recalled: Int64
 
 
 class LeaseRecord(NamedTuple):
@@ -130,6 +133,8 @@ class HoldRecord(NamedTuple):
     capacity: Int64
     """The capacity of each object that it holds."""
     lease: LeaseRecord | None
+    span: Int64
+    """The number of its fences if its session retains it, else 0."""
 
 
 class WaitRecord(NamedTuple):
@@ -148,6 +153,8 @@ class WaitRecord(NamedTuple):
     """The capacity of each object for which it waits; 0 for one that nobody can hold."""
     hold_ms: Int64
     grace_ms: Int64
+    span: Int64
+    """That of the hold that it waits for."""
 
 
 class ClaimantRecord(NamedTuple):

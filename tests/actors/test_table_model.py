@@ -22,6 +22,7 @@ from support.table_comparison import (
     LogComposer,
     MapComposer,
     MixedComposer,
+    RetainedComposer,
     RWComposer,
     SeveralComposer,
     compare,
@@ -55,7 +56,15 @@ def test_long_logs_too(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "composer", [MixedComposer, RWComposer, SeveralComposer, DeadlineComposer, AllComposer]
+    "composer",
+    [
+        MixedComposer,
+        RWComposer,
+        SeveralComposer,
+        DeadlineComposer,
+        RetainedComposer,
+        AllComposer,
+    ],
 )
 @pytest.mark.parametrize("seed", log_seeds(15))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:

@@ -17,6 +17,7 @@ from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
@@ -46,6 +47,9 @@ STATE: tuple[Command, ...] = (
     request(AwaitBarrier, 1, T, barrier="b", parties=2, wait_ms=None),
     request(PutEntry, 1, map="m", entry_key="k", value=b"v"),
     request(Lead, 1, election="e", value="v"),
+    request(AcquireRetained, 1, lock="kept", span=5),
+    request(AcquireRetained, 1, T, lock="kept", span=5, wait_ms=None),
+    request(AcquireRetained, 1, T, lock="also", span=5),
 )
 
 COMMANDS: tuple[Command, ...] = (
@@ -67,6 +71,9 @@ COMMANDS: tuple[Command, ...] = (
     request(AcquireReadWrite, 1, T, rwlock="rw", write=False, wait_ms=None),
     request(AcquireAll, 2, locks=("p", "q")),
     request(AcquireAll, 2, locks=("p", "held"), wait_ms=None),
+    request(AcquireRetained, 2, lock="free", span=5),
+    request(AcquireRetained, 2, lock="also", span=5, wait_ms=None),
+    request(Release, 2, lock="kept", fence=5),
     request(CountDown, 2, latch="l", count=2),
     request(CountDown, 2, latch="new", count=2),
     request(AwaitLatch, 2, latch="l", count=2, wait_ms=0),

@@ -183,8 +183,8 @@ def test_the_largest_records_still_fit() -> None:
 def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     wide = "é" * 128
     lease = LeaseRecord(*[number] * 6)
-    hold = HoldRecord(number, wide, number, number, number, number, number, number, lease)
-    wait = WaitRecord(number, wide, *[number] * 7)
+    hold = HoldRecord(number, wide, number, number, number, number, number, number, lease, number)
+    wait = WaitRecord(number, wide, *[number] * 8)
     seen = Obstacle(wide, number, number, number, number, number, wide, wide, wide)
     why = Why(max(Cause), (number,) * 3, (wide,), seen)
     claim = number, wide, wide, number, True, number, max(api.Reason), why, number, number
@@ -231,7 +231,7 @@ CHANGES: dict[
         with_claimants(
             b,
             b.owner_states[-1]._replace(
-                owner="y", wait=messages.WaitRecord(1, "", 0, None, 1, 1, 1, 0, 0)
+                owner="y", wait=messages.WaitRecord(1, "", 0, None, 1, 1, 1, 0, 0, 0)
             ),
         ),
     ),
@@ -240,7 +240,7 @@ CHANGES: dict[
         with_claimants(
             b,
             b.owner_states[-1]._replace(
-                lock="free", wait=messages.WaitRecord(9, "", 0, None, 1, 1, 1, 0, 0)
+                lock="free", wait=messages.WaitRecord(9, "", 0, None, 1, 1, 1, 0, 0, 0)
             ),
         ),
     ),

@@ -17,7 +17,8 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.api.retained import AcquireRetained
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
 from fencelock.actors.table.barrier import Barrier
@@ -216,6 +217,39 @@ class DeadlineComposer(ObjectComposer):
         )
 
 
+class RetainedComposer(ObjectComposer):
+    """Writes acquires with a span of fences too: of locks, read/write locks and semaphores."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, _ = step
+        hold = one_hold((c for c in model.claims if c.span), who)
+        if isinstance(made, api.Acquire):
+            if which % 3 == 0:
+                return made
+            name = ("L", "M", object_name(RWLOCK, "R"), object_name(SEMAPHORE, "S"))[what % 4]
+            permits = (1, 1, RWLOCK_PERMITS, 3)[what % 4]
+            all_permits = what % 4 == 2 and kind % 3 == 0
+            return AcquireRetained(
+                lock=name,
+                span=(1, 2, 16)[delay % 3],
+                amount=permits if all_permits else 1 + (kind % 2 if what % 4 == 3 else 0),
+                permits=permits,
+                session=made.session,
+                owner="pqrs"[which % 4],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        if hold is None or which % 4 == 0:
+            return made
+        fence = hold.fence + (what % hold.span if delay % 3 == 0 else 0)
+        if isinstance(made, Evict):
+            return replace(made, lock=hold.lock, fence=fence)
+        if which % 2:
+            return api.KeepAlive(session=hold.session)
+        return replace(made, lock=hold.lock, fence=fence, session=hold.session, owner=hold.owner)
+
+
 class MixedComposer(ObjectComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
@@ -375,6 +409,7 @@ class AllComposer(ObjectComposer):
             MixedComposer,
             ElectionComposer,
             DeadlineComposer,
+            RetainedComposer,
             MapComposer,
             LatchComposer,
             BarrierComposer,
@@ -397,17 +432,22 @@ class TableJudge:
         grants: fence to the session, owner and lock of its grant.
         settled: requests to their final outcomes.
         closed: sessions that ended.
+        last: the last fence that was granted, as the last of a span.
 
     """
 
     grants: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
     settled: dict[Word, Word] = field(default_factory=dict[Word, Word])
     closed: list[str] = field(default_factory=list[str])
+    last: int = 0
 
     def on_held(self, table: LockTable, before: dict[str, Queue], held: api.Granted) -> None:
         """TableJudge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
-        assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # fences-rise
+        assert held.fence in self.grants or held.fence > self.last  # fences-rise
+        hold = table.find_hold(held.lock, held.fence)
+        span = 0 if hold is None else hold.details.span
+        self.last = max(self.last, held.fence + max(span, 1) - 1)
         assert self.grants.setdefault(held.fence, who) == who  # one-holder
         assert held.session not in self.closed  # ended-gets-nothing
         queue = before.get(held.lock, {})
@@ -439,8 +479,8 @@ class TableJudge:
             ):
                 key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # one-outcome
-        assert max(self.grants, default=0) <= table.fence
-        claims = queued = 0
+        assert self.last <= table.fence
+        claims = queued = spans = 0
         for name, resource in table.resources.items():
             holds, waits = list(resource.holds), list(resource.waits)
             members = [one.owner_state for one in (*holds, *waits)]
@@ -452,6 +492,10 @@ class TableJudge:
                 assert fence == hold.fence + hold.objects.index(name)  # fences-rise
                 assert self.grants[hold.fence] == (holder.session.id, *holder.key)
                 assert hold.count >= 1
+                if hold.details.span and waits:
+                    assert (fence, hold) in (holder.session.awaited or ())  # none-forgotten
+            assert resource.spans == len([hold for hold in holds if hold.details.span])
+            spans += resource.spans
             fences = [hold.fence_of(name) for hold in holds]
             assert fences == sorted(set(fences))  # fences-rise
             assert all(
@@ -470,6 +514,7 @@ class TableJudge:
         unheld = judge_objects(table)
         claims += unheld
         assert table.waits == queued + unheld
+        assert table.retained == spans
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 

@@ -24,6 +24,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
@@ -35,6 +36,7 @@ from fencelock.actors.api.session_message import (
     Open,
     Renew,
 )
+from fencelock.actors.table import retained
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support import map_model
 from support.model_history import ModelChange, ModelHistory
@@ -89,6 +91,8 @@ class ModelClaim:
     """The number of the acquire that was granted first."""
     renewals: dict[int, int] = field(default_factory=dict[int, int])
     """The duration of each renewal, by number."""
+    span: int = 0
+    """The number of its fences if its session retains it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -190,16 +194,37 @@ class Model:
     def serve(self, ended: ModelClaim) -> None:
         """Grant what a claim left to the waiters: name by name, in order of their places."""
         for name in ended.names:
+            granted: list[ModelClaim] = []
             for claim in sorted(self.claims, key=lambda c: c.place):
                 if not claim.fence and name in claim.names and self.fits(claim):
                     self.grant(claim)
+                    granted.append(claim)
+            self.recall(granted)
+
+    def recall(self, holds: list[ModelClaim]) -> None:
+        """Ask the sessions that retain ``holds`` to give them back, where others wait."""
+        for hold in sorted(holds, key=lambda c: c.fence):
+            waiting = len([c for c in self.claims if hold.lock in c.names and not c.fence])
+            if hold.span and waiting:
+                word = ("Recall", hold.lock, hold.fence, hold.session, hold.owner, waiting)
+                self.out.append(word)
+
+    def recall_again(self, session: dict[str, Any]) -> None:
+        """Ask for some holds of a session again: those after the last one, round and round."""
+        waits = {name for c in self.claims for name in c.names if not c.fence}
+        mine = [c for c in self.claims if c.fence and c.session == session["id"] and c.span]
+        awaited = sorted((c for c in mine if c.lock in waits), key=lambda c: c.fence)
+        later = [c for c in awaited if c.fence > session["recalled"]]
+        for hold in [*later, *(c for c in awaited if c not in later)][: retained.RECALLS_MAX]:
+            self.recall([hold])
+            session["recalled"] = hold.fence
 
     def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
         claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
         if claim.hold_ms:
             claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
-        self.fences += len(claim.names)
+        self.fences += max(len(claim.names), claim.span)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
             self.history.add(
@@ -209,7 +234,7 @@ class Model:
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
-        count = len(claim.locks) or len(claim.levels)
+        count = 1 if claim.span and claim.counted else len(claim.locks) or len(claim.levels)
         terms = (claim.hold_ms, claim.grace_ms)
         if claim.hold_ms and request != claim.first:
             claim.ends = max(claim.ends, self.now + 2)
@@ -311,6 +336,7 @@ class Model:
                 "number": self.opened,
                 "due": 0,
                 "floor": 0,
+                "recalled": 0,
             }
             self.sessions.append(known)
         if known is None:
@@ -319,6 +345,8 @@ class Model:
         self.hear(known)
         opened = ("Opened", c.session, known["id"], known["ttl"], 0)
         self.out.append(opened if opening else ("Alive", c.session, 0))
+        if not opening:
+            self.recall_again(known)
 
     def _on_force(self, c: Evict) -> None:
         holds = [h for h in self.claims if h.fence and c.lock in h.names]
@@ -518,7 +546,7 @@ class Model:
         amount, permits = 1, 1
         if isinstance(c, AcquireReadWrite):
             amount, permits = (RWLOCK_PERMITS if c.write else 1), RWLOCK_PERMITS
-        if isinstance(c, AcquirePermits):
+        if isinstance(c, AcquirePermits | AcquireRetained):
             amount, permits = c.amount, c.permits
             if any(other.permits != permits for other in self.find(lock=lock)):
                 self.deny(s, o, r, lock, Reason.INVALID)
@@ -534,6 +562,8 @@ class Model:
             claim.locks = c.locks
         if isinstance(c, Lead):
             claim.value = c.value.encode()
+        if isinstance(c, AcquireRetained):
+            claim.span = c.span
         if isinstance(c, Acquire):
             claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
         free = self.fits(claim)
@@ -547,6 +577,9 @@ class Model:
         else:
             self.claims.append(claim)
             self.out.append(("Queued", s, o, r, lock))
+            for name in claim.names:
+                if len([c for c in self.claims if name in c.names and not c.fence]) == 1:
+                    self.recall([c for c in self.claims if name in c.names and c.fence])
 
     def _on_cancel(self, c: Cancel, mine: ModelClaim | None, past: list[ModelRequest]) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock

@@ -26,12 +26,17 @@ RULES = {
     "holds-are-limited": "An owner holds a lock at most as often as its acquire says, or fails at "
     "once: it would wait for itself.",
     "fences-rise": "Each new ownership has a greater fence than all before it, of any lock, also "
-    "after the lock was free or the table was restored. A fence is drawn at the grant; none is 0.",
+    "after the lock was free or the table was restored. A fence is drawn at the grant; none is 0. "
+    "A hold with a span takes all of its fences, so the next grant is above these.",
     "release-grants-the-next": "A release frees the lock and grants it to the first waiter in the "
     "same step.",
     "releases-are-counted": "A lock is free after as many releases as acquires; each release says "
     "how many are left.",
-    "only-holders-release": "Only the holder releases, and only under its fence.",
+    "only-holders-release": "Only the holder releases, and only under its fence: the first of a "
+    "span.",
+    "waits-recall": "A hold with a span is recalled when the first claim begins to wait for its "
+    "object, when it is granted while others wait, and with each keep-alive of its session as long "
+    "as it lasts and somebody waits.",
     "queue-in-log-order": "Waiters are granted in the order in which the log has their acquires.",
     "tries-never-wait": "A try at a held lock fails at once and leaves nothing behind.",
     "waits-end-by-log-time": "A wait ends by log time, at its timeout and not before, and leaves "

@@ -1,0 +1,145 @@
+"""Holds that a session retains for its own owners: their fences, and their recalls.
+
+Such a hold is one hold of one owner, with a *span* of fences. Its session gives one of them to each
+of its own owners, so the table gives none of them to anybody else. A claim that queues behind the
+hold needs it back: the table *recalls* it (`Recall`), and the session releases it.
+
+A hold is recalled when the first claim begins to wait for its object, or when it is granted while
+others wait already. A notification may be lost, so it is recalled again with each keep-alive of its
+session, as long as it lasts and somebody waits. One keep-alive recalls `RECALLS_MAX` holds at most,
+and the next goes on where it stopped.
+
+Invariants:
+    none-forgotten  A hold with a span, for whose object somebody waits, is in `Session.awaited`.
+        What else is there is removed when it is found, so it does not show in the outcomes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from fencelock.actors.api.name import kind_of, titled
+from fencelock.actors.api.retained import AcquireRetained, Recall
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
+from fencelock.actors.error import InvalidRequestError
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.resource import Resource, TableHold
+    from fencelock.actors.table.session import Session
+    from fencelock.actors.table.state import TableState
+    from fencelock.actors.table.wire import Result
+
+RECALLS_MAX = 100
+"""Maximum recalls that one keep-alive repeats: other commands wait for these."""
+
+_PERMITS = {"": (1, 1), RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS), SEMAPHORE: (1, PERMITS_MAX)}
+"""The least and the most permits of an object that can be retained, by its kind."""
+
+_fence = itemgetter(0)
+
+
+def check_retained(command: AcquireRetained) -> None:
+    """Return if objects of that kind can be retained, and can have that many permits.
+
+    Raises:
+        InvalidRequestError: they cannot; the text names what is allowed.
+
+    """
+    command.check()
+    least, most = _PERMITS.get(kind_of(command.lock), (0, 0))
+    if not most:
+        raise InvalidRequestError(
+            f"{titled(command.lock)} cannot be retained: locks, read/write locks and semaphores can"
+        )
+    if not least <= command.permits <= most:
+        raise InvalidRequestError(
+            f"{titled(command.lock)}: permits is {command.permits}, {least} to {most} are allowed"
+        )
+
+
+def begin_span(table: Any, hold: TableHold) -> None:
+    """Give the fences of its span to a new hold, which has the table's last fence."""
+    table.fence += hold.details.span - 1  # fences-rise
+    count_span(table, hold)
+
+
+def count_span(table: Any, hold: TableHold) -> None:
+    """Count a hold with a span, which may come from a snapshot."""
+    table.retained += 1
+    table.resources[hold.owner_state.lock].spans += 1
+
+
+def end_span(table: Any, hold: TableHold) -> None:
+    """Note that a hold with a span ends."""
+    table.retained -= 1
+    table.resources[hold.owner_state.lock].spans -= 1
+    awaited = hold.owner_state.session.awaited
+    if awaited is not None:
+        place = bisect_left(awaited, hold.fence, key=_fence)
+        if awaited[place : place + 1] == [(hold.fence, hold)]:
+            del awaited[place]
+
+
+def note_awaited(hold: TableHold) -> None:
+    """Note that somebody waits for the object of a hold with a span (none-forgotten)."""
+    session = hold.owner_state.session
+    if session.awaited is None:
+        session.awaited = []
+    awaited = session.awaited
+    place = bisect_left(awaited, hold.fence, key=_fence)
+    if awaited[place : place + 1] != [(hold.fence, hold)]:
+        awaited.insert(place, (hold.fence, hold))
+
+
+def recall_first(table: TableState, objects: Iterable[str], out: list[Result]) -> None:
+    """Recall what keeps a new wait for ``objects`` waiting, where it is the first of the queue."""
+    for name in objects:
+        resource = table.resources.get(name)
+        if resource is not None and resource.spans and resource.waiting == 1:
+            recall_since(resource, 0, out)
+
+
+def recall_since(resource: Resource, fence: int, out: list[Result]) -> None:
+    """Recall the holds with a span that were granted after ``fence``; somebody waits for them."""
+    for hold in resource.granted_after(fence):
+        if hold.details.span:
+            note_awaited(hold)
+            out.append(_recall(hold, resource.waiting))
+
+
+def recall_again(table: Any, session: Session, out: list[Result]) -> None:
+    """Repeat recalls of holds of ``session``, after those that were repeated last."""
+    awaited = session.awaited
+    if not awaited:
+        return
+    table.changing = True
+    place, left = bisect_right(awaited, session.recalled, key=_fence), RECALLS_MAX
+    for _ in range(len(awaited)):
+        if left == 0:
+            return
+        place = place if place < len(awaited) else 0
+        fence, hold = awaited[place]
+        waiting = table.resources[hold.owner_state.lock].waiting
+        if waiting == 0:
+            del awaited[place]
+            continue
+        out.append(_recall(hold, waiting))
+        session.recalled = fence
+        place += 1
+        left -= 1
+
+
+def _recall(hold: TableHold, waiting: int) -> Recall:
+    owner_state = hold.owner_state
+    owner, lock = owner_state.key
+    return Recall(
+        lock=lock,
+        fence=hold.fence,
+        session=owner_state.session.id,
+        owner=owner,
+        waiting=waiting,
+    )

@@ -1,0 +1,298 @@
+"""Retained holds in the replicated table: spans of fences, recalls, snapshots; planted bugs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.planted_bugs import Plant, demand_found, with_fields
+from support.table_comparison import RetainedComposer, compare, steps_of
+from support.table_scene import applied, restored, said, table_of_three, text_of
+
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.retained import SPAN_MAX, AcquireRetained, Recall
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
+from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.api.session_message import Evict
+from fencelock.actors.table import requests, retained, rules, snapshot, state
+from fencelock.actors.table.resource import Resource
+from fencelock.actors.table.rules import RULES
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import Result
+
+A, B, C = "s.1", "t.2", "u.3"
+READ_WRITE = object_name(RWLOCK, "a")
+
+
+@pytest.fixture
+def table() -> LockTable:
+    return table_of_three()
+
+
+def retain(session: str = A, lock: str = "a", request: int = 1, **fields: Any) -> AcquireRetained:
+    made = AcquireRetained(lock=lock, span=10, session=session, owner="*", request=request)
+    return replace(made, **fields)
+
+
+def read(session: str) -> AcquireRetained:
+    return retain(session, READ_WRITE, permits=RWLOCK_PERMITS)
+
+
+def acquire(session: str, lock: str = "a", request: int = 1, **fields: Any) -> Acquire:
+    return replace(Acquire(lock=lock, session=session, owner="o", request=request), **fields)
+
+
+def release(fence: int, session: str = A, lock: str = "a", request: int = 2) -> Release:
+    return Release(lock=lock, fence=fence, session=session, owner="*", request=request)
+
+
+def recall(fence: int, session: str = A, lock: str = "a", waiting: int = 1) -> Recall:
+    return Recall(lock=lock, fence=fence, session=session, owner="*", waiting=waiting)
+
+
+def recalls(table: LockTable, command: Any) -> list[Recall]:
+    return [one for one in table.apply(table.time_ms, command) if isinstance(one, Recall)]
+
+
+def test_the_table_gives_no_fence_of_a_span_to_anybody_else(table: LockTable) -> None:
+    """Rule fences-rise: over spans too."""
+    assert applied(table, retain()) == ["s.1 holds 1 under 1"]
+    assert applied(table, acquire(B, "b")) == ["t.2 holds 1 under 11"]
+    assert applied(table, release(1)) == ["s.1 has 0 left"]
+    assert applied(table, acquire(B)) == ["t.2 holds 1 under 12"]
+
+
+def test_a_span_is_granted_to_a_wait_too(table: LockTable) -> None:
+    applied(table, acquire(B))
+    assert applied(table, retain()) == ["s.1 waits"]
+    table = restored(table)
+    assert applied(table, replace(release(1, B), owner="o")) == [
+        "t.2 has 0 left",
+        "s.1 holds 1 under 2",
+    ]
+    assert applied(table, acquire(C, "c")) == ["u.3 holds 1 under 12"]
+
+
+def test_a_fence_in_the_middle_of_a_span_neither_releases_nor_evicts(table: LockTable) -> None:
+    """Rule only-holders-release: an owner inside the session may have the lock under that fence."""
+    applied(table, retain())
+    applied(table, acquire(B))
+    assert applied(table, release(5)) == ["s.1 NOT_HELD"]
+    evict = Evict(lock="a", fence=5, operator="root", session=C, request=1)
+    assert applied(table, evict) == ["u.3 NOT_HELD"]
+    assert applied(table, replace(evict, fence=1, request=2)) == [
+        "Evicted 1",
+        "HoldLost 1",
+        "t.2 holds 1 under 11",
+    ]
+
+
+@pytest.mark.parametrize("fence", [1, 5, 10, 11, 0])
+def test_an_entry_is_guarded_by_each_fence_of_a_span(table: LockTable, fence: int) -> None:
+    applied(table, retain())
+    put = PutEntry(map="m", entry_key="k", value=b"v", session=A, owner="o", request=1)
+    guarded = said(table.apply(0, replace(put, guard="a", fence=fence))[0])
+    assert guarded == ("EntryChanged" if 1 <= fence <= 10 else f"{A} {refusal_of(fence)}")
+
+
+def refusal_of(fence: int) -> str:
+    return "NOT_HELD" if fence else "INVALID"
+
+
+def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
+    """Rule waits-recall: others that wait need not ask again."""
+    applied(table, retain())
+    assert recalls(table, acquire(B)) == [recall(1)]
+    assert recalls(table, acquire(C)) == []
+    applied(table, Cancel(lock="a", session=B, owner="o", request=1))
+    assert recalls(table, acquire(B, request=2)) == []
+
+
+def test_a_try_recalls_nothing(table: LockTable) -> None:
+    applied(table, retain())
+    assert recalls(table, acquire(B, wait_ms=0)) == []
+
+
+def test_another_owner_of_the_same_session_recalls_it_too(table: LockTable) -> None:
+    applied(table, retain())
+    assert recalls(table, acquire(A)) == [recall(1)]
+
+
+def test_a_claim_for_several_locks_recalls_each(table: LockTable) -> None:
+    applied(table, retain())
+    applied(table, retain(B, "c"))
+    several = AcquireAll(locks=("a", "b", "c"), session=C, owner="o", request=1)
+    assert recalls(table, several) == [recall(1), recall(11, B, "c")]
+
+
+def test_a_hold_that_is_granted_while_others_wait_is_recalled(table: LockTable) -> None:
+    """Rule waits-recall: they have waited for longer than it has been held."""
+    applied(table, acquire(C))
+    applied(table, retain())
+    applied(table, acquire(B))
+    outcomes = table.apply(0, Release(lock="a", fence=1, session=C, owner="o", request=2))
+    assert [said(one) for one in outcomes] == ["u.3 has 0 left", "s.1 holds 1 under 2", "Recall"]
+    assert outcomes[-1] == recall(2)
+
+
+def test_a_writer_recalls_all_readers_and_readers_do_not_recall_each_other(
+    table: LockTable,
+) -> None:
+    applied(table, read(A))
+    assert recalls(table, read(B)) == []
+    write = AcquireReadWrite(rwlock="a", write=True, session=C, owner="o", request=1)
+    assert recalls(table, write) == [recall(1, A, READ_WRITE), recall(11, B, READ_WRITE)]
+
+
+def test_readers_that_are_granted_together_are_not_recalled_for_each_other(
+    table: LockTable,
+) -> None:
+    applied(table, AcquireReadWrite(rwlock="a", write=True, session=C, owner="o", request=1))
+    applied(table, read(A))
+    applied(table, read(B))
+    assert recalls(table, Release(lock=READ_WRITE, fence=1, session=C, owner="o", request=2)) == []
+
+
+def test_a_recall_is_repeated_with_each_keep_alive_while_somebody_waits(table: LockTable) -> None:
+    """Rule waits-recall: a notification may be lost."""
+    applied(table, retain())
+    assert table.apply(0, KeepAlive(session=A))[1:] == []
+    applied(table, acquire(B))
+    applied(table, acquire(C))
+    for _ in range(3):
+        table = restored(table)
+        assert table.apply(0, KeepAlive(session=B))[1:] == []
+        assert table.apply(0, KeepAlive(session=A))[1:] == [recall(1, waiting=2)]
+    for session in (B, C):
+        applied(table, Cancel(lock="a", session=session, owner="o", request=1))
+    assert table.apply(0, KeepAlive(session=A))[1:] == []
+    assert recalls(table, acquire(B, request=2)) == [recall(1)]
+    assert recalls(table, KeepAlive(session=A)) == [recall(1)]
+    applied(table, release(1))
+    assert recalls(table, KeepAlive(session=A)) == []
+    assert table.retained == 0
+
+
+def test_a_keep_alive_repeats_some_recalls_and_the_next_one_the_others(
+    table: LockTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retained, "RECALLS_MAX", 2)
+    for number, name in enumerate("abcde", 1):
+        applied(table, retain(lock=name, request=number))
+        applied(table, acquire(B, name, number))
+    applied(table, Cancel(lock="c", session=B, owner="o", request=3))
+    repeated: list[str] = []
+    for _ in range(4):
+        repeated.append("".join(one.lock for one in recalls(table, KeepAlive(session=A))))
+        table = restored(table)
+    assert repeated == ["ab", "de", "ab", "de"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"span": 0}, "span is 0"),
+        ({"span": SPAN_MAX + 1}, f"span is {SPAN_MAX + 1}"),
+        ({"permits": 2}, "lock 'a': permits is 2, 1 to 1 are allowed"),
+        ({"lock": READ_WRITE}, f"permits is 1, {RWLOCK_PERMITS} to {RWLOCK_PERMITS} are allowed"),
+        ({"lock": object_name("latch", "a")}, "latch 'a' cannot be retained"),
+        ({"lock": object_name("election", "a")}, "election 'a' cannot be retained"),
+    ],
+)
+def test_what_cannot_be_retained_is_refused_in_words(
+    table: LockTable, fields: dict[str, Any], words: str
+) -> None:
+    command = retain(**fields)
+    (refusal,) = table.apply(0, command)
+    assert isinstance(refusal, Refused)
+    assert refusal.reason is Reason.INVALID
+    assert words in text_of(refusal, command)
+    assert table.resources == {}
+
+
+def test_permits_of_a_semaphore_can_be_retained(table: LockTable) -> None:
+    permits = retain(lock=object_name(SEMAPHORE, "s"), permits=3, amount=2)
+    assert applied(table, permits) == ["s.1 holds 1 under 1"]
+    assert applied(table, replace(permits, session=B)) == ["t.2 waits", "Recall"]
+    assert applied(table, replace(permits, session=C, permits=4)) == ["u.3 INVALID"]
+
+
+def test_a_snapshot_with_a_span_above_its_fences_is_refused(table: LockTable) -> None:
+    applied(table, retain())
+    (part,) = table.snapshot()
+    with pytest.raises(ValueError, match="wrong span of lock 'a'"):
+        LockTable.restore((replace(part, head=part.head._replace(fence=9)),))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_repeated_recalls_take_turns_in_random_logs(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(retained, "RECALLS_MAX", 1)
+    compare(steps_of(seed), RetainedComposer)
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def only_the_first_fence_is_given(table: Any, hold: Any) -> None:
+    retained.count_span(table, hold)
+
+
+def a_middle_fence_releases(sound: Any) -> Any:
+    def broken(table: LockTable, command: Release, out: list[Result]) -> None:
+        resource = table.resources.get(command.lock)
+        for hold in () if resource is None else resource.holds:
+            if hold.fence <= command.fence < hold.fence + hold.details.span:
+                command = replace(command, fence=hold.fence)
+        sound(table, command, out)
+
+    return broken
+
+
+def a_middle_fence_evicts(sound: Any) -> Any:
+    def broken(resource: Resource, name: str, fence: int) -> Any:
+        spans = [h for h in resource.holds if h.fence <= fence < h.fence + h.details.span]
+        return spans[0] if spans else sound(resource, name, fence)
+
+    return broken
+
+
+def the_same_are_repeated(sound: Any) -> Any:
+    def broken(table: Any, session: Any, out: list[Result]) -> None:
+        sound(table, session, out)
+        session.recalled = 0
+
+    return broken
+
+
+PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a span overlaps the next grant": (
+        state,
+        "begin_span",
+        lambda _: only_the_first_fence_is_given,
+    ),
+    "the middle of a span releases": (RULES, Release, a_middle_fence_releases),
+    "the middle of a span is evicted": (Resource, "find", a_middle_fence_evicts),
+    "a wait recalls nothing": (requests, "recall_first", lambda _: nothing),
+    "a grant before a queue is not recalled": (state, "recall_since", lambda _: nothing),
+    "a recall that is lost is lost for good": (rules, "recall_again", lambda _: nothing),
+    "the same recalls are repeated": (rules, "recall_again", the_same_are_repeated),
+    "a snapshot without spans of holds": (snapshot, "_hold_record", with_fields(span=0)),
+    "a snapshot without spans of waits": (snapshot, "_wait_record", with_fields(span=0)),
+    "a snapshot without turns": (snapshot, "_session_record", with_fields(recalled=0)),
+    "a restore forgets who waits": (snapshot, "note_awaited", lambda _: nothing),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTS)
+def test_every_bug_planted_in_retained_holds_is_found(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    monkeypatch.setattr(retained, "RECALLS_MAX", 1)
+    demand_found(monkeypatch, RetainedComposer, *PLANTS[bug])
