@@ -26,6 +26,7 @@ from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.session_message import (
     CloseReason,
     End,
@@ -45,6 +46,7 @@ from fencelock.actors.table.wire import LogCommand, Queued, Result
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
 HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
+RETAIN = AcquireRetained(session=ME, owner="o", request=2, lock="a", span=100)
 FREED = api.Released(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
@@ -74,6 +76,12 @@ def proxy() -> Proxy:
         (
             ACQUIRE,
             api.Acquire(session=ME, owner="o", request=2, lock="a", wait_ms=50, limit=3, label="x"),
+            HELD,
+            api.Granted(lock="a", fence=5, session=ME, owner="o", request=2, count=1),
+        ),
+        (
+            RETAIN,
+            RETAIN,
             HELD,
             api.Granted(lock="a", fence=5, session=ME, owner="o", request=2, count=1),
         ),
@@ -132,6 +140,25 @@ def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> 
     assert (told_.lock, told_.fence, told_.session, told_.owner) == ("a", 5, ME, "o")
     assert told_.why is None
     assert told_.detail == "lock 'a': the hold under fence 5 was taken by 'eve (n2)'"
+
+
+def test_a_client_hears_unasked_that_others_wait_for_what_it_retains(proxy: Proxy) -> None:
+    proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+    recall = Recall(session=ME, owner="*", lock="a", fence=5, waiting=2)
+    assert told(happens(proxy, recall), Recall) == [recall]
+    alive = api.Alive(session=ME, node="", request=4)
+    (*_, repeated) = told(happens(proxy, alive, recall), Message)
+    assert repeated == recall
+    assert happens(proxy, replace(recall, session="bob.3")) == []
+
+
+def test_a_recall_that_the_leaders_replica_sends_waits_for_the_log(proxy: Proxy) -> None:
+    """It may concern a client of this node or not; this node's own replica sends all of them."""
+    recall = Recall(session=ME, owner="*", lock="a", fence=5)
+    assert proxy.handle(FAR, recall, T0) == []
+    assert proxy.handle(Address("mallory/replica"), recall, T0) == [
+        Observe("paxos.stranger_ignored")
+    ]
 
 
 def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Proxy) -> None:

@@ -21,7 +21,9 @@ from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
-from fencelock.actors.api.name import WAIT_MS_MAX
+from fencelock.actors.api.name import WAIT_MS_MAX, object_name
+from fencelock.actors.api.retained import AcquireRetained
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -302,6 +304,18 @@ def by_keys(proxy: Proxy, quotas: Quotas) -> Proxy:
     """Let ``proxy`` check keys; return it."""
     rights = (Rights("ann", CLIENT), Rights("bob", CLIENT))
     return UnbatchedProxy(proxy.address, HOST, backend=proxy.backend, rights=rights, quotas=quotas)
+
+
+@pytest.mark.parametrize("kind", ["", RWLOCK])
+def test_a_key_with_prefixes_retains_only_what_begins_so(proxy: Proxy, kind: str) -> None:
+    rights = (Rights("ann", CLIENT, ("orders/",)),)
+    keyed = UnbatchedProxy(proxy.address, HOST, backend=proxy.backend, rights=rights)
+    for number, (name, reason) in enumerate((("orders/1", None), ("bills/1", "FORBIDDEN")), 1):
+        lock = object_name(kind, name) if kind else name
+        acquire = AcquireRetained(lock=lock, span=9, session="ann@1.1", owner="*", request=number)
+        sender = Address("ann@1/session")
+        refused = told(keyed.handle(sender, acquire, T0), api.Refused, sender)
+        assert [one.reason.name for one in refused] == [reason] * (reason is not None)
 
 
 REFUSED_BY_KEY = [

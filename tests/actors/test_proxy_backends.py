@@ -29,6 +29,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Request
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.api.session_message import (
     CloseSession,
@@ -185,6 +186,16 @@ def test_a_backend_need_not_name_the_requests_that_it_does_not_have() -> None:
     assert (refused.reason, refused.detail) == (
         Reason.UNSUPPORTED,
         "lamport has no Inspect; paxos has it",
+    )
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "lamport"])
+def test_only_paxos_has_locks_that_a_session_retains(protocol: str) -> None:
+    acquire = AcquireRetained(lock="a", span=10, session="ann", owner="*", request=1)
+    (refused,) = sent(proxy_over(protocol).handle(ANN, acquire, T0), Refused, ANN)
+    assert (refused.reason, refused.detail) == (
+        Reason.UNSUPPORTED,
+        f"{protocol} has no AcquireRetained; paxos has it",
     )
 
 

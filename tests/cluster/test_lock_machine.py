@@ -9,6 +9,7 @@ import pytest
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, AcquireRequest, Release
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import Open
@@ -43,6 +44,18 @@ def whole(**fields: Any) -> dict[str, AcquireRequest]:
         "rwlock": AcquireReadWrite(rwlock="a", write=True, **fields),
         "election": Lead(election="a", **fields),
     }
+
+
+def test_a_claim_that_recalls_a_hold_does_not_wait_for_a_later_slot() -> None:
+    """The holder releases only once it is recalled. A second claim may wait: it recalls nothing."""
+    machine = LockMachine()
+    machine.table.apply(0, Open(session="s", ttl_ms=1_000))
+    of: dict[str, Any] = {"session": "s.1", "request": 1}
+    machine.table.apply(0, AcquireRetained(lock="a", span=10, owner="*", **of))
+    first, second = (Acquire(lock="a", owner=owner, **of) for owner in "op")
+    assert not is_patient(machine, first)
+    machine.table.apply(0, first)
+    assert is_patient(machine, second)
 
 
 def is_patient(machine: LockMachine, claim: AcquireRequest) -> bool:
