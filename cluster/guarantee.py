@@ -24,6 +24,7 @@ class Guarantee(Enum):
         "callers that wait for a latch pass once its count is 0, and a repeated request counts once"
     )
     BARRIERS = "all parties of a barrier pass together, each with its own index, or none of them"
+    RETAINED = "a client may keep a lock for its next owner, and gives it back when others wait"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
     LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"

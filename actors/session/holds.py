@@ -54,6 +54,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     DisownHold,
@@ -636,6 +637,16 @@ def on_unlocking(
     if now < hold.lease.ends_at or hold.lease.warn_at is None:
         return [*effects, Observe("client.late_unlocking_dropped")]
     return effects + warn(state, lock_key, now)
+
+
+def on_recall(state: SessionState, sender: Address, word: Recall, now: Instant) -> list[Effect]:
+    """Notify the retainer that somebody waits for a lock that it retains."""
+    if not state.session_lease.kept or word.session != state.session_lease.assigned:
+        return [Observe("client.answer_of_another_session_dropped")]
+    effects = note_life(state, sender, now)
+    if state.retainer is None:
+        return [*effects, Observe("client.unfit_answer_dropped")]
+    return [*effects, Send(state.retainer, word), Observe("client.recalled")]
 
 
 def on_own_end(state: SessionState) -> list[Effect]:

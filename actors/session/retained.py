@@ -60,6 +60,9 @@ under one mutex of the client, and each decides completely, so calls are ordered
 - *A cancel against a grant.* `withdraw` removes a waiter, and releases what was admitted meanwhile.
   When the last waiter gives up, the request is withdrawn; a grant that crosses with that has an old
   number, and is given back.
+- *A confirmation against a loss.* A thread may find the hold lost by its clock just when a message
+  confirms the session, which then keeps the hold. So what is found lost is also given back: the
+  cluster does not keep it for nobody.
 - *Close.* Nothing is admitted after `close`; what is in use goes with its last local owner, or with
   the session.
 
@@ -70,7 +73,8 @@ What must hold is in `RETAINED_INVARIANTS`. The other rules:
   the cluster.
 - After a recall the lock is not retained again for a while: `PAUSE_MS`, doubling up to
   `PAUSE_MS_MAX` while recalls go on, forgotten after `PEACE_MS` without one. Meanwhile owners are
-  diverted.
+  diverted. With a ``cohort`` there is no such pause: whoever queues in the cluster gets the lock in
+  turn anyway, and each turn serves several owners of this client.
 - Idle locks are given back after ``retain_ms``, and the least recently used first if there are more
   than `IDLE_MAX`.
 
@@ -87,7 +91,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.requests import later
+from fencelock.actors.session.requests import LockKey, later
 
 if TYPE_CHECKING:
     from fencelock.actors.session.lease import SessionTrust
@@ -109,6 +113,17 @@ PEACE_MS = 60_000
 
 IDLE_MAX = 10_000
 """Maximum number of idle locks that one session retains."""
+
+RETAINER = "*"
+"""The owner that a session is to the cluster for a lock that it retains."""
+
+READERS = "*readers"
+WRITERS = "*writers"
+"""The same for a read/write lock. A session retains it for its readers and for its writers as two
+owners: they exclude each other in the cluster."""
+
+RETAINERS = frozenset({RETAINER, READERS, WRITERS})
+"""All owners that a session is for locks that it retains. No user's owner has such a name."""
 
 RETAINED_INVARIANTS = {
     "one-local-owner": "a retained lock that is not shared has one local owner at most",
@@ -167,6 +182,9 @@ MOVES: dict[RetainedState, tuple[RetainedState, ...]] = {
 KEPT = (RetainedState.HELD, RetainedState.IDLE, RetainedState.RECALLED)
 """The states in which the session has the lock."""
 
+UNHELD = (RetainedState.FREE, RetainedState.LOST)
+"""The states in which the session neither has the lock nor asked for anything."""
+
 
 class Admit(NamedTuple):
     """The local owner has the lock, under ``fence``."""
@@ -181,6 +199,12 @@ class Divert(NamedTuple):
     token: int
 
 
+class Refuse(NamedTuple):
+    """The local owner's acquire is refused for the reason for which the session's was."""
+
+    token: int
+
+
 class Lose(NamedTuple):
     """The local owner lost the lock, which it had under ``fence``."""
 
@@ -189,9 +213,13 @@ class Lose(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The session acquires the lock, with a span of fences. ``number`` names the request."""
+    """The session acquires the lock, with a span of fences. ``number`` names the request.
+
+    Without ``waits`` the cluster refuses it at once if somebody else has the lock.
+    """
 
     number: int
+    waits: bool = True
 
 
 class Withdraw(NamedTuple):
@@ -206,7 +234,7 @@ class GiveBack(NamedTuple):
     fence: int
 
 
-Act = Admit | Divert | Lose | Request | Withdraw | GiveBack
+Act = Admit | Divert | Refuse | Lose | Request | Withdraw | GiveBack
 """What the caller must do, in this order, before it lets anybody else call."""
 
 
@@ -233,12 +261,14 @@ class RetainedLock:
         retain_ms: the time for which it is kept idle (ms), above 0.
         cohort: the number of local owners that may have it after a recall.
         shared: whether several local owners may have it at once, as readers do.
+        label: the text for people of the last request.
 
     """
 
     retain_ms: int
     cohort: int = 0
     shared: bool = False
+    label: str = ""
     state: RetainedState = RetainedState.FREE
     trust: SessionTrust | None = None
     """The trust in the session that has the lock, while it does."""
@@ -250,10 +280,13 @@ class RetainedLock:
     """The end of the span: the first fence after it."""
     users: dict[int, int] | None = None
     """The fences of the local owners that have the lock, by their tokens."""
-    queue: OrderedDict[int, None] | None = None
-    """The tokens of the local owners that wait, in order."""
+    queue: OrderedDict[int, bool] | None = None
+    """The local owners that wait, in order: whether each waits for others to release the lock, by
+    its token."""
     number: int = 0
     """The number of the last request."""
+    waits: bool = True
+    """Whether the last request waits for others to release the lock."""
     idle_until: Instant = field(default=Instant(0))
     """Time at which it is given back, if nobody uses it until then."""
     recalls: Recalls | None = None
@@ -264,12 +297,15 @@ class RetainedLock:
     """The number of local owners that may still have the lock after its recall."""
     closed: bool = False
 
-    def acquire(self, token: int, now: Instant) -> list[Act]:
-        """Let the local owner ``token`` have the lock, now or later, or divert it."""
+    def acquire(self, token: int, now: Instant, *, waits: bool = True) -> list[Act]:
+        """Let the local owner ``token`` have the lock, now or later, or divert it.
+
+        An owner that does not wait is diverted if it cannot have the lock before others.
+        """
         assert token not in (self.users or ()), "a local owner has one ownership for each token"
         if self.state in KEPT and self._is_over(now):
-            acts = self.lose()
-            return [*acts, *self.acquire(token, now)]
+            acts = self._disown()
+            return [*acts, *self.acquire(token, now, waits=waits)]
         match self.state:
             case RetainedState.IDLE if self._may_admit(now):
                 return [self._admit(token)]
@@ -281,10 +317,10 @@ class RetainedLock:
                 self.budget -= 1
                 return [self._admit(token)]
             case RetainedState.FREE | RetainedState.LOST if not self._is_paused(now):
-                self._enqueue(token)
-                return [self._request()]
+                self._enqueue(token, waits=waits)
+                return [self._request(waits=waits)]
             case _:
-                return self._wait(token, now)
+                return self._wait(token, now) if waits else [Divert(token)]
 
     def granted(
         self, number: int, fence: int, span: int, trust: SessionTrust, now: Instant
@@ -310,11 +346,18 @@ class RetainedLock:
         return acts + (self._admit_cohort(now) if self.shared else [])
 
     def refused(self, number: int) -> list[Act]:
-        """Divert everybody who waits: request ``number`` was refused."""
+        """Refuse everybody who waits: request ``number`` was refused.
+
+        If it did not wait, those who came meanwhile and do wait are diverted.
+        """
         if number != self.number or self.state is not RetainedState.ACQUIRING:
             return []
         self._move(RetainedState.FREE)
-        return self._divert_all()
+        queue, self.queue = self.queue, None
+        return [
+            Divert(token) if waits and not self.waits else Refuse(token)
+            for token, waits in (queue.items() if queue else ())
+        ]
 
     def release(self, token: int, now: Instant) -> list[Act]:
         """Take the lock from a local owner that releases it, for the next or for the cluster."""
@@ -322,7 +365,7 @@ class RetainedLock:
         if users is None or token not in users:
             return []  # It was lost.
         if self._is_over(now):
-            return self.lose()
+            return self._disown()
         del users[token]
         if not users:
             self.users = None
@@ -366,10 +409,41 @@ class RetainedLock:
         self._move(RetainedState.RECALLED)
         return []
 
-    def released(self, now: Instant) -> list[Act]:
-        """Note that the cluster has the lock back; acquire it for those who came meanwhile."""
-        if self.state is not RetainedState.RELEASING:
-            return []
+    def surrender(self) -> None:
+        """Let the lock, which a local owner has, go back to the cluster when that releases it."""
+        if self.state is RetainedState.HELD:
+            self._move(RetainedState.RECALLED)
+        self.budget = 0
+
+    def reset(self, users: dict[int, int]) -> list[Act]:
+        """Make the state whole after a call that was cut short, and give the lock back.
+
+        ``users`` are the fences of the local owners that have it, by their tokens. They keep it
+        until they release it. The caller has diverted all that waited. What was decided may have
+        been carried out or not: the session ignores what it has done already.
+        """
+        self.users, self.queue = users or None, None
+        match self.state:
+            case RetainedState.ACQUIRING:
+                self._move(RetainedState.FREE)
+                return [Withdraw(self.number)]
+            case RetainedState.HELD | RetainedState.RECALLED if users:
+                self.surrender()
+                return []
+            case RetainedState.RELEASING:
+                return [GiveBack(self.fence)]
+            case RetainedState.FREE | RetainedState.LOST:
+                return []
+            case _:
+                return self._give_back()
+
+    def released(self, fence: int, now: Instant) -> list[Act]:
+        """Note that the cluster has the hold under ``fence`` back.
+
+        Acquire the lock for those who came meanwhile.
+        """
+        if self.state is not RetainedState.RELEASING or fence != self.fence:
+            return []  # It is of an earlier hold.
         self._move(RetainedState.FREE)
         if not self.queue:
             return []
@@ -390,7 +464,7 @@ class RetainedLock:
         if self.state is not RetainedState.IDLE:
             return []
         if self._is_over(now):
-            return self.lose()
+            return self._disown()
         if now < self.idle_until and self._is_trusted(now):
             return []
         return self._give_back()
@@ -423,7 +497,8 @@ class RetainedLock:
     def _is_paused(self, now: Instant) -> bool:
         """Return whether the lock may not be retained now."""
         recalls = self.recalls
-        return self.closed or (recalls is not None and now < recalls.calm_at)
+        calm = self.cohort > 0 or recalls is None or now >= recalls.calm_at
+        return self.closed or not calm
 
     def _may_admit(self, now: Instant) -> bool:
         return self.next_fence < self.end_fence and not self.closed and self._is_trusted(now)
@@ -467,10 +542,10 @@ class RetainedLock:
         self.queue = self.queue or None
         return acts
 
-    def _enqueue(self, token: int) -> None:
+    def _enqueue(self, token: int, *, waits: bool = True) -> None:
         if self.queue is None:
             self.queue = OrderedDict()
-        self.queue[token] = None
+        self.queue[token] = waits
 
     def _wait(self, token: int, now: Instant) -> list[Act]:
         """Let ``token`` wait for the lock, or divert it if it could not be retained then."""
@@ -483,17 +558,22 @@ class RetainedLock:
         queue, self.queue = self.queue, None
         return [Divert(token) for token in queue or ()]
 
-    def _request(self) -> Request:
+    def _request(self, *, waits: bool = True) -> Request:
         self._move(RetainedState.ACQUIRING)
         self.number += 1
+        self.waits = waits
         self.recalled_fence = 0
-        return Request(self.number)
+        return Request(self.number, waits)
 
     def _give_back(self) -> list[Act]:
         assert not self.users  # released-unused
         self._move(RetainedState.RELEASING)
         self.trust = None
         return [GiveBack(self.fence)]
+
+    def _disown(self) -> list[Act]:
+        """Lose the hold, whose time is over, and give it back in case the session keeps it."""
+        return [*self.lose(), GiveBack(self.fence)]
 
     def _give_back_at_once(self) -> list[Act]:
         """Give back what was granted too late to be of use."""
@@ -508,66 +588,104 @@ class RetainedLock:
             recalls.last_at, recalls.pause_ms = now, min(2 * recalls.pause_ms, PAUSE_MS_MAX)
 
 
-class RetainedLocks:
-    """All retained locks of a session, by name.
+class RetainTerms(NamedTuple):
+    """What a lock object says about retaining its lock."""
 
-    A lock stays here while it is in use, wanted or idle, and while its recalls are remembered.
+    retain_ms: int
+    cohort: int = 0
+    label: str = ""
+
+
+LockAct = tuple[LockKey, Act]
+"""What the caller must do about a lock."""
+
+
+class RetainedLocks:
+    """All retained locks of a session, by name and by the owner that the session is for them.
+
+    A lock stays here while it is in use, wanted or idle, and while its recalls are remembered. The
+    client's threads call `acquire`, `release` and `withdraw`; the `Retainer` calls the rest.
     """
 
     def __init__(self, idle_max: int = IDLE_MAX) -> None:
-        self.by_name: dict[str, RetainedLock] = {}
-        self._idle_max = idle_max
-        self._idle: OrderedDict[str, None] = OrderedDict()
-        """The names of idle locks, the least recently used first."""
-        self._due_at: Instant | None = None
+        self.by_key: dict[LockKey, RetainedLock] = {}
+        self.watched = False
+        """Whether the `Retainer` looks for idle locks from time to time."""
+        self.due_at: Instant | None = None
         """Time before which no idle lock has been idle for too long; None if none is idle."""
+        self._idle_max = idle_max
+        self._idle: OrderedDict[LockKey, None] = OrderedDict()
+        """The idle locks, the least recently used first."""
 
-    def note(self, name: str, now: Instant) -> list[tuple[str, Act]]:
-        """Note a call of the lock ``name``; return what others must do, with their names."""
-        lock = self.by_name[name]
+    def acquire(
+        self, key: LockKey, token: int, terms: RetainTerms, now: Instant, *, waits: bool
+    ) -> list[LockAct]:
+        """Let a local owner acquire a lock; see `RetainedLock.acquire`."""
+        lock = self.by_key.get(key)
+        if lock is None:
+            lock = self.by_key[key] = RetainedLock(terms.retain_ms, shared=key.owner == READERS)
+        lock.retain_ms, lock.cohort, lock.label = terms
+        return self.note(key, lock, lock.acquire(token, now, waits=waits), now)
+
+    def release(self, key: LockKey, token: int, now: Instant) -> list[LockAct]:
+        """Take a lock from a local owner; see `RetainedLock.release`."""
+        lock = self.by_key.get(key)
+        return [] if lock is None else self.note(key, lock, lock.release(token, now), now)
+
+    def withdraw(self, key: LockKey, token: int, now: Instant) -> list[LockAct]:
+        """Undo an acquire; see `RetainedLock.withdraw`."""
+        lock = self.by_key.get(key)
+        return [] if lock is None else self.note(key, lock, lock.withdraw(token, now), now)
+
+    def note(
+        self, key: LockKey, lock: RetainedLock, acts: list[Act], now: Instant
+    ) -> list[LockAct]:
+        """Note the state of ``lock`` after a call; return all ``acts``, also of other locks."""
+        done: list[LockAct] = [(key, act) for act in acts]
+        idle = self._idle
         if lock.state is RetainedState.IDLE:
-            self._idle[name] = None
-            self._idle.move_to_end(name)
-            if self._due_at is None or lock.idle_until < self._due_at:
-                self._due_at = lock.idle_until
-        else:
-            self._idle.pop(name, None)
+            idle[key] = None
+            idle.move_to_end(key)
+            if self.due_at is None or lock.idle_until < self.due_at:
+                self.due_at = lock.idle_until
+            return done + self._evict() if len(idle) > self._idle_max else done
+        idle.pop(key, None)
+        if lock.state in UNHELD and self._is_forgettable(lock, now):
+            del self.by_key[key]
+        return done
+
+    def expire(self, now: Instant) -> list[LockAct]:
+        """Give back what has been idle for too long, and forget what nobody needs any more."""
+        acts: list[LockAct] = []
+        for key in [*self._idle]:
+            lock = self.by_key[key]
+            acts += [(key, act) for act in lock.expire(now)]
+            if lock.state is not RetainedState.IDLE:
+                del self._idle[key]
+        self.due_at = min((self.by_key[key].idle_until for key in self._idle), default=None)
+        for key, lock in [*self.by_key.items()]:
             if self._is_forgettable(lock, now):
-                del self.by_name[name]
-        acts: list[tuple[str, Act]] = []
-        while len(self._idle) > self._idle_max:
-            oldest, _ = self._idle.popitem(last=False)
-            acts += [(oldest, act) for act in self.by_name[oldest].evict()]
+                del self.by_key[key]
         return acts
 
-    def expire(self, now: Instant, *, suspect: bool = False) -> list[tuple[str, Act]]:
-        """Give back what has been idle for too long; all that is idle if the session is suspect."""
-        if self._due_at is None or (now < self._due_at and not suspect):
-            return []
-        acts: list[tuple[str, Act]] = []
-        self._due_at = None
-        for name in [*self._idle]:
-            acts += [(name, act) for act in self.by_name[name].expire(now)]
-            if self.by_name[name].state is not RetainedState.IDLE:
-                del self._idle[name]
-        idle_until = [self.by_name[name].idle_until for name in self._idle]
-        self._due_at = min(idle_until, default=None)
-        for name, lock in [*self.by_name.items()]:
-            if self._is_forgettable(lock, now):
-                del self.by_name[name]
-        return acts
-
-    def close(self) -> list[tuple[str, Act]]:
+    def close(self) -> list[LockAct]:
         """Give back whatever is idle, and admit nobody any more."""
         self._idle.clear()
-        closed: Iterable[tuple[str, list[Act]]] = [
-            (name, lock.close()) for name, lock in self.by_name.items()
+        closed: Iterable[tuple[LockKey, list[Act]]] = [
+            (key, lock.close()) for key, lock in self.by_key.items()
         ]
-        return [(name, act) for name, acts in closed for act in acts]
+        return [(key, act) for key, acts in closed for act in acts]
+
+    def _evict(self) -> list[LockAct]:
+        """Give back the idle locks above the maximum."""
+        acts: list[LockAct] = []
+        while len(self._idle) > self._idle_max:
+            oldest, _ = self._idle.popitem(last=False)
+            acts += [(oldest, act) for act in self.by_key[oldest].evict()]
+        return acts
 
     @staticmethod
     def _is_forgettable(lock: RetainedLock, now: Instant) -> bool:
         recalls = lock.recalls
         remembered = recalls is not None and now - recalls.last_at < PEACE_MS * NS_PER_MS
-        unused = lock.state in (RetainedState.FREE, RetainedState.LOST) and not lock.queue
-        return unused and not remembered
+        return lock.state in UNHELD and not lock.queue and not remembered

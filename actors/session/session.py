@@ -85,6 +85,7 @@ from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.query import is_watch
 from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.retained import Recall
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     Ended,
@@ -168,6 +169,7 @@ Event = (
     | HoldLost
     | ConfirmHold
     | Unlocking
+    | Recall
     | ProbeReply
     | ClusterUp
     | ClusterDown
@@ -205,6 +207,7 @@ class ClientSession(Role[Event | SessionTick]):
         random: chooses the first endpoint, and jitter.
         labels: the user's names of the endpoints, for texts; by default their nodes.
         watcher: the role of this node that receives `Suspected`, `Unlocking`, `HoldsLost`.
+        retainer: the role of this node that receives `Recall`, and also `HoldsLost`.
         ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
         label: description of this client for people, such as host and process.
         secret: random digits in the names of its sessions, so that nobody else can use them.
@@ -223,6 +226,7 @@ class ClientSession(Role[Event | SessionTick]):
         random: RandomSource,
         labels: tuple[str, ...] = (),
         watcher: Address | None = None,
+        retainer: Address | None = None,
         ttl_ms: int = TTL_MS,
         label: str = "",
         secret: str = "",
@@ -243,7 +247,7 @@ class ClientSession(Role[Event | SessionTick]):
         home = f"{node_of(address)}/"
         reads = windows(local=all(endpoint.startswith(home) for endpoint in endpoints))
         in_flight = SessionRequests(random, known, session_lease, reads)
-        self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
+        self.session_state = SessionState(known, in_flight, session_lease, home, watcher, retainer)
         if holds is not None:
             self.session_state.holds = holds
         if cancels is not None:
@@ -603,6 +607,7 @@ HANDLERS = Handlers(
         HoldLost: holds.on_hold_lost,
         ConfirmHold: holds.on_confirm_hold,
         Unlocking: holds.on_unlocking,
+        Recall: holds.on_recall,
         ProbeReply: endpoints.on_reply,
         ClusterUp: upkeep.on_news,
         ClusterDown: upkeep.on_news,

@@ -79,6 +79,8 @@ class SessionState:
     """Prefix of the users' addresses: they live on the session's own node."""
     watcher: Address | None = None
     """The role that is notified of suspicion and losses."""
+    retainer: Address | None = None
+    """The role that has the retained locks. It is notified of recalls, and of losses."""
     holds: dict[LockKey, ClientHold] = field(default_factory=dict[LockKey, ClientHold])
     """The holds of the users. The client's threads read them; see `ClientHold`."""
     anonymous: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
@@ -203,11 +205,11 @@ class SessionState:
         return self.report_losses((Loss(lock_key.lock, lock_key.owner, hold.fence),), detail)
 
     def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
-        """Notify the watcher of lost holds."""
+        """Notify the retainer and the watcher of lost holds."""
+        news = HoldsLost(losses=losses, detail=detail)
+        readers = (reader for reader in (self.retainer, self.watcher) if reader is not None)
         counted = Observe("client.holds_lost", len(losses))
-        if self.watcher is None:
-            return [counted]
-        return [counted, Send(self.watcher, HoldsLost(losses=losses, detail=detail))]
+        return [counted, *(Send(reader, news) for reader in readers)]
 
     def finish_surveys(self) -> list[Effect]:
         """Complete the surveys that no usable endpoint can still contribute to."""

@@ -249,6 +249,7 @@ def async_connect(
     ttl: float = 15.0,
     label: str | None = None,
     key: str | os.PathLike[str] | None = None,
+    retain: float = 0.0,
 ) -> Connecting:
     """Return a connection to be awaited, or entered with ``async with``.
 
@@ -259,4 +260,5 @@ def async_connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(Target.find(addresses, cluster, key), connect_timeout, ttl, label))
+    target = Target.find(addresses, cluster, key)
+    return Connecting(Settings(target, connect_timeout, ttl, label, retain))

@@ -367,6 +367,7 @@ def connect(
     ttl: float = 15.0,
     label: str | None = None,
     key: str | os.PathLike[str] | None = None,
+    retain: float = 0.0,
 ) -> Client:
     """Connect to a cluster and return once a node answered.
 
@@ -384,6 +385,8 @@ def connect(
             client survives longer pauses and cuts. Only where the protocol has sessions.
         label: what people see of this client, up to 256 bytes; by default host and process.
         key: the file of this client's key, for a cluster with keys; by default ``FENCELOCK_KEY``.
+        retain: for how long this client keeps each of its locks after their owners released them
+            (s), unless `Client.lock` says otherwise; see there. 0 for not at all.
 
     Raises:
         ConfigError: an argument is not usable.
@@ -393,14 +396,19 @@ def connect(
 
     """
     target = Target.find(addresses, cluster, key)
-    return connect_to(target, timeout=connect_timeout, ttl=ttl, label=label)
+    return connect_to(target, timeout=connect_timeout, ttl=ttl, label=label, retain=retain)
 
 
 def connect_to(
-    target: Target, *, timeout: float, ttl: float = 15.0, label: str | None = None
+    target: Target,
+    *,
+    timeout: float,
+    ttl: float = 15.0,
+    label: str | None = None,
+    retain: float = 0.0,
 ) -> Client:
     """Connect to ``target``; see `connect`."""
-    return Client(greeted(Settings(target, timeout, ttl, label), ThreadExecutor()))
+    return Client(greeted(Settings(target, timeout, ttl, label, retain), ThreadExecutor()))
 
 
 def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:

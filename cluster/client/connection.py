@@ -62,20 +62,26 @@ from fencelock.actors.session.message import (
     WatchCluster,
 )
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
+from fencelock.actors.session.retained import RETAINERS
+from fencelock.actors.session.retainer import Retainer
 from fencelock.actors.session.session import CLOSE_MS, ClientSession
 from fencelock.cluster.client.accounts import operator_named
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.lock_options import (
+    COHORT_MAX,
     LockOptions,
+    check_int,
     check_name_type,
     check_text_type,
+    retain_ms_of,
     term_ms_of,
     wait_ms_of,
 )
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.owner import process_label
 from fencelock.cluster.client.reachability import LOOK_S, looking
+from fencelock.cluster.client.retaining import Retaining
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read, Settings, age_ms_of, check_text
 from fencelock.cluster.guarantee import Guarantee, demand
@@ -127,6 +133,7 @@ class Connection:
         self.endpoints = settings.target.endpoints
         self._source = settings.target.source
         self._timeout = settings.timeout
+        self._retain = settings.retain
         self.executor = executor
         self.owners = defaultdict[str, list[str]](list)
         """Owners without a request in flight, by kind; see `BaseObject`."""
@@ -150,6 +157,8 @@ class Connection:
             holds: dict[LockKey, ClientHold] = {}
             cancels: dict[CancelKey, PendingCancel] = {}
             self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._tell)
+            self.retaining = Retaining(self.hold_registry, self._tell_retainer)
+            self.hold_registry.retaining = self.retaining
             role_set = self._cast(settings, tuple(links), holds, cancels)
             self._dispatcher.start(role_set)
         except BaseException:
@@ -157,6 +166,7 @@ class Connection:
             raise
         try:
             self.line = SessionChannel(self._dispatcher.ref(address_of(self.session, "session")))
+            self._retainer = self._dispatcher.ref(address_of(self.session, "retainer"))
         except BaseException:
             self._dispatcher.stop(STOP_S, at_once=True)
             raise
@@ -175,6 +185,7 @@ class Connection:
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen("watcher", self._hear),
+            "retainer": address_of(self.session, "retainer"),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
             "secret": secrets.token_hex(SECRET_DIGITS // 2),
@@ -182,14 +193,25 @@ class Connection:
             "cancels": cancels,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
+        retaining = {
+            "session": session.address,
+            "watcher": self._dispatcher.listen("retaining", self.retaining.on_event),
+            "holds": holds,
+            "locks": self.retaining.locks,
+            "guard": self.retaining.guard,
+        }
+        retainer = Spawn(address_of(self.session, "retainer"), Retainer, retaining)
         clock = Spawn(address_of(self.session, "clock"), Clock)
         # Pykka's `stop_all` closes the client in order; `closing` sends the same message itself.
         return RoleSet(
-            (session, clock), closings=(Closing(session.address, Close(), 2 * CLOSE_MS),)
+            (session, retainer, clock), closings=(Closing(session.address, Close(), 2 * CLOSE_MS),)
         )
 
     def _tell(self, message: Event) -> None:
         self.line.tell(message)  # It is made after the registry.
+
+    def _tell_retainer(self, message: Event) -> None:
+        self._retainer.tell(message)
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
@@ -266,6 +288,8 @@ class Connection:
         reentrant: bool = False,
         limit: int | None = None,
         confirm_release: bool = True,
+        retain: float | None = None,
+        cohort: int = 0,
     ) -> LockOptions:
         """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
         self.line.check()
@@ -293,8 +317,31 @@ class Connection:
         check_types(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         if type(confirm_release) is not bool:
             raise TypeError(f"confirm_release is {confirm_release!r}, and must be True or False")
+        has_deadline = bool(hold_ms or grace_ms)
+        if retain is None:
+            retain = 0.0 if has_deadline else self._retain
+        retain_ms = retain_ms_of(retain)
+        check_int("cohort", cohort, f"0 to {COHORT_MAX}", lambda n: 0 <= n <= COHORT_MAX)
+        if retain_ms and has_deadline:
+            raise InvalidRequestError(
+                f"retain is {retain}: a lock that is retained has no duration and no grace"
+            )
+        if retain_ms:
+            demand(self.protocol, Guarantee.RETAINED)
+        if owner in RETAINERS:
+            raise InvalidRequestError(f"owner is {owner!r}, the name of clients that retain a lock")
         return LockOptions(
-            name, timeout, owner, reentrant, most, label, hold_ms, grace_ms, confirm_release
+            name,
+            timeout,
+            owner,
+            reentrant,
+            most,
+            label,
+            hold_ms,
+            grace_ms,
+            confirm_release,
+            retain_ms,
+            cohort,
         )
 
     def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
@@ -408,6 +455,7 @@ class Connection:
                 yield AwaitReply(self._dispatcher.ended, STOP_S)
             return
         try:
+            self.retaining.close()
             reply = AskReply()
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):

@@ -14,12 +14,13 @@ import pykka
 
 from fencelock.actors.api.message import Cancel, Release
 from fencelock.actors.api.name import plain_name, titled
-from fencelock.actors.api.session_message import Renew
+from fencelock.actors.api.session_message import HAVE_DEADLINES, Renew
 from fencelock.actors.error import (
     FencelockError,
     LockOwnershipLostError,
     NotHeldError,
     UnavailableError,
+    UnsupportedError,
 )
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holds import HOLDING, HoldState
@@ -219,6 +220,9 @@ def releasing(
     channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
 ) -> Operation[None]:
     """Release the acquire ``token`` of ``own``, and wait until that is confirmed."""
+    if own.retained is not None:
+        registry.retaining.release(channel, own, token)
+        return
     if channel.closed or channel.forks != ForkCounter.forks:
         channel.check()
     hold = own.hold
@@ -260,6 +264,9 @@ def releasing_unawaited(
     releases this one after it.
     """
     yield from ()
+    if own.retained is not None:
+        registry.retaining.release(channel, own, token)
+        return
     channel.check()
     hold = own.hold
     assert hold is not None
@@ -307,6 +314,9 @@ def renewing(
     channel.check()
     check_held(registry, own, token)
     assert own.hold is not None
+    if own.retained is not None:
+        text = f"{titled(own.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
+        raise UnsupportedError(text)
     renew = Renew(lock=own.lock, fence=own.hold.fence, hold_ms=hold_ms, owner=own.owner)
     try:
         yield from channel.ask(renew)

@@ -73,7 +73,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.message import Granted, Release, Released
 from fencelock.actors.api.name import titled
@@ -93,6 +93,9 @@ from fencelock.cluster.client.callback_executor import CallbackExecutor, Notice,
 from fencelock.cluster.client.owner import owner_of_acquire
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.log import warn
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.retaining import Retaining
 
 LOST_MAX = 10_000
 """Limit of remembered losses that no error reported yet. Release of an older one raises "not
@@ -164,6 +167,9 @@ class Ownership:
     """Answered when the owner may acquire again, if anybody waits for that."""
     write_fence: int = field(init=False, default=0)
     """Of a read/write lock: the fence under which it writes, 0 while it only reads."""
+    retained: tuple[LockKey, int] | None = field(init=False, default=None)
+    """Of a lock that the client retains: the session's key, and the token of the first acquire. The
+    session has no hold of this owner."""
     noticed: bool = field(init=False, default=False)
     """Whether the callbacks were notified of its loss."""
     reported: bool = field(init=False, default=False)
@@ -250,6 +256,8 @@ class HoldRegistry:
         self.listeners = Listeners()
         """The callbacks for all locks of the client."""
         self.now = now
+        self.retaining: Retaining
+        """The retained locks; the connection sets it."""
         self._holds = holds
         self._cancels = cancels
         self._executor = executor
@@ -349,6 +357,64 @@ class HoldRegistry:
             own.levels.append(call.token)
             if own.changed is not None:
                 self._wake(own)
+
+    def admitted(self, own: Ownership, token: int, hold: ClientHold, key: LockKey) -> None:
+        """Join ``hold`` of a retained lock with its owner. It may be repeated."""
+        with self._guard:
+            own.hold, own.retained = hold, (key, token)
+            if token not in own.levels:
+                own.levels.append(token)
+            self._begun(own, token)
+
+    def enter_again(self, own: Ownership, token: int) -> None:
+        """Let the owner of a retained lock acquire it once more."""
+        with self._guard:
+            own.levels.append(token)
+            self._begun(own, token)
+
+    def _begun(self, own: Ownership, token: int) -> None:
+        if own.acquiring == token:
+            own.acquiring = 0
+        if own.changed is not None:
+            self._wake(own)
+
+    def left(self, own: Ownership, token: int) -> None:
+        """Note that the acquire ``token``, which was not granted, has ended."""
+        with self._guard:
+            if own.acquiring == token:
+                own.acquiring = 0
+            self._drop_if_done(own)
+
+    def leave_retained(self, own: Ownership, token: int) -> None:
+        """Release the acquire ``token`` of a retained lock, of which the session knows nothing.
+
+        Raises:
+            NotHeldError: that acquire was released, or its loss was reported.
+            LockOwnershipLostError: the hold was lost; this error reports it for that acquire.
+
+        """
+        hold = own.hold
+        assert hold is not None
+        if hold.state_at(self.now()) is HoldState.LOST and token in own.levels:
+            self.state_of(own)
+            raise self.report_loss(own, token)
+        with self._guard:
+            if token not in own.levels:
+                raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
+            own.levels.remove(token)
+            if not own.levels:
+                self._drop_if_done(own)
+
+    def lose(self, owns: list[Ownership], reason: str) -> None:
+        """Note that owners of retained locks have lost them."""
+        with self._guard:
+            for own in owns:
+                assert own.hold is not None
+                own.hold.lose(reason)
+            lost = [own for own in owns if not own.noticed]
+            for own in lost:
+                self._notice_loss(own, reason)
+            self._warn("lost", lost, reason)
 
     def give_up(self, call: AcquireCall) -> int:
         """Drop the present or future grant of ``call``, which was interrupted.
@@ -593,7 +659,8 @@ class HoldRegistry:
                 return  # loss-reported-once
             if hold.state is not HoldState.LOST:
                 hold.disowned = True  # lost-is-final
-                for _ in own.levels:  # The session may yet believe that it is held.
+                for _ in own.levels if own.retained is None else ():
+                    # The session may yet believe that it is held.
                     self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
             reason = hold.why(now)
             self._notice_loss(own, reason)

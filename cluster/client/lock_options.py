@@ -12,9 +12,16 @@ from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.request import Request
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.session.retained import RetainTerms
 from fencelock.transport.codec import check_types
 
 R = TypeVar("R", bound=Request)
+
+RETAIN_S_MAX = 3_600
+"""Longest time for which a client keeps an idle lock (s)."""
+
+COHORT_MAX = 1_000
+"""Most owners of a client that may have a retained lock before others who wait."""
 
 
 class LockOptions(Struct, frozen=True):
@@ -35,6 +42,15 @@ class LockOptions(Struct, frozen=True):
     """Time after the duration until the lock is taken away (ms); 0 for the cluster's own."""
     confirm_release: bool = True
     """Whether a release waits until the cluster has confirmed it, unless it says otherwise."""
+    retain_ms: int = 0
+    """Time for which the client keeps the lock idle for its next owner (ms); 0 for not at all."""
+    cohort: int = 0
+    """Number of owners of this client that may have it before others who wait."""
+
+    @property
+    def terms(self) -> RetainTerms | None:
+        """How the lock is retained, None if it is not."""
+        return RetainTerms(self.retain_ms, self.cohort, self.label) if self.retain_ms else None
 
     def acquire(self) -> Acquire:
         """Return an acquire with the fields that all acquires with these options share."""
@@ -163,6 +179,19 @@ def term_ms_of(name: str, term: float | None) -> int:
     allowed = f"a number of seconds above 0 and at most {most_s}, or None for the default"
     check_number(name, term, allowed, lambda s: 0 < s <= most_s, InvalidRequestError)
     return math.ceil(float(term) * 1000)
+
+
+def retain_ms_of(retain: float) -> int:
+    """Return ``retain`` (s) in milliseconds, rounded up; 0 for 0.
+
+    Raises:
+        TypeError: it is no number.
+        InvalidRequestError: it is negative, NaN, or above an hour.
+
+    """
+    allowed = f"a number of seconds from 0 to {RETAIN_S_MAX}"
+    check_number("retain", retain, allowed, lambda s: 0 <= s <= RETAIN_S_MAX, InvalidRequestError)
+    return math.ceil(float(retain) * 1000)
 
 
 def wait_ms_of(timeout: float | None) -> int | None:

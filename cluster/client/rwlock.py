@@ -17,6 +17,8 @@ from fencelock.actors.error import (
     NotHeldError,
     UnsupportedError,
 )
+from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.retained import READERS, WRITERS
 from fencelock.cluster.client.base_lock import BaseRLock, H
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
@@ -45,6 +47,7 @@ class BaseSide(BaseRLock[H]):
         named = replace(options, name=object_name(RWLOCK, options.name))
         super().__init__(connection.line, connection.hold_registry, named)
         self._write = write
+        self._key = LockKey(named.name, WRITERS if write else READERS)
         self._acquire = AcquireReadWrite(
             rwlock=options.name,
             write=write,
@@ -65,6 +68,15 @@ class BaseSide(BaseRLock[H]):
             assert own.hold is not None
             own.write_fence = own.hold.fence
         return hold
+
+    def _check_again(self, own: Ownership) -> None:
+        if self._write and not own.write_fence:
+            assert own.hold is not None
+            raise AlreadyHeldError(
+                f"{titled(own.lock)}: this owner holds it for reading, under fence "
+                f"{own.hold.fence}: release it before you acquire it for writing, since two "
+                "readers that do not would wait for each other for ever"
+            )
 
     def _current(self) -> Ownership | None:
         own = super()._current()
@@ -107,8 +119,11 @@ class BaseSide(BaseRLock[H]):
         assert own.hold is not None
         fence = own.hold.fence
         wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.
+        downgrade = Downgrade(rwlock=self.name, fence=fence, owner=own.owner)
+        if own.retained is not None:
+            downgrade = self._registry.retaining.downgrade(own, downgrade)
         try:
-            yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
+            yield from self._channel.ask(downgrade)
         except UnsupportedError:
             own.write_fence = wrote
             raise
@@ -129,6 +144,8 @@ class BaseRWLock(Generic[S]):
         duration: float | None,
         grace: float | None,
         confirm_release: bool = True,
+        retain: float | None = None,
+        cohort: int = 0,
     ) -> None:
         connection.line.check()
         demand(connection.protocol, Guarantee.RWLOCKS)
@@ -144,6 +161,8 @@ class BaseRWLock(Generic[S]):
             reentrant=True,
             limit=limit,
             confirm_release=confirm_release,
+            retain=retain,
+            cohort=cohort,
         )
         self._connection = connection
         self._name = name
@@ -188,6 +207,8 @@ class RWLockFactory(Factory, Generic[W]):
         duration: float | None = None,
         grace: float | None = None,
         confirm_release: bool = True,
+        retain: float | None = None,
+        cohort: int = 0,
     ) -> W:
         """Return the read/write lock called ``name``; sends nothing yet.
 
@@ -201,6 +222,8 @@ class RWLockFactory(Factory, Generic[W]):
             duration: see `lock`; for reading and for writing (`bakery` only).
             grace: see `lock`.
             confirm_release: see `lock`.
+            retain: see `lock`. All readers of this client share one retained hold.
+            cohort: see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
@@ -212,7 +235,16 @@ class RWLockFactory(Factory, Generic[W]):
 
         """
         return self._rwlock_type(
-            self._begin(), name, timeout, owner, label, duration, grace, confirm_release
+            self._begin(),
+            name,
+            timeout,
+            owner,
+            label,
+            duration,
+            grace,
+            confirm_release,
+            retain,
+            cohort,
         )
 
 

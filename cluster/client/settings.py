@@ -15,7 +15,7 @@ from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX
-from fencelock.cluster.client.lock_options import check_number
+from fencelock.cluster.client.lock_options import RETAIN_S_MAX, check_number
 from fencelock.transport.frame import check_cluster
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
@@ -105,6 +105,7 @@ class Settings:
     timeout: float
     ttl: float
     label: str | None
+    retain: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.target.endpoints
@@ -118,6 +119,8 @@ class Settings:
             raise ConfigError(f"ttl is {self.ttl}, and must be from 1 to 3600 (s)")
         if self.label is not None:
             check_text("label", self.label, ConfigError)
+        allowed = f"a number of seconds from 0 to {RETAIN_S_MAX}"
+        check_number("retain", self.retain, allowed, lambda s: 0 <= s <= RETAIN_S_MAX, ConfigError)
 
 
 def age_ms_of(read: Read, max_age: float) -> int | None:

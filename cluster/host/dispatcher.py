@@ -28,6 +28,7 @@ from fencelock.actors.message import (
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
 from fencelock.actors.session.message import ReleaseUnawaited
+from fencelock.actors.session.retainer import Perform
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
@@ -47,7 +48,7 @@ A = TypeVar("A")
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
 
-_EASING = (ReleaseRequest, ReleaseUnawaited, Cancel)
+_EASING = (ReleaseRequest, ReleaseUnawaited, Cancel, Perform)
 """Messages that a full inbox still accepts: each of them ends something."""
 
 _DISPATCHING = threading.local()
@@ -251,7 +252,7 @@ class Dispatcher:
             self._turn_away(reply, ClosedError(text))
             return
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
-        if len(arrivals.queue) >= ARRIVALS_MAX:
+        if len(arrivals.queue) >= ARRIVALS_MAX and not isinstance(message, _EASING):
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
             return
         arrivals.put(arrival)

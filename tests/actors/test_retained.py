@@ -10,6 +10,7 @@ from support.retained_world import RETAIN_MS, RetainedWorld, WrongError
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
     COHORT_MS,
     MOVES,
@@ -22,6 +23,7 @@ from fencelock.actors.session.retained import (
     Divert,
     GiveBack,
     Lose,
+    Refuse,
     Request,
     RetainedLock,
     RetainedLocks,
@@ -30,6 +32,7 @@ from fencelock.actors.session.retained import (
 )
 
 ANN, BEN, CEM, DAN = 1, 2, 3, 4
+A, B, C = (LockKey(name, "*") for name in "abc")
 SPAN = 8
 
 
@@ -62,7 +65,7 @@ class Client:
         return self.lock.recall(fence, at(self.ms))
 
     def released(self) -> list[Act]:
-        return self.lock.released(at(self.ms))
+        return self.lock.released(self.lock.fence, at(self.ms))
 
     def idle(self) -> Client:
         """Return itself once the lock is idle under fence 1."""
@@ -120,7 +123,7 @@ def test_r3_a_suspect_session_gives_the_lock_back_and_the_owner_takes_the_normal
 def test_r3_the_clock_finds_a_loss_before_the_session_does(client: Client) -> None:
     client.idle()
     client.trust.suspect_at = client.trust.until = at(client.ms)
-    assert client.acquire(BEN) == [Request(2)]
+    assert client.acquire(BEN) == [GiveBack(1), Request(2)]
     assert client.granted(fence=20) == [GiveBack(20), Divert(BEN)]
     assert client.release(ANN) == []
 
@@ -209,6 +212,13 @@ def test_r7_the_lock_is_not_retained_for_a_while_after_a_recall(client: Client) 
     assert client.acquire(DAN) == [Request(2)]
 
 
+def test_r7_a_lock_with_a_cohort_is_retained_again_at_once() -> None:
+    client = Client(RetainedLock(retain_ms=1_000, cohort=1)).idle()
+    client.recall()
+    client.released()
+    assert client.acquire(BEN) == [Request(2)]
+
+
 def test_r7_the_while_doubles_and_is_forgotten_in_peace(client: Client) -> None:
     pauses: list[int] = []
     for _ in range(7):
@@ -240,26 +250,28 @@ def test_r8_an_idle_lock_expires_and_one_in_use_does_not(client: Client) -> None
 
 def test_r8_the_least_recently_used_go_first() -> None:
     locks = RetainedLocks(idle_max=2)
-    acts: list[tuple[str, Act]] = []
-    for name in ("a", "b", "c"):
-        locks.by_name[name] = Client().idle().lock
-        acts += locks.note(name, at(10))
-    assert acts == [("a", GiveBack(1))]
+    acts: list[tuple[LockKey, Act]] = []
+    for key in (A, B, C):
+        lock = locks.by_key[key] = Client().idle().lock
+        acts += locks.note(key, lock, [], at(10))
+    assert acts == [(A, GiveBack(1))]
+    assert locks.due_at == at(1_010)
     assert locks.expire(at(1_009)) == []
-    assert locks.expire(at(1_010)) == [("b", GiveBack(1)), ("c", GiveBack(1))]
-    for name in ("a", "b", "c"):
-        locks.by_name[name].released(at(1_011))
-        locks.note(name, at(1_011))
-    assert locks.by_name == {}
+    assert locks.expire(at(1_010)) == [(B, GiveBack(1)), (C, GiveBack(1))]
+    assert locks.due_at is None
+    for key in (A, B, C):
+        lock = locks.by_key[key]
+        locks.note(key, lock, lock.released(1, at(1_011)), at(1_011))
+    assert locks.by_key == {}
 
 
 def test_r8_idle_locks_go_when_the_session_becomes_suspect() -> None:
     locks = RetainedLocks()
     client = Client().idle()
-    locks.by_name["a"] = client.lock
-    locks.note("a", at(10))
+    locks.by_key[A] = client.lock
+    locks.note(A, client.lock, [], at(10))
     client.trust.suspect_at = at(20)
-    assert locks.expire(at(20), suspect=True) == [("a", GiveBack(1))]
+    assert locks.expire(at(20)) == [(A, GiveBack(1))]
 
 
 def test_r8_close_gives_all_back() -> None:
@@ -269,12 +281,12 @@ def test_r8_close_gives_all_back() -> None:
     held.granted(fence=9)
     held.acquire(BEN)
     wanted.acquire(CEM)
-    locks.by_name.update(idle=idle.lock, held=held.lock, wanted=wanted.lock)
+    locks.by_key.update({A: idle.lock, B: held.lock, C: wanted.lock})
     assert locks.close() == [
-        ("idle", GiveBack(1)),
-        ("held", Divert(BEN)),
-        ("wanted", Withdraw(1)),
-        ("wanted", Divert(CEM)),
+        (A, GiveBack(1)),
+        (B, Divert(BEN)),
+        (C, Withdraw(1)),
+        (C, Divert(CEM)),
     ]
     assert held.acquire(DAN) == []
     assert held.release(ANN) == [GiveBack(9), Divert(DAN)]
@@ -294,10 +306,23 @@ def test_r9_a_cancel_that_crosses_with_the_admission_releases(client: Client) ->
     assert client.lock.withdraw(ANN, at(10)) == [Admit(BEN, 2)]
 
 
-def test_r9_a_refused_request_sends_everybody_the_normal_way(client: Client) -> None:
+def test_r9_a_refused_request_refuses_all_who_wait_for_it(client: Client) -> None:
     client.acquire(ANN)
     client.acquire(BEN)
-    assert client.lock.refused(1) == [Divert(ANN), Divert(BEN)]
+    assert client.lock.refused(1) == [Refuse(ANN), Refuse(BEN)]
+
+
+def test_r9_an_owner_that_does_not_wait_is_refused_alone(client: Client) -> None:
+    assert client.lock.acquire(ANN, at(10), waits=False) == [Request(1, waits=False)]
+    assert client.acquire(BEN) == []
+    assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
+    assert client.lock.refused(1) == [Refuse(ANN), Divert(BEN)]
+
+
+def test_r9_an_owner_that_does_not_wait_has_an_idle_lock_at_once(client: Client) -> None:
+    client.idle()
+    assert client.lock.acquire(BEN, at(10), waits=False) == [Admit(BEN, 2)]
+    assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
 
 
 def test_r9_a_loss_is_told_to_the_local_owner(client: Client) -> None:
@@ -313,7 +338,7 @@ def test_r9_a_release_after_the_session_is_over_finds_the_loss(client: Client) -
     client.acquire(ANN)
     client.granted()
     client.trust.until = at(client.ms)
-    assert client.release(ANN) == [Lose(ANN, 1)]
+    assert client.release(ANN) == [Lose(ANN, 1), GiveBack(1)]
 
 
 def test_r10_local_owners_are_served_in_order(client: Client) -> None:

@@ -14,6 +14,7 @@ from fencelock.actors.session.retained import (
     Divert,
     GiveBack,
     Lose,
+    Refuse,
     Request,
     RetainedLock,
     RetainedState,
@@ -68,6 +69,8 @@ class RetainedWorld:
     """The highest fence that any owner has shown."""
     arriving: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
     waiting: list[int] = field(default_factory=list[int])
+    trying: set[int] = field(default_factory=set[int])
+    """Local owners that do not wait for others to release the lock."""
     inside: dict[int, int] = field(default_factory=dict[int, int])
     outside: set[int] = field(default_factory=set[int])
     """Local owners that were diverted, and wait or hold as others do."""
@@ -109,7 +112,10 @@ class RetainedWorld:
         if not calm and len(self.waiting) + len(self.inside) < OWNERS and chance() < 0.4:
             self.token += 1
             self.waiting.append(self.token)
-            self.do(self.lock.acquire(self.token, Instant(self.now)))
+            waits = chance() < 0.8
+            if not waits:
+                self.trying.add(self.token)
+            self.do(self.lock.acquire(self.token, Instant(self.now), waits=waits))
         if not calm and chance() < 0.03 and sum(c < 0 for c in self.queue) < RIVALS:
             self.queue.append(-1 - self.random.randrange(1_000))
         if self.waiting and not calm and chance() < 0.05:
@@ -169,7 +175,9 @@ class RetainedWorld:
         if kind == "granted":
             self.do(self.lock.granted(number, fence, self.span, self.trust, now))
         elif kind == "released":
-            self.do(self.lock.released(now))
+            self.do(self.lock.released(fence, now))
+        elif kind == "refused":
+            self.do(self.lock.refused(number))
         else:
             mine = self.holder is not None and self.holder.claim == SESSION
             if mine and self.holder is not None and self.holder.fence == fence:
@@ -185,13 +193,21 @@ class RetainedWorld:
                     self.admit(token, fence)
                 case Divert(token):
                     self.waiting.remove(token)
-                    self.outside.add(token)
-                    self.queue.append(token)
+                    if token not in self.trying:
+                        self.outside.add(token)
+                        self.queue.append(token)
+                case Refuse(token):
+                    if token not in self.trying:
+                        raise WrongError(f"{token} was refused, although it waits")
+                    self.waiting.remove(token)
                 case Lose(token, _):
                     self.inside.pop(token, None)
-                case Request(number):
+                case Request(number, waits):
                     self.requested = number
-                    self.queue.append(SESSION)
+                    if waits or (self.holder is None and not self.queue):
+                        self.queue.append(SESSION)
+                    else:
+                        self.arriving.append(("refused", 0, number))
                 case Withdraw():
                     self.withdraw()
                 case GiveBack(fence):

@@ -1,0 +1,289 @@
+"""The role that acquires retained locks for the local owners of a client, and gives them back.
+
+`RetainedLocks` decides who has a lock; see `retained.py` for the rules. The client's threads and
+tasks call it directly, so that taking a retained lock again crosses no thread. This role does what
+needs a message or a timer. It is the user of the session that the cluster sees as owner ``*``:
+
+    local owners ── acquire, release, withdraw ──> RetainedLocks <── granted, refused, recalled,
+          │   ^                                          ^            lost, expired ── Retainer
+          │   └── Admitted, Diverted, ... ── watcher <───┼──────────────────────────────┤  ^
+          │                                              │                              v  │
+          └── Perform (Request, Withdraw, GiveBack) ─────┴──────────> Retainer <──> session
+
+Both sides call `RetainedLocks` under one guard. A thread sends its `Perform` before it leaves the
+guard, so that the session gets requests in the order of the decisions.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from fencelock.actors.api.message import Cancel, Cancelled, Granted, Refused, Release, Released
+from fencelock.actors.api.retained import AcquireRetained, Recall
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer
+from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.session.holds import UNCONFIRMED, ClientHold
+from fencelock.actors.session.lease import EPOCH, SessionTrust
+from fencelock.actors.session.message import HoldsLost, Loss, ReleaseUnawaited
+from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.retained import (
+    READERS,
+    RETAINER,
+    SPAN,
+    WRITERS,
+    Act,
+    Admit,
+    Divert,
+    GiveBack,
+    LockAct,
+    Lose,
+    Refuse,
+    Request,
+    RetainedLock,
+    RetainedLocks,
+    Withdraw,
+)
+
+TICK_MS = 100
+"""Shortest time between two looks at the idle locks (ms)."""
+
+_AMOUNTS = {
+    RETAINER: (1, 1),
+    READERS: (1, RWLOCK_PERMITS),
+    WRITERS: (RWLOCK_PERMITS, RWLOCK_PERMITS),
+}
+"""The permits that are acquired, and those of the object, by the session's owner."""
+
+_OVER = SessionTrust(EPOCH, EPOCH)
+"""The trust in a session whose time is over."""
+
+
+class Perform(Local):
+    """From a thread of the client: do what `RetainedLocks` decided."""
+
+    key: LockKey
+    act: Request | Withdraw | GiveBack
+
+
+class WatchIdle(Local):
+    """From a thread of the client: a lock became idle, and `RetainedLocks.watched` was not set."""
+
+
+class Admitted(Local):
+    """To the watcher: a local owner has the lock, under ``fence``."""
+
+    token: int
+    fence: int
+    trust: SessionTrust
+
+
+class Diverted(Local):
+    """To the watcher: a local owner must acquire the lock from the cluster itself."""
+
+    token: int
+
+
+class AcquireRefused(Local):
+    """To the watcher: the acquire of a local owner is refused."""
+
+    token: int
+    no: Refused
+
+
+class OwnersLost(Local):
+    """To the watcher: local owners lost their locks; ``detail`` says why."""
+
+    tokens: tuple[int, ...]
+    detail: str
+
+
+class RetainerTick(Timer):
+    """Look for locks that have been idle for too long."""
+
+
+class Retainer(
+    Role[
+        Perform
+        | WatchIdle
+        | Granted
+        | Refused
+        | Released
+        | Cancelled
+        | Recall
+        | HoldsLost
+        | RetainerTick
+    ]
+):
+    """Acquires retained locks through the session of its client; see the head of this module.
+
+    Args:
+        session: the session role.
+        watcher: the role or the listener that passes `Admitted` and the like on to local owners.
+        holds: the holds of the session, which this role only reads.
+        locks: the retained locks, which the client's threads share.
+        guard: what the threads and this role hold while they use ``locks``.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        session: Address,
+        watcher: Address,
+        holds: dict[LockKey, ClientHold],
+        locks: RetainedLocks,
+        guard: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        super().__init__(address, host)
+        self.session = session
+        self.watcher = watcher
+        self.holds = holds
+        self.locks = locks
+        self.guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
+        self.ticking = False
+        """Whether a tick will come."""
+
+    def summary(self) -> Summary:
+        """Return the number of locks that are retained, wanted or remembered."""
+        return (("locks", len(self.locks.by_key)),)
+
+    def handle(
+        self,
+        sender: Address,
+        event: Perform
+        | WatchIdle
+        | Granted
+        | Refused
+        | Released
+        | Cancelled
+        | Recall
+        | HoldsLost
+        | RetainerTick,
+        now: Instant,
+    ) -> Effects:
+        """Perform what a thread decided, or decide about a reply and perform that."""
+        del sender
+        match event:
+            case Perform(key=key, act=act):
+                return [self._sent(key, act)]
+            case WatchIdle():
+                with self.guard:
+                    return self._watch(now)
+            case RetainerTick():
+                self.ticking = False
+                with self.guard:
+                    acts = self.locks.expire(now)
+                    return [*self._carried_out(acts), *self._watch(now)]
+            case Cancelled():
+                return ()
+            case HoldsLost(losses=losses, detail=detail):
+                with self.guard:
+                    return self._carried_out(self._lose(losses, now), detail=detail)
+            case Granted() | Refused() | Released() | Recall():
+                key = LockKey(event.lock, event.owner)
+                with self.guard:
+                    lock = self.locks.by_key.get(key)
+                    if lock is None:
+                        return self._unknown(key, event)
+                    acts = self.locks.note(key, lock, self._decide(key, lock, event, now), now)
+                    no = event if isinstance(event, Refused) else None
+                    return [*self._carried_out(acts, no=no), *self._watch(now)]
+
+    def _lose(self, losses: tuple[Loss, ...], now: Instant) -> list[LockAct]:
+        acts: list[LockAct] = []
+        for loss in losses:
+            key = LockKey(loss.lock, loss.owner)
+            lock = self.locks.by_key.get(key)
+            if lock is not None and lock.fence == loss.fence and lock.trust is not None:
+                acts += self.locks.note(key, lock, lock.lose(), now)
+        return acts
+
+    def _decide(
+        self,
+        key: LockKey,
+        lock: RetainedLock,
+        event: Granted | Refused | Released | Recall,
+        now: Instant,
+    ) -> list[Act]:
+        if isinstance(event, Recall):
+            return lock.recall(event.fence, now)
+        number, releasing = divmod(event.request, 2)
+        if releasing:
+            return lock.released(number, now)
+        if isinstance(event, Refused):
+            return lock.refused(number)
+        assert isinstance(event, Granted)
+        hold = self.holds.get(key)
+        trust = _OVER if hold is None or hold.fence != event.fence else hold.trust or _OVER
+        return lock.granted(number, event.fence, SPAN, trust, now)
+
+    def _unknown(self, key: LockKey, event: Granted | Refused | Released | Recall) -> Effects:
+        """Give back what was granted for nobody: its lock was forgotten meanwhile."""
+        if isinstance(event, Granted):
+            return [self._sent(key, GiveBack(event.fence))]
+        return [Observe("client.retained_unknown")]
+
+    def _watch(self, now: Instant) -> list[Effect]:
+        """Set the timer for the next idle lock, unless it is set; note whether it is."""
+        locks, due_at = self.locks, self.locks.due_at
+        locks.watched = due_at is not None
+        if due_at is None or self.ticking:
+            return []
+        self.ticking = True
+        return [Wake(max(TICK_MS, -((now - due_at) // NS_PER_MS)), RetainerTick())]
+
+    def _carried_out(
+        self, acts: list[LockAct], *, no: Refused | None = None, detail: str = UNCONFIRMED
+    ) -> list[Effect]:
+        """Return the effects of ``acts``."""
+        effects: list[Effect] = []
+        lost = tuple(act.token for _, act in acts if isinstance(act, Lose))
+        if lost:
+            effects.append(Send(self.watcher, OwnersLost(tokens=lost, detail=detail)))
+        for key, act in acts:
+            match act:
+                case Admit(token, fence):
+                    trust = self.locks.by_key[key].trust
+                    assert trust is not None
+                    effects.append(
+                        Send(self.watcher, Admitted(token=token, fence=fence, trust=trust))
+                    )
+                case Divert(token):
+                    effects.append(Send(self.watcher, Diverted(token=token)))
+                case Refuse(token):
+                    assert no is not None
+                    effects.append(Send(self.watcher, AcquireRefused(token=token, no=no)))
+                case Lose():
+                    pass  # All at once, above.
+                case Request() | Withdraw() | GiveBack():
+                    effects.append(self._sent(key, act))
+        return effects
+
+    def _sent(self, key: LockKey, act: Request | Withdraw | GiveBack) -> Send:
+        """Return the request to the session. Numbers of releases are odd, the others even."""
+        lock, owner = key
+        match act:
+            case Request(number, waits):
+                amount, permits = _AMOUNTS[owner]
+                wanted = self.locks.by_key.get(key)  # None if it was withdrawn meanwhile.
+                request: AcquireRetained | Cancel | ReleaseUnawaited = AcquireRetained(
+                    lock=lock,
+                    span=SPAN,
+                    amount=amount,
+                    permits=permits,
+                    owner=owner,
+                    request=2 * number,
+                    wait_ms=None if waits else 0,
+                    label="" if wanted is None else wanted.label,
+                )
+            case Withdraw(number):
+                request = Cancel(lock=lock, session="", owner=owner, request=2 * number)
+            case GiveBack(fence):
+                release = Release(lock=lock, fence=fence, owner=owner, request=2 * fence + 1)
+                request = ReleaseUnawaited(release=release)
+        return Send(self.session, request)

@@ -1,0 +1,293 @@
+"""Retained locks for the local owners of a client: most acquires and releases need no message.
+
+`RetainedLocks` decides (`actors/session/retained.py` has the rules), on the thread that acquires or
+releases. This module carries out what it decides: it wakes local owners itself, and sends the
+`Retainer` what needs a message. What the `Retainer` decides comes back through `on_event`.
+
+All of it happens under one guard, which is never held while anybody waits. `HoldRegistry` has a
+guard of its own, which may be taken inside this one, never the other way round.
+
+An exception that a signal's handler raises may end any function between two steps. A call that was
+cut short may have decided something and not carried it out. Whoever enters the guard next finds
+that, and *mends* it: the local owners of the lock keep it until they release it, nobody else is
+admitted, and the hold goes back to the cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import pykka
+from msgspec.structs import replace
+
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.rwlock import Downgrade
+from fencelock.actors.error import AcquireCancelledError, FencelockError
+from fencelock.actors.message import Address, Event
+from fencelock.actors.session.holds import UNCONFIRMED, ClientHold
+from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.retained import (
+    Admit,
+    Divert,
+    GiveBack,
+    LockAct,
+    Lose,
+    Refuse,
+    Request,
+    RetainedLocks,
+    RetainTerms,
+    Withdraw,
+)
+from fencelock.actors.session.retainer import (
+    AcquireRefused,
+    Admitted,
+    Diverted,
+    OwnersLost,
+    Perform,
+    WatchIdle,
+)
+from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ownership
+from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.host.pending_asks import AskReply
+
+_NOWHERE = Address("")
+"""The endpoint of a local owner's hold, which no request names."""
+
+
+class RetainedCall(AskReply):
+    """An acquire of a retained lock that waits. Its answer: whether it was admitted.
+
+    If it was not, it is diverted: its caller acquires the lock from the cluster.
+    """
+
+    own: Ownership
+    key: LockKey
+    token: int
+
+
+class Retaining:
+    """The retained locks of a client, as its threads and tasks use them.
+
+    Args:
+        registry: the owners of the client.
+        tell: sends the `Retainer` a message; it raises `pykka.ActorDeadError` once that is gone.
+
+    """
+
+    def __init__(self, registry: HoldRegistry, tell: Callable[[Event], None]) -> None:
+        self.guard = threading.Lock()
+        self.locks = RetainedLocks()
+        """The locks, which the `Retainer` shares."""
+        self._registry = registry
+        self._tell = tell
+        self._calls: dict[int, RetainedCall] = {}
+        """The acquires that wait, by token."""
+        self._inside: dict[int, Ownership] = {}
+        """The local owners that have a lock, by token."""
+        self._deciding: LockKey | None = None
+        """The lock about which something is being decided. Whoever enters the guard and finds one
+        mends it: the call that left it was cut short."""
+        self._closed = False
+
+    def acquiring(
+        self, own: Ownership, key: LockKey, token: int, terms: RetainTerms, wait_ms: int | None
+    ) -> Operation[bool]:
+        """Acquire for the owner ``own``; end with whether it has the lock.
+
+        If not, it must acquire the lock from the cluster. That is also so when ``wait_ms`` are
+        over: the cluster says who has the lock.
+
+        Raises:
+            FencelockError: the session could not acquire the lock for its owners.
+
+        """
+        call = RetainedCall()
+        call.own, call.key, call.token = own, key, token
+        with self.guard:
+            if self._deciding is not None:
+                self._mend()
+            self._deciding, self._calls[token] = key, call
+            now = self._registry.now()
+            self._carry_out(self.locks.acquire(key, token, terms, now, waits=wait_ms != 0))
+            self._deciding = None
+        if not call.done:
+            try:
+                yield call if not wait_ms else AwaitReply(call, wait_ms / 1000)
+            except TimeoutError:
+                self._withdraw(key, token)
+        admitted: bool = call.get(timeout=0)
+        return admitted
+
+    def release(self, channel: SessionChannel, own: Ownership, token: int) -> None:
+        """Release the acquire ``token`` of ``own``. Nothing has to be confirmed.
+
+        Raises:
+            NotHeldError: it was released already.
+            LockOwnershipLostError: it was lost.
+            ClosedError: the client is closed.
+
+        """
+        channel.check()
+        try:
+            try:
+                self._registry.leave_retained(own, token)
+            finally:
+                self.free(own)
+        except FencelockError:
+            raise
+        except BaseException:  # An interrupted release still happens.
+            with suppress(FencelockError):
+                self._registry.leave_retained(own, token)
+            self.free(own)
+            raise
+
+    def free(self, own: Ownership) -> None:
+        """Take the lock from ``own`` if it has released all its acquires. It may be repeated."""
+        assert own.retained is not None
+        key, token = own.retained
+        if own.levels:
+            return
+        with self.guard:
+            if self._deciding is not None:
+                self._mend()
+            if token not in self._inside:
+                return  # It was lost, or released before.
+            self._deciding = key
+            del self._inside[token]
+            self._carry_out(self.locks.release(key, token, self._registry.now()))
+            self._deciding = None
+
+    def undo(self, call: AcquireCall, key: LockKey) -> int:
+        """Undo an acquire that was interrupted, whether it waits or not; see `give_up`."""
+        assert call.own is not None
+        self._withdraw(key, call.token)
+        undone = self._registry.give_up(call)
+        if call.own.retained is not None:
+            self.free(call.own)
+        return undone
+
+    def downgrade(self, own: Ownership, request: Downgrade) -> Downgrade:
+        """Return ``request`` for the hold of the session.
+
+        The hold goes back to the cluster with its local owner, who only reads from now on.
+        """
+        assert own.retained is not None
+        key, _ = own.retained
+        with self.guard:
+            lock = self.locks.by_key[key]
+            lock.surrender()
+            return replace(request, fence=lock.fence, owner=key.owner)
+
+    def is_idle(self, key: LockKey, fence: int) -> bool:
+        """Return whether this client retains a lock under ``fence``, and no local owner has it."""
+        with self.guard:
+            found = self.locks.by_key.get(key)
+            return found is not None and found.fence == fence and not found.users
+
+    def on_event(self, event: Event) -> None:
+        """Carry out what the `Retainer` decided; on the dispatcher's thread."""
+        with self.guard:
+            match event:
+                case Admitted(token=token, fence=fence, trust=trust):
+                    self._admit(token, fence, trust)
+                case Diverted(token=token):
+                    self._divert(token)
+                case AcquireRefused(token=token, no=no):
+                    if (call := self._calls.pop(token, None)) is not None:
+                        self._registry.left(call.own, token)
+                        call.fail(no.error())
+                case OwnersLost(tokens=tokens, detail=detail):
+                    self._lose(tokens, detail)
+                case _:
+                    raise AssertionError(f"no local owner is notified of {event}")
+
+    def close(self) -> None:
+        """End all waits: the client is being closed."""
+        with self.guard:
+            self._closed = True
+            self._carry_out(self.locks.close())
+
+    def _withdraw(self, key: LockKey, token: int) -> None:
+        """End a wait, unless it has just ended: its caller is diverted."""
+        with self.guard:
+            if self._deciding is not None:
+                self._mend()
+            if token in self._calls:
+                self._deciding = key
+                self._carry_out(self.locks.withdraw(key, token, self._registry.now()))
+                self._divert(token)
+                self._deciding = None
+
+    def _mend(self) -> None:
+        """Let a lock go back to the cluster about which a call was cut short."""
+        key = self._deciding
+        assert key is not None
+        lock = self.locks.by_key.get(key)
+        if lock is not None:
+            users: dict[int, int] = {}
+            for token, call in [*self._calls.items()]:
+                if call.key != key:
+                    continue
+                if call.own.hold is None:
+                    self._divert(token)
+                else:  # Its admission was cut short.
+                    self._admit(token, call.own.hold.fence, lock.trust)
+            for token, own in self._inside.items():
+                if own.retained == (key, token) and own.hold is not None:
+                    users[token] = own.hold.fence
+            now = self._registry.now()
+            self._carry_out(self.locks.note(key, lock, lock.reset(users), now))
+        self._deciding = None
+
+    def _carry_out(self, acts: list[LockAct]) -> None:
+        """Carry out what was decided, in order, before anybody else decides."""
+        locks = self.locks
+        for key, act in acts:
+            match act:
+                case Admit(token, fence):
+                    self._admit(token, fence, locks.by_key[key].trust)
+                case Divert(token):
+                    self._divert(token)
+                case Lose(token, _):
+                    self._lose((token,), UNCONFIRMED)
+                case Request() | Withdraw() | GiveBack():
+                    self._send(Perform(key=key, act=act))
+                case Refuse():
+                    raise AssertionError("only the retainer hears of refusals")
+        if locks.due_at is not None and not locks.watched:
+            locks.watched = True
+            self._send(WatchIdle())
+
+    def _send(self, message: Event) -> None:
+        with suppress(pykka.ActorDeadError):  # The client is closed: its session ends as a whole.
+            self._tell(message)
+
+    def _admit(self, token: int, fence: int, trust: SessionTrust | None) -> None:
+        """Let a local owner have the lock, unless it has given up: that has released it."""
+        call = self._calls.get(token)
+        if call is None:
+            return
+        self._registry.admitted(call.own, token, ClientHold(_NOWHERE, fence, [], trust), call.key)
+        self._inside[token] = call.own
+        if not call.done:
+            call.set(True)
+        del self._calls[token]
+
+    def _divert(self, token: int) -> None:
+        call = self._calls.get(token)
+        if call is None:
+            return
+        if not call.done and self._closed:
+            self._registry.left(call.own, token)
+            call.fail(AcquireCancelledError(f"{titled(call.own.lock)}: the client was closed"))
+        elif not call.done:
+            call.set(False)
+        del self._calls[token]
+
+    def _lose(self, tokens: tuple[int, ...], detail: str) -> None:
+        found = [self._inside.pop(token, None) for token in tokens]
+        self._registry.lose([own for own in found if own is not None], detail)
