@@ -478,6 +478,9 @@ class Contender(NamedTuple):
     """The client's label: host, process, and a text of the application's."""
     times: Int64 = 1
     """Number of times that a holder holds it at once, or of its permits."""
+    span: Int64 = 0
+    """The number of fences, from ``fence`` on, of a hold that a session retains: it gives them to
+    its own owners, and the lock back when others wait. 0 for any other hold, and for a waiter."""
 
 
 class Absence(NamedTuple):

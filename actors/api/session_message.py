@@ -260,6 +260,8 @@ class ListedSession(NamedTuple):
     """The time until it ends if its client sends nothing (ms)."""
     claims: Int64
     """Number of its holds and waits."""
+    retained: Int64 = 0
+    """Number of holds among them that it retains; see `Contender.span`."""
 
 
 class ListedEviction(NamedTuple):

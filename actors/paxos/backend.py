@@ -389,9 +389,12 @@ class PaxosBackend(MembersBackend):
         if not isinstance(outcome, Ended | HoldLost | Recall):
             return
         client = self.clients.of(outcome.session)
-        if client is not None:
-            sent = outcome if isinstance(outcome, Recall) else worded(outcome)
-            effects.append(Send(client.address, sent))
+        if client is None:
+            return
+        if isinstance(outcome, Recall):
+            effects += [Send(client.address, outcome), Observe("proxy.recalled")]
+        else:
+            effects.append(Send(client.address, worded(outcome)))
 
     def _on_declined(self, sender: Address, declined: Declined, now: Instant) -> Effects:
         """Process the rejection of a proposal.

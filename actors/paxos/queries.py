@@ -442,6 +442,7 @@ def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
         since_ms=seen.held_ms + quiet_ms,
         label=seen.label,
         times=seen.times,
+        span=seen.span,
     )
 
 

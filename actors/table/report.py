@@ -35,6 +35,8 @@ class HolderSeen(NamedTuple):
     """Duration of the hold so far (ms)."""
     left_ms: int | None = None
     """Time until the hold is taken away unless it is renewed (ms), or None for never."""
+    span: int = 0
+    """See `fencelock.actors.api.message.Contender.span`."""
 
 
 class WaiterSeen(NamedTuple):
@@ -227,4 +229,5 @@ def _see(hold: TableHold, name: str, time_ms: int) -> HolderSeen:
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
         left_ms=hold.deadline_ms - time_ms if isinstance(hold, LeasedHold) else None,
+        span=hold.details.span,
     )

@@ -69,15 +69,19 @@ def begin_span(table: Any, hold: TableHold) -> None:
 
 def count_span(table: Any, hold: TableHold) -> None:
     """Count a hold with a span, which may come from a snapshot."""
+    owner_state = hold.owner_state
     table.retained += 1
-    table.resources[hold.owner_state.lock].spans += 1
+    table.resources[owner_state.lock].spans += 1
+    owner_state.session.retained += 1
 
 
 def end_span(table: Any, hold: TableHold) -> None:
     """Note that a hold with a span ends."""
+    owner_state = hold.owner_state
     table.retained -= 1
-    table.resources[hold.owner_state.lock].spans -= 1
-    awaited = hold.owner_state.session.awaited
+    table.resources[owner_state.lock].spans -= 1
+    owner_state.session.retained -= 1
+    awaited = owner_state.session.awaited
     if awaited is not None:
         place = bisect_left(awaited, hold.fence, key=_fence)
         if awaited[place : place + 1] == [(hold.fence, hold)]:

@@ -137,6 +137,7 @@ class Session:
         losses: the unreported losses of owners: the fences of holds that were taken from them, the
             oldest first. The owner states of these are not forgotten.
         attached: everything else that ends with the session, by ticket.
+        retained: the number of its holds that have a span of fences.
         awaited: its holds with a span for which others wait, by fence, each with its fence. Some
             may be here for which nobody waits any more.
         recalled: the fence of the last of them that was recalled with a keep-alive.
@@ -157,6 +158,7 @@ class Session:
     idle: OrderedDict[Key, int] = field(default_factory=OrderedDict[Key, int])
     losses: dict[Key, int] = field(default_factory=dict[Key, int])
     attached: dict[int, Attached] = field(default_factory=dict[int, Attached])
+    retained: int = 0
     awaited: list[tuple[int, TableHold]] | None = None
     recalled: int = 0
 

@@ -325,6 +325,7 @@ class LockTable(TableState):
                         one.ttl_ms,
                         max(0, known.deadline(one) - self.time_ms),
                         one.claims,
+                        one.retained,
                     )
                     for one in islice(known.by_id.values(), skip, skip + most)
                 )

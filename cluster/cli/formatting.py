@@ -78,6 +78,18 @@ def in_full(contender: Contender) -> str:
     return f"{printable(contender.label)} ({address(contender)})"
 
 
+def fences_of(one: Contender) -> str:
+    """Return the fence of a holder, or all those of a hold that its session retains."""
+    if one.fence is None:
+        return ""
+    return f"{one.fence}-{one.fence + one.span - 1}" if one.span else str(one.fence)
+
+
+def retained(one: Contender) -> str:
+    """Return a text about a holder that retains the object for its own owners, else nothing."""
+    return " (retained)" if one.span else ""
+
+
 def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
     """Return the share that a holder has of an object, or that a waiter ``wants``.
 

@@ -18,15 +18,17 @@ from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import ListedLock, ListedObject
-from fencelock.actors.error import ConfigError, NotHeldError
+from fencelock.actors.error import ConfigError, LockTimeoutError, NotHeldError
 from fencelock.cluster.cli.completion import ObjectArgument, listed
 from fencelock.cluster.cli.formatting import (
     address,
     as_plain,
     duration,
+    fences_of,
     in_full,
     person,
     progress_of,
+    retained,
     share_of,
 )
 from fencelock.cluster.cli.naming import (
@@ -58,6 +60,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TWICE = 2
+
+RECALL_S = 3.0
+"""Time in which a client gives back what it retains and does not use (s); it takes far less."""
 
 LOOKS_SHARE = 0.25
 """Part of ``--timeout`` in which the holders of listed objects are counted. Each object costs a
@@ -187,7 +192,11 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
     times = "" if holder.times < TWICE else f", {holder.times} times at once"
     yield f"{name} is held by {in_full(holder)}"
     fence = "a fence only its holder knows" if holder.fence is None else f"fence {holder.fence}"
+    if holder.span:
+        fence = f"fences {fences_of(holder)}"
     yield f"for {duration(holder.since_ms)}{times}, under {fence}."
+    if holder.span:
+        yield "Its session retains it for its own owners, and gives it back when others wait."
     if status.left_ms is not None:
         yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
 
@@ -229,9 +238,8 @@ def held_table(held: Iterable[ListedLock | ListedObject], shared: Mapping[str, s
         if isinstance(lock, ListedObject):
             cells = Phrase(progress_of(lock)), "", ""
         else:
-            fence = "" if lock.holder.fence is None else str(lock.holder.fence)
-            holder = person(lock.holder) + shared.get(lock.lock, "")
-            cells = holder, fence, duration(lock.holder.since_ms)
+            holder = person(lock.holder) + retained(lock.holder) + shared.get(lock.lock, "")
+            cells = holder, fences_of(lock.holder), duration(lock.holder.since_ms)
         rows.append((object_shown(lock.lock), *cells, str(lock.waiting) if lock.waiting else ""))
     return Rows(columns, rows)
 
@@ -248,9 +256,9 @@ def owners_table(status: LockStatus, owners: Iterable[Contender], *, wait: bool 
         share = share_of(status, one, wants=wait).strip()
         rows.append(
             (
-                person(one),
+                person(one) + retained(one),
                 Phrase(share) if acts and not wait else share,
-                str(place if wait else one.fence),
+                str(place) if wait else fences_of(one),
                 duration(one.since_ms),
                 address(one),
             )
@@ -277,6 +285,10 @@ def release(
     ],
     operator: OperatorOption = None,
     yes: YesOption = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Take a retained lock without asking its client for it."),
+    ] = False,
     given: TargetOptions = NONE_GIVEN,
     timeout: TimeoutOption = 5.0,
     as_json: DoneJsonOption = False,
@@ -291,6 +303,10 @@ def release(
     cluster's log records forced releases with the operator. On central, the lock
     of a dead client stays held until an operator releases it.
 
+    A lock that its client retains for its own threads and tasks (paxos) is not taken:
+    the client is asked for it, and gives it back unless one of them has it. --force
+    takes it at once.
+
     For example:
 
       [cyan]fencelock who orders/42[/cyan]
@@ -304,18 +320,59 @@ def release(
         raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
     with asking(given.target(), timeout) as asked:
         lock = object_named(name)
-        if not yes:
-            _confirm(asked, asked.status(lock), fence)
-        try:
-            former = asked.evict(lock, fence, operator)
-        except NotHeldError as error:
-            meant = " ".join(elsewhere(lock, asked.status))
-            raise NotHeldError(f"{error}. {meant}" if meant else str(error)) from error
+        status = None if yes and force else asked.status(lock)
+        held = () if status is None else _holders(status)
+        kept = next((one for one in held if one.fence == fence and one.span), None)
+        if status is not None and kept is not None and not force:
+            _recall(asked, status, kept)
+            former, done = kept, "given back by"
+        else:
+            if not yes and status is not None:
+                _confirm(asked, status, fence)
+            former, done = _evicted(asked, lock, fence, operator), "taken from"
     if as_json:
-        done = {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)}
-        typer.echo(json.dumps(done, indent=2))
+        shown = {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)}
+        typer.echo(json.dumps(shown, indent=2))
         return
-    say(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")
+    say(f"{name} was {done} {in_full(former)}, who held it under fence {fence}.")
+
+
+def _evicted(asked: Client, lock: str, fence: int, operator: str | None) -> Contender:
+    """Take an object by force, and return the former holder."""
+    try:
+        return asked.evict(lock, fence, operator)
+    except NotHeldError as error:
+        meant = " ".join(elsewhere(lock, asked.status))
+        raise NotHeldError(f"{error}. {meant}" if meant else str(error)) from error
+
+
+def _recall(asked: Client, status: LockStatus, kept: Contender) -> None:
+    """Wait for an object that a session retains, so that the cluster asks the session for it.
+
+    Raises:
+        LockTimeoutError: the session has not given it back within `RECALL_S`.
+
+    """
+    name, permits = plain_name(status.lock), status.permits
+    match kind_of(status.lock):
+        case kind if kind == RWLOCK:
+            hold = asked.rwlock(name).write().acquire(timeout=RECALL_S)
+        case "":
+            hold = asked.lock(name).acquire(timeout=RECALL_S)
+        case _:
+            hold = asked.semaphore(name, permits=permits).acquire(permits, timeout=RECALL_S)
+    if hold is not None:
+        hold.release()
+    elif any(one.fence == kept.fence for one in _holders(asked.status(status.lock))):
+        raise LockTimeoutError(
+            f"{object_shown(status.lock)} is in use: {in_full(kept)} was asked for it, and has not "
+            f"given it back within {RECALL_S:g} s. It does so when its own owner releases it. "
+            "--force takes it at once"
+        )
+
+
+def _holders(status: LockStatus) -> tuple[Contender, ...]:
+    return status.holders or ((status.holder,) if status.holder else ())
 
 
 def at_terminal() -> bool:
@@ -331,7 +388,7 @@ def _confirm(operator: Client, status: LockStatus, fence: int) -> None:
         typer.Exit: the user does not confirm.
 
     """
-    holders = status.holders or ((status.holder,) if status.holder else ())
+    holders = _holders(status)
     name = object_shown(status.lock)
     if not holders:
         meant = " ".join(elsewhere(status.lock, operator.status))

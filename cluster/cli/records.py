@@ -183,9 +183,17 @@ def _taken_from(one: ListedEviction) -> str:
 def sessions_table(found: Sequence[ListedSession]) -> Rows:
     """Return a row for each session."""
     columns = [Column("session"), Column("client")]
-    columns += [Column(name, right=True) for name in ("holds and waits", "ends in", "ttl")]
+    names = ("holds and waits", "retained", "ends in", "ttl")
+    columns += [Column(name, right=True) for name in names]
     rows = [
-        (one.id, one.label, str(one.claims), duration(one.left_ms), duration(one.ttl_ms))
+        (
+            one.id,
+            one.label,
+            str(one.claims),
+            str(one.retained or ""),
+            duration(one.left_ms),
+            duration(one.ttl_ms),
+        )
         for one in found
     ]
     return Rows(columns, rows)

@@ -12,7 +12,15 @@ from rich.text import Text
 from fencelock.actors.api.message import LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.formatting import as_plain, duration, person, progress_of, share_of
+from fencelock.cluster.cli.formatting import (
+    as_plain,
+    duration,
+    fences_of,
+    person,
+    progress_of,
+    retained,
+    share_of,
+)
 from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
 from fencelock.cluster.cli.target import (
@@ -323,8 +331,10 @@ def _cells(node: str, lock: LockStatus) -> tuple[Cell, ...]:
     held_for: tuple[str, ...] = ()  # It is free, as far as this node knows.
     if lock.holder is not None:
         holders = lock.holders or (lock.holder,)
-        holder = tuple(f"{person(one)}{share_of(lock, one, wants=False)}" for one in holders)
-        fences = tuple("" if one.fence is None else str(one.fence) for one in holders)
+        holder = tuple(
+            f"{person(one)}{share_of(lock, one, wants=False)}{retained(one)}" for one in holders
+        )
+        fences = tuple(map(fences_of, holders))
         held_for = tuple(duration(one.since_ms) for one in holders)
     waiting = tuple(
         f"{person(one)}{share_of(lock, one, wants=True)} {duration(one.since_ms)}"

@@ -270,6 +270,7 @@ def _log(node: str, replica: Replica) -> Iterator[Metric]:
     table = machine.table
     yield _gauge("sessions", "Open sessions of clients", len(table.sessions.by_id))
     yield _gauge("holds", "Holds of locks and of semaphores", table.claims - table.waits)
+    yield _gauge("retained", "Holds that sessions retain for their own owners", table.retained)
     yield _gauge("waits", "Acquires that wait in queues", table.waits)
     yield _gauge("evictions", "Evictions in the audit, up to its limit", len(table.audit))
     yield _gauge("fence", "The last fence", table.fence)

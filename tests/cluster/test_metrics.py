@@ -66,6 +66,7 @@ def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node)
         1,
         0,
     )
+    assert seen["fencelock_retained"] == 0
     assert seen["fencelock_request_seconds_count acquire"] == 2
     assert seen["fencelock_request_seconds_count release"] == 1
     assert seen["fencelock_request_seconds_bucket acquire +Inf"] == 2

@@ -514,7 +514,7 @@ class TableJudge:
         unheld = judge_objects(table)
         claims += unheld
         assert table.waits == queued + unheld
-        assert table.retained == spans
+        assert table.retained == spans == sum(s.retained for s in table.sessions.by_id.values())
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 

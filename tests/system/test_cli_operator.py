@@ -221,7 +221,11 @@ def test_without_a_yes_nothing_is_released(client: MadeHold, terminal: None, say
 def test_yes_asks_nobody_and_says_who_did_it(client: MadeHold) -> None:
     arguments = ("release", "orders/42", "--fence", str(FENCE), "--operator", "alice", "-y")
     done = plain(run(*arguments, "--json"))
-    assert client.asked[1:] == [("evict", "orders/42", FENCE, "alice"), ("close",)]
+    looked, taken = ("status", "orders/42"), ("evict", "orders/42", FENCE, "alice")
+    assert client.asked[1:] == [looked, taken, ("close",)]
+    client.asked.clear()
+    run(*arguments, "--force")
+    assert client.asked[1:] == [taken, ("close",)]
     assert (done["lock"], done["fence"], done["holder"]["owner"]) == (
         "orders/42", FENCE, "thread-7"
     )  # fmt: skip
