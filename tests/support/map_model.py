@@ -47,7 +47,8 @@ def change(model: Model, command: EntryRequest) -> None:
     s, o, r, lock = command.session, command.owner, command.request, command.lock
     if command.guard:
         holds = [c for c in model.claims if c.fence and command.guard in c.names]
-        if not any(c.fence + c.names.index(command.guard) == command.fence for c in holds):
+        firsts = [(c.fence + c.names.index(command.guard), c.span or 1) for c in holds]
+        if not any(first <= command.fence < first + span for first, span in firsts):
             model.deny(s, o, r, lock, Reason.NOT_HELD)
             return
     found = [e for e in model.entries if (e.map, e.key) == (command.map, command.entry_key)]

@@ -333,6 +333,7 @@ class MapComposer(ObjectComposer):
         if kind % 3 == 0:
             guard = hold.names[-1] if hold else "L"
             fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
+            fence += what % hold.span if hold and hold.span else 0
         about: dict[str, Any] = {
             "map": name,
             "entry_key": key,
