@@ -36,9 +36,9 @@ class RawRetainer:
 
     def __init__(self, address: str, cluster: str) -> None:
         self._cluster = cluster
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.ROUTING_ID, f"{NAME}#1".encode())
-        self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(address)
         self._number = 0
         self._over = threading.Event()
@@ -64,7 +64,7 @@ class RawRetainer:
         if self._thread.is_alive():
             self._thread.join(PATIENCE_S)
         self._send(End(session=self.session, request=self._next()))
-        self._socket.close(linger=1_000)
+        self._context.destroy(linger=1_000)
 
     def _run(self) -> None:
         while not self._over.is_set():

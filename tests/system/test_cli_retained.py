@@ -103,7 +103,7 @@ def test_release_takes_what_its_client_uses_by_force_only(
     refused = release("busy", fence)
     assert isinstance(refused.exception, LockTimeoutError)
     assert "--force takes it at once" in str(refused.exception)
-    assert retainer.recalled.is_set()
+    assert retainer.recalled.wait(PATIENCE_S)
     taken = release("busy", fence, "--force")
     assert taken.stdout.startswith("busy was taken from ann")
     assert "busy" in [row["lock"] for row in json.loads(run("audit", "--json").stdout)]
