@@ -70,7 +70,7 @@ What must hold is in `RETAINED_INVARIANTS`. The other rules:
 
 - After a recall a lock in use goes back with the release of its local owner. Up to ``cohort`` local
   owners may have it before, within `COHORT_MS` of the recall. With 0 nobody overtakes the queue of
-  the cluster.
+  the cluster, and whoever waits here is diverted to it at once.
 - After a recall the lock is not retained again for a while: `PAUSE_MS`, doubling up to
   `PAUSE_MS_MAX` while recalls go on, forgotten after `PEACE_MS` without one. Meanwhile owners are
   diverted. With a ``cohort`` there is no such pause: whoever queues in the cluster gets the lock in
@@ -343,6 +343,8 @@ class RetainedLock:
         first, _ = self.queue.popitem(last=False)
         self._note_recall(now)
         acts: list[Act] = [self._admit(first)]
+        if not self.budget:
+            return acts + self._divert_all()
         return acts + (self._admit_cohort(now) if self.shared else [])
 
     def refused(self, number: int) -> list[Act]:
@@ -407,13 +409,14 @@ class RetainedLock:
         if self.state is RetainedState.IDLE:
             return self._give_back()
         self._move(RetainedState.RECALLED)
-        return []
+        return [] if self.budget else self._divert_all()
 
-    def surrender(self) -> None:
+    def surrender(self) -> list[Act]:
         """Let the lock, which a local owner has, go back to the cluster when that releases it."""
         if self.state is RetainedState.HELD:
             self._move(RetainedState.RECALLED)
         self.budget = 0
+        return self._divert_all()
 
     def reset(self, users: dict[int, int]) -> list[Act]:
         """Make the state whole after a call that was cut short, and give the lock back.
@@ -428,8 +431,7 @@ class RetainedLock:
                 self._move(RetainedState.FREE)
                 return [Withdraw(self.number)]
             case RetainedState.HELD | RetainedState.RECALLED if users:
-                self.surrender()
-                return []
+                return self.surrender()
             case RetainedState.RELEASING:
                 return [GiveBack(self.fence)]
             case RetainedState.FREE | RetainedState.LOST:
@@ -549,7 +551,8 @@ class RetainedLock:
 
     def _wait(self, token: int, now: Instant) -> list[Act]:
         """Let ``token`` wait for the lock, or divert it if it could not be retained then."""
-        if not self.queue and self.state not in KEPT and self._is_paused(now):
+        leaves = self.state is RetainedState.RECALLED and not self.budget
+        if leaves or (not self.queue and self.state not in KEPT and self._is_paused(now)):
             return [Divert(token)]
         self._enqueue(token)
         return []

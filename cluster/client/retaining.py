@@ -179,7 +179,7 @@ class Retaining:
         key, _ = own.retained
         with self.guard:
             lock = self.locks.by_key[key]
-            lock.surrender()
+            self._carry_out([(key, act) for act in lock.surrender()])
             return replace(request, fence=lock.fence, owner=key.owner)
 
     def is_idle(self, key: LockKey, fence: int) -> bool:
