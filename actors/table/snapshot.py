@@ -27,6 +27,7 @@ from fencelock.actors.api.name import (
     titled,
     utf8_size,
 )
+from fencelock.actors.api.retained import SPAN_MAX
 from fencelock.actors.message import Message
 from fencelock.actors.table.deadline import NO_DURATIONS, LeasedHold, restored_lease
 from fencelock.actors.table.history import records_of
@@ -301,6 +302,8 @@ def _fill_claimant(
     session.claims += count
     session.account.claims += count
     table.claims += count
+    if not 0 <= claim.span <= SPAN_MAX or (claim.span and known.locks):
+        raise ValueError(f"the snapshot has a wrong span of {titled(known.lock)}")
     details = ClaimDetails(claim.label, known.locks, known.value, span=claim.span)
     if known.hold is not None:
         _fill_hold(table, owner_state, details, known.hold)
@@ -332,14 +335,9 @@ def _fill_hold(
             )
         resource.add(hold, fence)
     if details.span:
-        _check_span(table, hold)
+        if hold.fence + details.span - 1 > table.fence:
+            raise ValueError(f"the snapshot has a wrong span of {titled(owner_state.lock)}")
         count_span(table, hold)
-
-
-def _check_span(table: TableState, hold: TableHold) -> None:
-    """Refuse a span that other fences may be in, or that is of several locks."""
-    if not 0 < hold.details.span <= table.fence - hold.fence + 1 or hold.details.locks:
-        raise ValueError(f"the snapshot has a wrong span of {titled(hold.owner_state.lock)}")
 
 
 def _restored_wait(owner_state: OwnerState, details: ClaimDetails, record: WaitRecord) -> Wait:

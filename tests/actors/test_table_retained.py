@@ -221,11 +221,24 @@ def test_permits_of_a_semaphore_can_be_retained(table: LockTable) -> None:
     assert applied(table, replace(permits, session=C, permits=4)) == ["u.3 INVALID"]
 
 
-def test_a_snapshot_with_a_span_above_its_fences_is_refused(table: LockTable) -> None:
+def test_a_snapshot_with_a_span_that_cannot_be_is_refused(table: LockTable) -> None:
     applied(table, retain())
+    applied(table, retain(B))
     (part,) = table.snapshot()
-    with pytest.raises(ValueError, match="wrong span of lock 'a'"):
-        LockTable.restore((replace(part, head=part.head._replace(fence=9)),))
+    holds, waits = part.owner_states
+    assert holds.hold is not None
+    assert waits.wait is not None
+    for changed in (
+        replace(part, head=part.head._replace(fence=9)),
+        replace(part, owner_states=(holds._replace(hold=holds.hold._replace(span=-1)), waits)),
+        replace(part, owner_states=(holds, waits._replace(locks=("a", "b")))),
+        replace(
+            part,
+            owner_states=(holds, waits._replace(wait=waits.wait._replace(span=SPAN_MAX + 1))),
+        ),
+    ):
+        with pytest.raises(ValueError, match="wrong span of lock 'a'"):
+            LockTable.restore((changed,))
 
 
 @pytest.mark.parametrize("seed", range(5))
