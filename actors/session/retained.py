@@ -200,7 +200,7 @@ class Divert(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The local owner's acquire is refused for the reason for which the session's was."""
+    """The local owner's acquire is refused: as the session's was, or since it does not wait."""
 
     token: int
 
@@ -300,7 +300,7 @@ class RetainedLock:
     def acquire(self, token: int, now: Instant, *, waits: bool = True) -> list[Act]:
         """Let the local owner ``token`` have the lock, now or later, or divert it.
 
-        An owner that does not wait is diverted if it cannot have the lock before others.
+        An owner that does not wait is refused while others of this client have or want the lock.
         """
         assert token not in (self.users or ()), "a local owner has one ownership for each token"
         if self.state in KEPT and self._is_over(now):
@@ -319,6 +319,8 @@ class RetainedLock:
             case RetainedState.FREE | RetainedState.LOST if not self._is_paused(now):
                 self._enqueue(token, waits=waits)
                 return [self._request(waits=waits)]
+            case RetainedState.HELD | RetainedState.RECALLED | RetainedState.ACQUIRING if not waits:
+                return [Refuse(token)]
             case _:
                 return self._wait(token, now) if waits else [Divert(token)]
 

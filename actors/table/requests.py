@@ -32,7 +32,12 @@ from fencelock.actors.api.session_message import Evict, Evicted, OperatorCommand
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
 from fencelock.actors.table.resource import PLAIN, ClaimDetails, TableHold, Wait
-from fencelock.actors.table.retained import check_retained, recall_first
+from fencelock.actors.table.retained import (
+    COME_BACK_MS,
+    check_retained,
+    may_come_back,
+    recall_first,
+)
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
 from fencelock.actors.table.wire import Queued, Result
 
@@ -111,7 +116,8 @@ def claim(
                 deny_size(table, owner_state, resource.capacity, capacity, out)
                 return
             free = free and resource.admits(amount)
-    if not free and command.wait_ms == 0:
+    comes_back = table.retained and may_come_back(table, owner_state, details, amount)
+    if not free and command.wait_ms == 0 and not comes_back:
         why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
         deny(table, owner_state, Reason.TIMED_OUT, why, out)
     elif has_room(table, owner_state, out, len(details.locks) or 1):
@@ -390,7 +396,7 @@ def begin_wait(
     now_ms, wait_ms = table.time_ms, command.wait_ms
     if details is None:
         details = ClaimDetails(command.label) if command.label else PLAIN
-    due_ms = None if wait_ms is None else now_ms + wait_ms
+    due_ms = None if wait_ms is None else now_ms + (wait_ms or COME_BACK_MS)
     wait = Wait(owner_state, details, table.tickets, now_ms, due_ms, amount, count)
     table.enqueue(wait, capacity)
     out.append(_queued(owner_state))

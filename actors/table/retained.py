@@ -9,6 +9,9 @@ others wait already. A notification may be lost, so it is recalled again with ea
 session, as long as it lasts and somebody waits. One keep-alive recalls `RECALLS_MAX` holds at most,
 and the next goes on where it stopped.
 
+A claim that does not wait would be denied although nobody uses the lock. So it waits for a moment,
+`COME_BACK_MS`, where only retained holds keep it from being granted: an idle lock comes back.
+
 Invariants:
     none-forgotten  A hold with a span, for whose object somebody waits, is in `Session.awaited`.
         What else is there is removed when it is found, so it does not show in the outcomes.
@@ -28,13 +31,16 @@ from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.error import InvalidRequestError
 
 if TYPE_CHECKING:
-    from fencelock.actors.table.resource import Resource, TableHold
-    from fencelock.actors.table.session import Session
+    from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold
+    from fencelock.actors.table.session import OwnerState, Session
     from fencelock.actors.table.state import TableState
     from fencelock.actors.table.wire import Result
 
 RECALLS_MAX = 100
 """Maximum recalls that one keep-alive repeats: other commands wait for these."""
+
+COME_BACK_MS = 200
+"""Time for which a claim that does not wait is queued for a retained lock (ms)."""
 
 _PERMITS = {"": (1, 1), RWLOCK: (RWLOCK_PERMITS, RWLOCK_PERMITS), SEMAPHORE: (1, PERMITS_MAX)}
 """The least and the most permits of an object that can be retained, by its kind."""
@@ -97,6 +103,15 @@ def note_awaited(hold: TableHold) -> None:
     place = bisect_left(awaited, hold.fence, key=_fence)
     if awaited[place : place + 1] != [(hold.fence, hold)]:
         awaited.insert(place, (hold.fence, hold))
+
+
+def may_come_back(
+    table: TableState, owner_state: OwnerState, details: ClaimDetails, amount: int
+) -> bool:
+    """Return whether an idle retained hold may be what keeps a new claim from being granted."""
+    found = map(table.resources.get, details.locks or (owner_state.lock,))
+    blocking = [one for one in found if one is not None and not one.admits(amount)]
+    return all(one.spans and not one.queue for one in blocking)
 
 
 def recall_first(table: TableState, objects: Iterable[str], out: list[Result]) -> None:

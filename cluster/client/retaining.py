@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.rwlock import Downgrade
-from fencelock.actors.error import AcquireCancelledError, FencelockError
+from fencelock.actors.error import AcquireCancelledError, FencelockError, LockTimeoutError
 from fencelock.actors.message import Address, Event
 from fencelock.actors.session.holds import UNCONFIRMED, ClientHold
 from fencelock.actors.session.lease import SessionTrust
@@ -51,6 +51,7 @@ from fencelock.actors.session.retainer import (
 )
 from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ownership
 from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.host.pending_asks import AskReply
 
@@ -118,7 +119,7 @@ class Retaining:
             try:
                 yield call if not wait_ms else AwaitReply(call, wait_ms / 1000)
             except TimeoutError:
-                self._withdraw(key, token)
+                self._end_in_time(key, token)
         admitted: bool = call.get(timeout=0)
         return admitted
 
@@ -211,6 +212,22 @@ class Retaining:
             self._closed = True
             self._carry_out(self.locks.close())
 
+    def _end_in_time(self, key: LockKey, token: int) -> None:
+        """End a wait whose time is over, unless it has just ended.
+
+        Its caller is refused if another owner here has the lock. Otherwise the cluster is asked.
+        """
+        with self.guard:
+            if self._deciding is not None:
+                self._mend()
+            lock = self.locks.by_key.get(key)
+            if lock is not None and lock.users and token in self._calls:
+                self._deciding = key
+                self._refuse(token)
+                self._carry_out(self.locks.withdraw(key, token, self._registry.now()))
+                self._deciding = None
+        self._withdraw(key, token)
+
     def _withdraw(self, key: LockKey, token: int) -> None:
         """End a wait, unless it has just ended: its caller is diverted."""
         with self.guard:
@@ -256,8 +273,8 @@ class Retaining:
                     self._lose((token,), UNCONFIRMED)
                 case Request() | Withdraw() | GiveBack():
                     self._send(Perform(key=key, act=act))
-                case Refuse():
-                    raise AssertionError("only the retainer hears of refusals")
+                case Refuse(token):
+                    self._refuse(token)
         if locks.due_at is not None and not locks.watched:
             locks.watched = True
             self._send(WatchIdle())
@@ -286,6 +303,21 @@ class Retaining:
             call.fail(AcquireCancelledError(f"{titled(call.own.lock)}: the client was closed"))
         elif not call.done:
             call.set(False)
+        del self._calls[token]
+
+    def _refuse(self, token: int) -> None:
+        """Refuse an acquire, since another owner here has the lock, or waits for it."""
+        call = self._calls.get(token)
+        if call is None:
+            return
+        if not call.done:
+            own = call.own
+            held = [one for one in self._inside.values() if one.lock == own.lock]
+            who = (
+                f"held by {name_of(held[0].owner)}" if held else "another owner waits for it, also"
+            )
+            self._registry.left(own, token)
+            call.fail(LockTimeoutError(f"{titled(own.lock)}: {who} of this client"))
         del self._calls[token]
 
     def _lose(self, tokens: tuple[int, ...], detail: str) -> None:

@@ -315,14 +315,14 @@ def test_r9_a_refused_request_refuses_all_who_wait_for_it(client: Client) -> Non
 def test_r9_an_owner_that_does_not_wait_is_refused_alone(client: Client) -> None:
     assert client.lock.acquire(ANN, at(10), waits=False) == [Request(1, waits=False)]
     assert client.acquire(BEN) == []
-    assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
+    assert client.lock.acquire(CEM, at(10), waits=False) == [Refuse(CEM)]
     assert client.lock.refused(1) == [Refuse(ANN), Divert(BEN)]
 
 
 def test_r9_an_owner_that_does_not_wait_has_an_idle_lock_at_once(client: Client) -> None:
     client.idle()
     assert client.lock.acquire(BEN, at(10), waits=False) == [Admit(BEN, 2)]
-    assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
+    assert client.lock.acquire(CEM, at(10), waits=False) == [Refuse(CEM)]
 
 
 def test_r9_a_loss_is_told_to_the_local_owner(client: Client) -> None:

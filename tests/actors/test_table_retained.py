@@ -103,6 +103,23 @@ def refusal_of(fence: int) -> str:
     return "NOT_HELD" if fence else "INVALID"
 
 
+def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable) -> None:
+    table.apply(10, retain())
+    assert recalls(table, acquire(B, wait_ms=0)) == [recall(1)]
+    assert "Granted" in str(table.apply(20, release(1)))
+    assert table.status("a").holder is not None
+
+
+def test_a_try_for_a_retained_lock_that_is_in_use_times_out(table: LockTable) -> None:
+    table.apply(10, retain())
+    table.apply(10, acquire(B, wait_ms=0))
+    assert table.apply(11, acquire(C, wait_ms=0))[0].reason is Reason.TIMED_OUT  # B waits.
+    assert not table.advance(10 + retained.COME_BACK_MS - 1)
+    (refusal,) = table.advance(10 + retained.COME_BACK_MS)
+    assert isinstance(refusal, Refused)
+    assert refusal.reason is Reason.TIMED_OUT
+
+
 def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     """Rule waits-recall: others that wait need not ask again."""
     applied(table, retain())
@@ -110,11 +127,6 @@ def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
     assert recalls(table, acquire(C)) == []
     applied(table, Cancel(lock="a", session=B, owner="o", request=1))
     assert recalls(table, acquire(B, request=2)) == []
-
-
-def test_a_try_recalls_nothing(table: LockTable) -> None:
-    applied(table, retain())
-    assert recalls(table, acquire(B, wait_ms=0)) == []
 
 
 def test_another_owner_of_the_same_session_recalls_it_too(table: LockTable) -> None:

@@ -17,6 +17,13 @@ import pytest
 from fencelock import Client, NotHeldError
 from fencelock.testing import LocalCluster, local
 
+
+def again(lock: Any) -> Any:
+    """Return a lock that its client retains already."""
+    with lock:
+        return lock
+
+
 MAKERS: dict[str, Callable[[Client, str], Any]] = {
     "lock": lambda client, name: client.lock(name),
     "named": lambda client, name: client.lock(name, owner="job"),
@@ -24,6 +31,8 @@ MAKERS: dict[str, Callable[[Client, str], Any]] = {
     "lock_all": lambda client, name: client.lock_all(name, f"{name} too"),
     "semaphore": lambda client, name: client.semaphore(name, 1),
     "write": lambda client, name: client.rwlock(name).write(),
+    "retained": lambda client, name: client.lock(name, retain=60, cohort=1),
+    "retained_again": lambda client, name: again(client.lock(name, retain=60, cohort=1)),
 }
 
 PATIENCE_S = 10.0

@@ -556,7 +556,7 @@ class Model:
     def _claim(self, c: AcquireRequest, amount: int, permits: int) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         self.places += 1
-        due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
+        due = float("inf") if c.wait_ms is None else self.now + (c.wait_ms or retained.COME_BACK_MS)
         claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
         if isinstance(c, AcquireAll):
             claim.locks = c.locks
@@ -567,7 +567,7 @@ class Model:
         if isinstance(c, Acquire):
             claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
         free = self.fits(claim)
-        if not free and c.wait_ms == 0:
+        if not free and c.wait_ms == 0 and not self._comes_back(claim):
             self.deny(s, o, r, lock, Reason.TIMED_OUT)
         elif not self.quotas.allows(map_model.key_of(s), "claims", len(claim.names)):
             self.deny(s, o, r, lock, Reason.OVERLOADED)
@@ -580,6 +580,16 @@ class Model:
             for name in claim.names:
                 if len([c for c in self.claims if name in c.names and not c.fence]) == 1:
                     self.recall([c for c in self.claims if name in c.names and c.fence])
+
+    def _comes_back(self, claim: ModelClaim) -> bool:
+        """Return whether each lock that keeps ``claim`` waiting is retained and nobody waits."""
+        for name in claim.names:
+            others = [c for c in self.claims if name in c.names]
+            taken = self.held(name) + claim.amount > claim.permits
+            waits = any(not c.fence for c in others)
+            if (taken or waits) and (waits or not any(c.span for c in others if c.fence)):
+                return False
+        return True
 
     def _on_cancel(self, c: Cancel, mine: ModelClaim | None, past: list[ModelRequest]) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock

@@ -1,0 +1,446 @@
+"""Locks that a client retains, as threads and tasks see them: as others, but without messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import pytest
+
+import fencelock
+from fencelock import aio
+from fencelock.actors.session.holds import HoldState
+
+PATIENCE_S = 30
+CLUSTER = "faces"
+READ, WRITE = "read", "write"
+
+
+class Cable(Protocol):
+    """A way to a node; see `conftest.py`."""
+
+    address: str
+
+    def cut(self) -> None: ...
+
+    def mend(self) -> None: ...
+
+
+Connect = Callable[[], fencelock.Client]
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+@pytest.fixture
+def far(cables: list[Cable]) -> Iterator[fencelock.Client]:
+    """A client behind cables, whose session is suspect after 0.75 s of silence."""
+    addresses = ",".join(cable.address for cable in cables)
+    with fencelock.connect(addresses, cluster=CLUSTER, ttl=1.5, retain=60) as client:
+        yield client
+        for cable in cables:
+            cable.mend()
+
+
+def until(done: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+def holder_of(lock: Any) -> tuple[str, int]:
+    holder = lock.status().holder
+    return ("", 0) if holder is None else (holder.owner, holder.fence)
+
+
+def test_the_client_holds_it_and_its_owners_have_the_fences_of_its_span(
+    connect: Connect, name: str
+) -> None:
+    lock = connect().lock(name, retain=60)
+    fences: list[int] = []
+    for _ in range(3):
+        with lock as hold:
+            fences.append(hold.fence)
+            assert hold.held
+            assert lock.held
+            assert lock.locked()
+        assert not hold.held
+        assert not lock.locked()
+    assert fences == [fences[0] + n for n in range(3)]
+    assert holder_of(lock) == ("*", fences[0])
+
+
+def test_an_idle_lock_is_taken_again_without_a_message(
+    far: fencelock.Client, cables: list[Cable], name: str
+) -> None:
+    lock = far.lock(name)
+    with lock:
+        pass
+    for cable in cables:
+        cable.cut()
+    with lock as hold:
+        assert hold.held
+    assert lock.acquire(blocking=False)
+
+
+def test_while_the_session_is_suspect_nothing_is_granted_here(
+    far: fencelock.Client, cables: list[Cable], name: str
+) -> None:
+    lock = far.lock(name)
+    watched = far.lock(f"{name} too", retain=0).acquire()
+    with lock:
+        pass
+    for cable in cables:
+        cable.cut()
+    until(lambda: watched is not None and watched.suspect)
+    with pytest.raises(fencelock.UnavailableError):
+        lock.acquire(timeout=0.1)
+
+
+def test_a_span_that_is_used_up_is_followed_by_another(connect: Connect, name: str) -> None:
+    lock, last = connect().lock(name, retain=60), 0
+    for _ in range(2_100):
+        with lock as hold:
+            assert hold.fence > last
+            last = hold.fence
+
+
+def test_another_client_has_an_idle_lock_at_once(connect: Connect, name: str) -> None:
+    lock, other = connect().lock(name, retain=60), connect().lock(name)
+    with lock as mine:
+        pass
+    with other as theirs:
+        assert theirs.fence > mine.fence
+        assert holder_of(lock) == (theirs.owner, theirs.fence)
+    with lock:  # It is not retained again so soon after a recall.
+        assert holder_of(lock)[0] != "*"
+
+
+def test_another_clients_try_has_an_idle_lock_and_not_one_in_use(
+    connect: Connect, name: str
+) -> None:
+    lock, other = connect().lock(name, retain=60, cohort=1), connect().lock(name)
+    with lock:
+        assert other.acquire(blocking=False) is None
+    with lock:
+        pass
+    assert other.acquire(blocking=False)
+
+
+def test_another_client_waits_for_the_owner_that_has_it_and_for_no_other(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    lock, other = connect().lock(name, retain=60), connect().lock(name)
+    hold = lock.acquire()
+    assert hold is not None
+    theirs = pool.submit(other.acquire)
+    until(lambda: len(lock.status().waiters) == 1)
+    mine = pool.submit(lock.acquire)
+    until(lambda: len(lock.status().waiters) == 2)
+    assert not theirs.done()
+    hold.release()
+    second = theirs.result(PATIENCE_S)
+    assert second is not None
+    assert second.fence > hold.fence
+    second.release()
+    third = mine.result(PATIENCE_S)
+    assert third is not None
+    assert third.fence > second.fence
+
+
+def test_a_cohort_has_it_before_another_client(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    lock, other = connect().lock(name, retain=60, cohort=2), connect().lock(name)
+    hold = lock.acquire()
+    assert hold is not None
+    order: list[str] = []
+
+    def work(who: str, lock: fencelock.Lock) -> None:
+        with lock:
+            order.append(who)
+
+    mine = [pool.submit(work, "mine", lock) for _ in range(2)]
+    until(lambda: len(waiting_here(lock)) == 2)
+    theirs = pool.submit(work, "theirs", other)
+    until(lambda: len(lock.status().waiters) == 1)
+    hold.release()
+    for one in [*mine, theirs]:
+        one.result(PATIENCE_S)
+    assert order == ["mine", "mine", "theirs"]
+
+
+def waiting_here(lock: Any) -> list[int]:
+    """Return the tokens of the local owners that wait for ``lock``."""
+    return [*lock._registry.retaining._calls]
+
+
+def test_owners_here_are_served_in_order(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    lock = connect().lock(name, retain=60)
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        with lock:
+            order.append(number)
+
+    with lock:
+        waits: list[Any] = []
+        for number in range(5):
+            waits.append(pool.submit(work, number))
+            until(lambda: len(waiting_here(lock)) == len(waits))
+    for wait in waits:
+        wait.result(PATIENCE_S)
+    assert order == [*range(5)]
+
+
+def test_who_does_not_wait_or_whose_time_is_over_leaves_nothing(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    client = connect()
+    lock = client.lock(name, retain=60)
+    with lock:
+        assert pool.submit(lock.acquire, blocking=False).result(PATIENCE_S) is None
+        assert pool.submit(lock.acquire, timeout=0.05).result(PATIENCE_S) is None
+        with pytest.raises(fencelock.LockTimeoutError, match="of this client"):
+            client.lock(name, retain=60, timeout=0.05).__enter__()
+        assert holder_of(lock)[0] == "*"
+        assert not lock.status().waiters
+    assert lock.acquire(timeout=0)
+
+
+def test_an_rlock_is_entered_again_by_its_owner_only_and_within_its_limit(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    lock = connect().rlock(name, limit=2, retain=60)
+    with lock as first, lock as second:
+        assert first.fence == second.fence
+        assert pool.submit(lock.acquire, blocking=False).result(PATIENCE_S) is None
+        with pytest.raises(fencelock.NotHeldError):
+            pool.submit(lock.release).result(PATIENCE_S)
+        with pytest.raises(fencelock.LimitReachedError, match="held 2 times"):
+            lock.acquire()
+    assert not lock.held
+    assert pool.submit(lock.acquire).result(PATIENCE_S)
+
+
+def test_readers_of_one_client_share_one_hold(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    one, two = connect().rwlock(name, retain=60), connect().rwlock(name)
+    with one.read() as first:
+        second = pool.submit(one.read().acquire).result(PATIENCE_S)
+        assert second is not None
+        assert first.fence < second.fence
+        assert [holder.owner for holder in one.status().holders] == ["*readers"]
+        writer = pool.submit(two.write().acquire)
+        until(lambda: len(one.status().waiters) == 1)
+        with pytest.raises(fencelock.AlreadyHeldError, match="for reading"):
+            one.write().acquire()
+    assert not writer.done()
+    second.release()
+    assert writer.result(PATIENCE_S)
+
+
+def test_a_retained_writer_reads_and_turns_into_a_reader(connect: Connect, name: str) -> None:
+    one, two = connect().rwlock(name, retain=60), connect().rwlock(name)
+    with one.write() as hold, one.read():
+        assert two.read().acquire(blocking=False) is None
+        one.write().downgrade()
+        assert two.read().acquire(timeout=PATIENCE_S)
+        assert hold.held
+    two.read().release() if two.read().held else None
+    with one.write():
+        pass
+
+
+def test_a_lost_lock_is_reported_to_the_owner_that_has_it(connect: Connect, name: str) -> None:
+    client = connect()
+    lock = client.lock(name, retain=60)
+    lost: list[str] = []
+    lock.on_lost(lambda notice: lost.append(notice.lock))
+    with lock:
+        pass
+    hold = lock.acquire()
+    assert hold is not None
+    client.evict(name, holder_of(lock)[1], "root")
+    until(lambda: bool(lost))
+    assert hold.state is HoldState.LOST
+    with pytest.raises(fencelock.LockOwnershipLostError, match="taken by 'root"):
+        hold.raise_if_lost()
+    with pytest.raises(fencelock.LockOwnershipLostError):
+        lock.release()
+    with lock as again:
+        assert again.fence > hold.fence
+    assert lost == [name]
+
+
+def test_an_idle_lock_goes_back_in_time(connect: Connect, name: str) -> None:
+    lock = connect().lock(name, retain=0.2)
+    with lock:
+        pass
+    until(lambda: holder_of(lock) == ("", 0))
+
+
+def test_close_gives_everything_back_and_ends_the_waits(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    client, other = connect(), connect()
+    idle, used = client.lock(f"{name} idle", retain=60), client.lock(f"{name} used", retain=60)
+    with idle:
+        pass
+    hold = used.acquire()
+    wait = pool.submit(used.acquire)
+    until(lambda: len(waiting_here(used)) == 1)
+    client.close()
+    with pytest.raises(fencelock.AcquireCancelledError, match="the client was closed"):
+        wait.result(PATIENCE_S)
+    assert hold is not None
+    assert not hold.held
+    with pytest.raises(fencelock.ClosedError):
+        idle.acquire()
+    for suffix in ("idle", "used"):
+        assert other.lock(f"{name} {suffix}").acquire(timeout=PATIENCE_S)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_of_a_retaining_client_grants_nothing(connect: Connect, name: str) -> None:
+    lock = connect().lock(name, retain=60)
+    with lock:
+        pass
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            lock.acquire()
+        except fencelock.ClosedError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lock.acquire(timeout=0)
+
+
+def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
+    paxos_addresses: str, name: str
+) -> None:
+    async def scene() -> None:
+        async with aio.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+            lock = client.lock(name)
+            async with lock as hold:
+                waiting = asyncio.create_task(lock.acquire())
+                while not waiting_here(lock):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            async with lock as again:
+                assert again.fence == hold.fence + 1
+
+    asyncio.run(scene())
+
+
+def test_threads_that_fight_for_retained_locks_exclude_each_other(
+    connect: Connect, name: str
+) -> None:
+    clients, inside, fences = [connect(), connect()], [0], list[int]()
+    wrong: list[str] = []
+
+    def work(client: fencelock.Client, number: int) -> None:
+        lock = client.lock(name, retain=60, cohort=number)
+        for _ in range(60):
+            with lock as hold:
+                inside[0] += 1
+                if inside[0] != 1:
+                    wrong.append(f"{inside[0]} owners")
+                fences.append(hold.fence)
+                time.sleep(0)
+                inside[0] -= 1
+
+    threads = [
+        threading.Thread(target=work, args=(client, number))
+        for number, client in enumerate(clients)
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not wrong
+    assert len(fences) == 360
+    assert fences == sorted(set(fences))
+
+
+def test_what_cannot_be_retained_is_refused_in_words(connect: Connect, name: str) -> None:
+    client = connect()
+    for wrong in (-1, 3_601, float("nan")):
+        with pytest.raises(fencelock.InvalidRequestError, match="retain is"):
+            client.lock(name, retain=wrong)
+    with pytest.raises(fencelock.InvalidRequestError, match="cohort is -1"):
+        client.lock(name, retain=1, cohort=-1)
+    with pytest.raises(fencelock.InvalidRequestError, match="no duration"):
+        client.lock(name, retain=1, duration=5)
+    with pytest.raises(fencelock.InvalidRequestError, match="owner is"):
+        client.lock(name, owner="*")
+    with client.lock(name, retain=1) as hold, pytest.raises(fencelock.UnsupportedError):
+        hold.renew()
+
+
+def test_a_client_may_retain_all_its_locks(paxos_addresses: str, name: str) -> None:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+        for lock, owner in ((client.lock(name), "*"), (client.lock(f"{name} 2", retain=0), "")):
+            with lock:
+                pass
+            assert holder_of(lock)[0] == owner
+        with client.lock(f"{name} 3", duration=5) as hold:
+            assert hold.deadline is not None
+
+
+Step = Callable[[Any], object]
+
+STEPS: dict[str, Step] = {
+    "try": lambda lock: lock.acquire(blocking=False) is not None,
+    "wait": lambda lock: lock.acquire(timeout=0.02) is not None,
+    "release": lambda lock: lock.release(),
+    "release at once": lambda lock: lock.release(wait=False),
+    "held": lambda lock: (lock.held, lock.lost, lock.fence is None),
+}
+
+
+def ran(step: str, lock: Any) -> object:
+    try:
+        return STEPS[step](lock)
+    except fencelock.FencelockError as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_see_what_they_see_with_plain_locks(
+    connect: Connect, name: str, seed: int
+) -> None:
+    """Two locks and an rlock of one client, and one lock of another, of one name, step by step."""
+    chance = random.Random(seed)
+    program = [(chance.randrange(4), chance.choice([*STEPS])) for _ in range(25)]
+    seen: list[list[object]] = []
+    for retain, suffix in ((0.0, "plain"), (60.0, "retained")):
+        one, two = connect(), connect()
+        named = f"{name} {suffix}"
+        locks: list[Any] = [
+            one.lock(named, retain=retain),
+            one.lock(named, retain=retain, owner="job"),
+            one.rlock(named, retain=retain),
+            two.lock(named, retain=retain),
+        ]
+        seen.append([(who, step, ran(step, locks[who])) for who, step in program])
+    assert seen[0] == seen[1]
