@@ -38,6 +38,7 @@ PAGES = (
     "lock-all.md",
     "map.md",
     "release.md",
+    "retain.md",
     "rwlock.md",
     "semaphore.md",
 )

@@ -52,6 +52,8 @@ class Job:
         shared: whether all use the one lock, not each a lock of its own.
         fresh: whether each pair uses a lock of its own.
         confirm: whether a release waits until it is confirmed.
+        retain: how long the client keeps a lock after its owner released it (s); 0 for not at all.
+        cohort: the number of its owners that may have the lock before another client.
         age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
         marks: the file for marks.
         locks: the number of locks to take for each line that is read.
@@ -70,6 +72,8 @@ class Job:
     shared: bool = False
     fresh: bool = False
     confirm: bool = True
+    retain: float = 0.0
+    cohort: int = 0
     age_ms: int | None = None
     marks: str = ""
     locks: int = 0

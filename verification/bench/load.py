@@ -26,7 +26,10 @@ WARM_PAIRS = 100
 def pair(client: Client, job: Job) -> dict[str, float]:
     """Take and give back one lock, alone; return the time of a pair (us), and their number."""
     names = (f"{job.lock}-{number}" for number in count()) if job.fresh else repeat(job.lock)
-    locks = (client.lock(name, confirm_release=job.confirm) for name in names)
+    locks = (
+        client.lock(name, confirm_release=job.confirm, retain=job.retain, cohort=job.cohort)
+        for name in names
+    )
     for lock in islice(locks, WARM_PAIRS):
         one_pair(lock)
     took: list[float] = []
@@ -44,7 +47,8 @@ def rate(client: Client, job: Job) -> dict[str, float]:
     """Take and give back locks from many threads; return the number of pairs and the time (s)."""
 
     def work(number: int) -> Callable[[], None]:
-        return partial(one_pair, client.lock(job.lock_of(number)))
+        lock = client.lock(job.lock_of(number), retain=job.retain, cohort=job.cohort)
+        return partial(one_pair, lock)
 
     return _counted(work, job)
 

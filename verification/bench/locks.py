@@ -34,6 +34,7 @@ class Part(StrEnum):
 
     PAIR = "pair"
     UNCONFIRMED = "unconfirmed"
+    RETAINED = "retained"
     THROUGHPUT = "throughput"
     HANDOVER = "handover"
     TASKS = "tasks"
@@ -42,8 +43,9 @@ class Part(StrEnum):
     HELD = "held"
 
 
-ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS, Part.HELD})
-"""Parts for `paxos` alone: other protocols have no failover, one kind of reads, and no table."""
+ONLY_PAXOS = frozenset({Part.RETAINED, Part.FAILOVER, Part.READS, Part.HELD})
+"""Parts for `paxos` alone: other protocols have no retained locks, no failover, one kind of reads,
+and no table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +199,7 @@ class _Bench:
         runs = {
             Part.PAIR: self._pair,
             Part.UNCONFIRMED: self._unconfirmed,
+            Part.RETAINED: self._retained,
             Part.THROUGHPUT: self._throughput,
             Part.HANDOVER: self._handover,
             Part.TASKS: self._tasks,
@@ -235,6 +238,56 @@ class _Bench:
                 unconfirmed,
             ),
         ]
+
+    def _retained(self) -> list[NotedFigure]:
+        """Measure pairs of locks that their clients retain."""
+        kept = replace(self.job, retain=1.0, lock="kept")
+        (one,) = self._measured(replace(kept, kind=JobKind.PAIR))
+        (task,) = self._measured(replace(kept, kind=JobKind.TASKS, lock="kept-task"))
+        own = [
+            replace(kept, at_once=THREADS, lock=f"kept-own-{number}") for number in range(PROCESSES)
+        ]
+        rival = replace(kept, at_once=RIVALS, lock="kept-one", shared=True)
+        each, many = (
+            f"{PROCESSES} processes x {THREADS} threads, a lock each",
+            per_s(self._measured(*own)),
+        )
+        rivals = f"{PROCESSES} processes x {RIVALS} threads, one lock"
+        figures = [
+            NotedFigure(
+                "retained_pair_p50_us",
+                "pair, retained, p50",
+                one["p50_us"],
+                "us",
+                f"1 client, 1 lock, retain=1, {one['times']:,.0f} pairs",
+            ),
+            NotedFigure(
+                "retained_task_pair_us",
+                "pair, retained, asyncio, mean",
+                1e6 * task["seconds"] / task["times"],
+                "us",
+                f"1 task, 1 lock, retain=1, {task['times']:,.0f} pairs",
+            ),
+            NotedFigure(
+                "retained_pairs_per_s",
+                "throughput, retained",
+                many,
+                "pairs/s",
+                f"{each}, retain=1",
+            ),
+        ]
+        for cohort in (0, 16):
+            rate = per_s(self._measured(*[replace(rival, cohort=cohort)] * PROCESSES))
+            figures.append(
+                NotedFigure(
+                    f"retained_handovers_{cohort}_per_s",
+                    "hand-over, retained",
+                    rate,
+                    "grants/s",
+                    f"{rivals}, retain=1, cohort={cohort}",
+                )
+            )
+        return figures
 
     def _throughput(self) -> list[NotedFigure]:
         jobs = [

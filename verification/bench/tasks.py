@@ -25,7 +25,7 @@ async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
         times = [0] * job.at_once
 
         async def work(number: int) -> None:
-            lock = client.lock(job.lock_of(number))
+            lock = client.lock(job.lock_of(number), retain=job.retain, cohort=job.cohort)
             while True:
                 await lock.acquire()
                 await lock.release()

@@ -32,6 +32,7 @@ from compare_runs import (
     HANDOVER,
     PAIR,
     PATIENCE_S,
+    PING_PONG,
     ClientFailedError,
     ClientProcesses,
     measure,
@@ -126,7 +127,7 @@ class PeerComparison:
             try:
                 peer.start(Path(folder))
                 self.results["versions"][name] = peer.version()
-                for workload in (PAIR, DISTINCT, HANDOVER):
+                for workload in (PAIR, DISTINCT, HANDOVER, PING_PONG):
                     doing = f"round {number}, {workload.name}"
                     self._interrupts.check()
                     figures = measure(peer, workload, Path(folder), self._seconds)

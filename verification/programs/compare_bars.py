@@ -24,17 +24,19 @@ class Bar:
     limit: float
     hard: bool = True
     """False: told for orientation, without a verdict."""
+    ours: str = OURS
+    """The peer whose figure it is."""
 
     def values(self, results: Results) -> list[float]:
         """Return the figure, or its ratio to the peer's, of each round that has it."""
         if self.peer is None:
             return [
                 entry[self.figure]
-                for entry in _rounds(results, OURS, self.workload)
+                for entry in _rounds(results, self.ours, self.workload)
                 if self.figure in entry
             ]
         pairs = zip(
-            _rounds(results, OURS, self.workload),
+            _rounds(results, self.ours, self.workload),
             _rounds(results, self.peer, self.workload),
             strict=False,
         )
@@ -66,10 +68,21 @@ class Bar:
         }
 
 
-def _ratio(text: str, workload: str, figure: str, peer: str, limit: float) -> Bar:
+def _ratio(text: str, workload: str, figure: str, peer: str, limit: float, ours: str = OURS) -> Bar:
     at_most = figure.endswith("_us")
-    text = f"{text}, beside {peer}"
-    return Bar(text=text, workload=workload, figure=figure, peer=peer, at_most=at_most, limit=limit)
+    text = f"{text}, beside {peer}" if ours == OURS else f"{ours}: {text}, beside {peer}"
+    return Bar(
+        text=text,
+        workload=workload,
+        figure=figure,
+        peer=peer,
+        at_most=at_most,
+        limit=limit,
+        ours=ours,
+    )
+
+
+RETAINED, COHORT = "fencelock-retained", "fencelock-cohort"
 
 
 PAIR, DISTINCT, HANDOVER = (
@@ -77,12 +90,19 @@ PAIR, DISTINCT, HANDOVER = (
     "2x64 distinct locks, pairs/s",
     "2x4 on one lock, hand-overs/s",
 )
+PAIRS_OF_ONE, PING_PONG = "2x4 on one lock, pairs/s", "2x1 on one lock, pairs/s"
 BARS = (
     _ratio(PAIR, "pair", "p50_us", "redlock", 1.3),
     _ratio(PAIR, "pair", "p50_us", "etcd", 0.3),
     _ratio(DISTINCT, "distinct", "pairs_per_s", "etcd", 3.0),
     _ratio(DISTINCT, "distinct", "pairs_per_s", "redlock", 2.0),
     _ratio(HANDOVER, "handover", "handovers_per_s", "etcd", 8.0),
+    _ratio(PAIR, "pair", "p50_us", "redis", 0.1, RETAINED),
+    _ratio(DISTINCT, "distinct", "pairs_per_s", "etcd", 20.0, RETAINED),
+    _ratio(DISTINCT, "distinct", "pairs_per_s", "redis", 5.0, RETAINED),
+    _ratio(PAIRS_OF_ONE, "handover", "pairs_per_s", OURS, 1.0, RETAINED),
+    _ratio(PAIRS_OF_ONE, "handover", "pairs_per_s", OURS, 5.0, COHORT),
+    _ratio(PING_PONG, "ping-pong", "pairs_per_s", OURS, 0.9, RETAINED),
     Bar(
         text="asyncio, 256 tasks, pairs/s", workload="asyncio", figure="pairs_per_s", peer=None,
         at_most=False, limit=6000,
@@ -100,7 +120,7 @@ BARS = (
 
 def judge(results: Results) -> list[dict[str, Any]]:
     """Return the verdict on every bar, and every other ratio for orientation."""
-    known = {(bar.workload, bar.peer) for bar in BARS}
+    known = {(bar.workload, bar.peer) for bar in BARS if bar.ours == OURS}
     others = [
         Bar(
             text=f"{text}, beside {peer}", workload=workload, figure=figure, peer=peer,
@@ -157,6 +177,9 @@ def figures_table(results: Results) -> str:
         ("pair p99, us", "pair", "p99_us"),
         ("2x64 distinct, pairs/s", "distinct", "pairs_per_s"),
         ("2x4 one lock, hand-overs/s", "handover", "handovers_per_s"),
+        ("2x4 one lock, pairs/s", "handover", "pairs_per_s"),
+        ("2x4 one lock, longest pair, ms", "handover", "longest_ms"),
+        ("2x1 one lock, pairs/s", "ping-pong", "pairs_per_s"),
         ("leader killed, gap s", "failover", "gap_s"),
     )
     rows = [

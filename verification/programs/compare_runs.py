@@ -51,6 +51,7 @@ class Workload:
 PAIR = Workload("pair", 1, 1, one_lock=False)
 DISTINCT = Workload("distinct", 2, 64, one_lock=False)
 HANDOVER = Workload("handover", 2, 4, one_lock=True)
+PING_PONG = Workload("ping-pong", 2, 1, one_lock=True)
 FAILOVER = Workload("failover", 2, 8, one_lock=False)
 
 
@@ -143,7 +144,8 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
     """Run ``workload`` for ``seconds`` after a warm-up.
 
     Returns:
-        ``pairs_per_s``, ``p50_us`` and ``p99_us`` of a pair; of one lock also ``handovers_per_s``,
+        ``pairs_per_s``, ``p50_us``, ``p99_us`` and ``longest_ms`` of a pair; of one lock also
+        ``handovers_per_s``,
         pairs whose lock another thread or process held before, and ``overlaps``, how often
         a holder met another.
 
@@ -164,6 +166,7 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
         "pairs_per_s": len(durations) / seconds,
         "p50_us": percentiles[49] / 1000,
         "p99_us": percentiles[98] / 1000,
+        "longest_ms": durations[-1] / 1e6,
     }
     if workload.one_lock:
         figures["handovers_per_s"] = sum(result["handovers"] for result in results) / seconds

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import fencelock
 from fencelock.cluster.node.config import starting_config
@@ -20,6 +21,8 @@ class Fencelock(ReplicatedPeer):
     """Three ``fencelock serve`` processes with the default settings."""
 
     name = "fencelock"
+    lock_options: dict[str, float] = {}
+    """The arguments of `Client.lock` besides the name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +31,8 @@ class Fencelock(ReplicatedPeer):
 
     def version(self) -> str:
         """Return the version of this package."""
-        return f"fencelock {fencelock.__version__}, protocol paxos"
+        options = "".join(f", {name}={value:g}" for name, value in self.lock_options.items())
+        return f"fencelock {fencelock.__version__}, protocol paxos{options}"
 
     def start(self, folder: Path) -> None:
         """Start the nodes; see `Peer.start`."""
@@ -43,7 +47,7 @@ class Fencelock(ReplicatedPeer):
 
     def spec(self) -> Spec:
         """Return the addresses."""
-        return {"connect": ",".join(self._addresses.values())}
+        return {"connect": ",".join(self._addresses.values()), "lock": self.lock_options}
 
     def leader(self) -> int | None:
         """Return the index of the leader's node."""
@@ -70,6 +74,20 @@ class Fencelock(ReplicatedPeer):
         return ()
 
 
+class FencelockRetained(Fencelock):
+    """The same nodes; each client keeps its locks for a second after their owners released them."""
+
+    name = "fencelock-retained"
+    lock_options = {"retain": 1.0}
+
+
+class FencelockCohort(Fencelock):
+    """The same; up to 16 owners of a client have a lock one after the other before the others."""
+
+    name = "fencelock-cohort"
+    lock_options = {"retain": 1.0, "cohort": 16}
+
+
 class FencelockConnection:
     """One client for all threads of a process."""
 
@@ -77,10 +95,11 @@ class FencelockConnection:
         self._client = fencelock.connect(
             spec["connect"], cluster="compare", connect_timeout=CONNECT_S
         )
+        self._options: dict[str, Any] = spec["lock"]
 
     def lock(self, name: str) -> Handle:
         """Return the calling thread's lock."""
-        return FencelockHandle(self._client.lock(name))
+        return FencelockHandle(self._client.lock(name, **self._options))
 
     def close(self) -> None:
         """End the session."""
