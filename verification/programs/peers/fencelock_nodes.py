@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fencelock
 from fencelock.cluster.node.config import starting_config
@@ -21,7 +21,7 @@ class Fencelock(ReplicatedPeer):
     """Three ``fencelock serve`` processes with the default settings."""
 
     name = "fencelock"
-    lock_options: dict[str, float] = {}
+    lock_options: ClassVar[dict[str, float]] = {}
     """The arguments of `Client.lock` besides the name."""
 
     def __init__(self) -> None:
@@ -78,14 +78,14 @@ class FencelockRetained(Fencelock):
     """The same nodes; each client keeps its locks for a second after their owners released them."""
 
     name = "fencelock-retained"
-    lock_options = {"retain": 1.0}
+    lock_options: ClassVar[dict[str, float]] = {"retain": 1.0}
 
 
 class FencelockCohort(Fencelock):
     """The same; up to 16 owners of a client have a lock one after the other before the others."""
 
     name = "fencelock-cohort"
-    lock_options = {"retain": 1.0, "cohort": 16}
+    lock_options: ClassVar[dict[str, float]] = {"retain": 1.0, "cohort": 16}
 
 
 class FencelockConnection:
