@@ -126,7 +126,11 @@ MUTANTS: dict[str, tuple[str, tuple[Any, str, Any], tuple[Blow, ...]]] = {
 }
 
 
-RARE = {"the mode is lost in the hand-over": 26, "one reader holds after a hand-over": 15}
+RARE = {
+    "the mode is lost in the hand-over": 26,
+    "one reader holds after a hand-over": 15,
+    "two readers get one fence": 3,
+}
 """The first seed of the search, which keeps the search short."""
 
 

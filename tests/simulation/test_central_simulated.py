@@ -186,7 +186,8 @@ MUTANTS: dict[str, tuple[MakeRoles, ProtocolSettings, str]] = {
 RARE = {
     "grants are written too late": 280,
     "releases are not compared": 140,
-    "nobody is asked": 50,
+    "nobody is asked": 62,
+    "the retired keep grants": 11,
     "holders are not reminded": 30,
 }
 """The first seed of the search, which keeps the search short."""

@@ -575,7 +575,7 @@ PLANTED = {
     ),
     "latches: amount": Planted(LATCHES, {(latch, "_latch_of"): the_whole_count_goes}, "count"),
     "barriers: not broken": Planted(
-        BARRIERS, {(Barrier, "remove"): a_party_leaves_without_the_others}, "broken"
+        BARRIERS, {(Barrier, "remove"): a_party_leaves_without_the_others}, "broken", 5
     ),
     "barriers: too early": Planted(
         BARRIERS, {(Barrier, "waiting"): property(one_more_has_arrived)}, "together", 2
@@ -613,7 +613,7 @@ PLANTED = {
     "maps: no guard": Planted(MAPS, {(map_rules, "_meets_conditions"): no_guard}, "guard"),
     "maps: any version": Planted(MAPS, {(map_rules, "_meets_conditions"): any_version}, "versions"),
     "maps: done again": Planted(MAPS, COUNTS_TWICE, "once"),
-    "maps: outlives its session": Planted(MAPS, {(Entry, "end_with_session"): stays}, "reads"),
+    "maps: outlives its session": Planted(MAPS, {(Entry, "end_with_session"): stays}, "reads", 2),
     "maps: old reads": Planted(MAPS, {(Queries, "take"): any_age}, "was known", 7),
     "watches of maps: no expiry": Planted(
         MAPS, {(Entry, "fall_due"): expiry_is_no_change}, "watches", 29
@@ -634,7 +634,7 @@ PLANTED = {
         MIXED, {(TableState, "grant"): of_kind(RWLOCK, forgets_its_permits)}, "capacity"
     ),
     "all: fences of semaphores": Planted(
-        MIXED, {(TableState, "grant"): of_kind(SEMAPHORE, takes_the_last_fence)}, "fences"
+        MIXED, {(TableState, "grant"): of_kind(SEMAPHORE, takes_the_last_fence)}, "fences", 3
     ),
 }
 

@@ -132,7 +132,7 @@ MUTANTS = {
 
 RARE = {
     "the view of a slot is not checked": 17,
-    "a snapshot lacks the members": 4,
+    "a snapshot lacks the members": 11,
     "a node joins before it caught up": 17,
     "a learner votes": 16,
     "a replaced journal keeps its vote": 7,

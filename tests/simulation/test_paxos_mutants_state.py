@@ -282,19 +282,19 @@ MUTANTS = {
     "nothing is synced": StateMutant("durable-before-sent", 3, LogSubject(disk=NeverSyncs)),
     "a torn tail is a record": StateMutant("one-batch-a-ballot", 30, LogSubject(disk=TornTail)),
     "a torn tail is a record, two chosen": StateMutant(
-        "one-batch-a-slot", 40, LogSubject(disk=TornTail), Focus.DUELS, first=13
+        "one-batch-a-slot", 40, LogSubject(disk=TornTail), Focus.DUELS, first=19
     ),
     "state outside the log": StateMutant("slots-in-order", 10, LogSubject(machine=OwnCount)),
-    "numbers start over": StateMutant("one-outcome", 20, LogSubject(machine=StartsOver)),
+    "numbers start over": StateMutant("one-outcome", 20, LogSubject(machine=StartsOver), first=8),
     "repetitions are applied": StateMutant("one-outcome", 10, LogSubject(machine=Forgets)),
     "a snapshot without answers": StateMutant(
         "slots-in-order", 20, LogSubject(machine=SnapshotForgets)
     ),
     "a snapshot without answers, twice": StateMutant(
-        "one-outcome", 30, LogSubject(machine=SnapshotForgets)
+        "one-outcome", 30, LogSubject(machine=SnapshotForgets), first=7
     ),
     "a new leader ends sessions": StateMutant(
-        "session-outlives-trust", 20, LogSubject(machine=ExtendsNothing)
+        "session-outlives-trust", 20, LogSubject(machine=ExtendsNothing), first=6
     ),
     "time is the node's own": StateMutant("slots-in-order", 10, instead(Replica, OwnTime)),
     "a restart forgets the lease": StateMutant(
@@ -307,7 +307,7 @@ MUTANTS = {
         "one-lease", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
     ),
     "a lease from the answer on": StateMutant(
-        "one-lease", 26, instead(FailureDetector, CountsFromTheAnswer), LEASES, first=14
+        "one-lease", 26, instead(FailureDetector, CountsFromTheAnswer), LEASES, first=25
     ),
     "a lease without drift": StateMutant("one-lease", 30, with_drift(0), LEASES),
     "a lease given back and kept": StateMutant(

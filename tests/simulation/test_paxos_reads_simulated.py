@@ -83,7 +83,7 @@ def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Reads, "_is_sure", is_sure)
 
-    assert is_caught(first=9)
+    assert is_caught(first=24)
 
 
 def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
-from support.real_nodes import loopback_addresses
+from support.real_nodes import loopback_addresses, running
 from typer.testing import CliRunner
 
 from fencelock import __version__, connect
-from fencelock.actors.error import ConfigError
+from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node.config import load, loopback, starting_config
 from fencelock.cluster.testing.ports import free_ports
@@ -200,7 +200,9 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
         *(pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "lamport", "central")),
     ],
 )
-def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protocol: str) -> None:
+def test_nodes_serve_tell_their_status_and_stop_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
     addresses = write_config(tmp_path, protocol)
     with serving(tmp_path, "n1") as (first, greeting), serving(tmp_path, "n2") as (second, _):
         assert greeting.startswith(f"n1 serves at {addresses['n1']}: cluster")
@@ -216,12 +218,13 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protoc
         assert f"{protocol} on 2 nodes" in table.stdout
         assert table.stdout.count("ready") == 2
         assert "clock" not in table.stdout
-        roles = fencelock(tmp_path, "status", "--roles").stdout
+        monkeypatch.chdir(tmp_path)
+        roles = run(app, ["status", "--roles"]).stdout
         assert max(map(len, roles.splitlines())) <= 80
         for node in ("n1", "n2"):
             assert re.search(rf"^ *{node} +clock +Clock +\d+ +time \d+ *$", roles, re.MULTILINE)
             assert re.search(rf"^ *{node} +proxy ", roles, re.MULTILINE)
-        listed = json.loads(fencelock(tmp_path, "status", "--roles", "--json").stdout)
+        listed = json.loads(run(app, ["status", "--roles", "--json"]).stdout)
         described = [role["kind"] for node in listed for role in node["roles"]]
         assert described.count("Clock") == 2
         assert set(listed[0]["roles"][0]) == {"name", "kind", "waiting", "summary", "counters"}
@@ -233,23 +236,26 @@ def test_nodes_serve_tell_their_status_and_stop_when_told(tmp_path: Path, protoc
         assert (first.wait(PATIENCE_S), second.wait(PATIENCE_S)) == (0, 0)
 
 
-def test_an_operator_finds_a_holder_and_frees_its_lock(tmp_path: Path) -> None:
+def test_an_operator_finds_a_holder_and_frees_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     addresses = write_config(tmp_path, "paxos")
-    with serving(tmp_path, "n1"), serving(tmp_path, "n2"):
-        status_when_ready(tmp_path, addresses)
+    monkeypatch.chdir(tmp_path)  # The commands find the nodes in its cluster.toml.
+    with running(load(Path("cluster.toml"))):
         with connect(",".join(addresses.values()), label="web-3:7") as client:
             fence = fence_of(client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S))
-            who = fencelock(tmp_path, "who", "orders/42")
+            who = run(app, ["who", "orders/42"])
             assert "orders/42 is held by web-3:7, nightly" in who.stdout
             assert f"under fence {fence}" in who.stdout
-            (listed,) = json.loads(fencelock(tmp_path, "locks", "--json").stdout)
+            (listed,) = json.loads(run(app, ["locks", "--json"]).stdout)
             assert (listed["lock"], listed["holder"]["fence"]) == ("orders/42", fence)
-            wrong = fencelock(tmp_path, "release", "orders/42", "--fence", "99", "--yes")
-            assert (wrong.returncode, wrong.stdout) == (2, "")
-            freed = fencelock(tmp_path, "release", "orders/42", "--fence", str(fence), "--yes")
-            assert (freed.returncode, freed.stderr) == (0, "")
+            wrong = run(app, ["release", "orders/42", "--fence", "99", "--yes"])
+            assert isinstance(wrong.exception, FencelockError)
+            assert wrong.stdout == ""
+            freed = run(app, ["release", "orders/42", "--fence", str(fence), "--yes"])
+            assert (freed.exit_code, freed.stderr) == (0, "")
             assert "was taken from web-3:7, nightly" in freed.stdout
-        assert fencelock(tmp_path, "locks").stdout == "No lock is held.\n"
+        assert run(app, ["locks"]).stdout == "No lock is held.\n"
 
 
 def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_cluster_stops_its_processes_when_it_is_told_to(number: signal.Signals) -> None:
-    command = [sys.executable, str(EXAMPLES / "cluster.py"), "--seconds", "600"]
+    command = [sys.executable, str(EXAMPLES / "cluster.py"), *FEW, "--seconds", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cluster:
         assert cluster.stdout is not None
         for line in cluster.stdout:

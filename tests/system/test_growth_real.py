@@ -95,7 +95,7 @@ def test_clients_of_two_versions_lock_at_old_nodes(tmp_path: Path) -> None:
         assert new["fences"][0] > old["fences"][-1]
 
 
-def test_clients_of_two_versions_lock_at_new_nodes(tmp_path: Path) -> None:
+def test_clients_of_two_versions_and_a_raw_client_lock_at_new_nodes(tmp_path: Path) -> None:
     with ready(Mixed(tmp_path, "new", "new", "new")) as cluster:
         old, new = cluster.lock_from("old"), cluster.lock_from("new")
         judge(old)
@@ -104,10 +104,6 @@ def test_clients_of_two_versions_lock_at_new_nodes(tmp_path: Path) -> None:
         assert NEWER not in new["client"]
         for told in (old, new):
             assert not any(NEWER in counters for counters in told["nodes"].values())
-
-
-def test_a_raw_client_locks_at_new_nodes(tmp_path: Path) -> None:
-    with ready(Mixed(tmp_path, "new", "new", "new")) as cluster:
         arguments = ["--node", cluster.addresses["n1"], "--cluster", cluster.cluster]
         command = [sys.executable, str(RAW_CLIENT), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
