@@ -93,6 +93,10 @@ class Event(Struct, metaclass=EventType, frozen=True, array_like=True):
     A value: frozen, and compared and hashed by its fields. It is made by keywords.
     """
 
+    EASES: ClassVar[bool] = False
+    """Whether it frees or keeps something, such as a hold. Where others are refused because too
+    much waits, it is still accepted, since otherwise no waiter could ever be served."""
+
 
 E = TypeVar("E", bound=Event)
 

@@ -28,9 +28,6 @@ class Request(Message):
     request that is sent again keeps its number.
     """
 
-    EASES: ClassVar[bool] = False
-    """Whether it frees or keeps a hold. A proxy that is full still accepts it, since otherwise no
-    waiter could ever be served."""
     OPERATOR: ClassVar[bool] = False
     """Whether it is for operators: where keys are used, a client's key is not enough."""
 

@@ -19,7 +19,6 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of, titled
-from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.api.session_message import End, Open, Opened, Renew
@@ -315,8 +314,7 @@ class BakeryBackend(MembersBackend):
             known.sender, known.request = sender, request
             alive = Alive(session=request.session, node=self.node)
             return [] if sender is None else [Send(sender, alive)]
-        eases = isinstance(request, Command) and request.EASES
-        if sender is not None and is_full(len(self), REQUESTS_MAX, eases=eases):
+        if sender is not None and is_full(len(self), REQUESTS_MAX, eases=request.EASES):
             raise OverloadedError(f"node {self.node} has {len(self)} requests, its limit")
         return self.in_flight.add(name, sender, request, now, **options)
 

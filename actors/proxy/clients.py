@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.name import SESSION_BYTES_MAX, client_of
-from fencelock.actors.api.request import Command, Key, Query, Request
+from fencelock.actors.api.request import Key, Query, Request
 from fencelock.actors.error import InvalidRequestError, OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.access import key_of
@@ -181,7 +181,7 @@ class RemoteClients:
         most, usage = self.quotas.requests_per_s, client.usage
         if now - usage.counted_from >= SECOND_NS:
             usage.counted_from, usage.counted = now, 1
-        elif client is not self.local and is_full(usage.counted - 1, most, eases=eases(request)):
+        elif client is not self.local and is_full(usage.counted - 1, most, eases=request.EASES):
             raise OverQuotaError(
                 f"{usage.owner} has sent {usage.counted} requests to node "
                 f"{self.node} within a second, its quota requests_per_s is {most}; nothing was done"
@@ -226,15 +226,10 @@ class RemoteClients:
         return client
 
 
-def eases(request: Request) -> bool:
-    """Return whether ``request`` frees or keeps something (`Command.EASES`)."""
-    return isinstance(request, Command) and request.EASES
-
-
 def is_full(count: int, limit: int, *, eases: bool) -> bool:
     """Return whether there is no room for one more command beside ``count``.
 
-    The limit of commands that ease the load (`Command.EASES`) is twice as high.
+    The limit of commands that ease the load (`Event.EASES`) is twice as high.
     """
     return count >= limit and count >= (2 * limit if eases else limit)
 

@@ -11,6 +11,8 @@ from fencelock.actors.message import Local, Timer
 class Close(Local):
     """Release every hold and cancel every wait. Answered by `Closed`; nothing is served after."""
 
+    EASES = True
+
 
 class Closed(Local):
     """The session ended; ``unanswered`` releases and cancels were not confirmed in time."""
@@ -22,6 +24,8 @@ class ReleaseUnawaited(Local):
     """Release a hold, while no user waits. Answered once the release is decided, however late."""
 
     release: Release
+
+    EASES = True
 
 
 class Survey(Local):

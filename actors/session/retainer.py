@@ -67,6 +67,8 @@ class Perform(Local):
     key: LockKey
     act: Request | Withdraw | GiveBack
 
+    EASES = True  # All of them, since their order matters.
+
 
 class WatchIdle(Local):
     """From a thread of the client: a lock became idle, and `RetainedLocks.watched` was not set."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pykka
 from loguru import logger
 
-from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
+from fencelock.actors.api.message import Abandon
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import (
@@ -27,8 +27,6 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
-from fencelock.actors.session.message import ReleaseUnawaited
-from fencelock.actors.session.retainer import Perform
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
@@ -47,9 +45,6 @@ A = TypeVar("A")
 
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
-
-_EASING = (ReleaseRequest, ReleaseUnawaited, Cancel, Perform)
-"""Messages that a full inbox still accepts: each of them ends something."""
 
 _DISPATCHING = threading.local()
 """Has an attribute on each dispatcher's thread: none of them may wait for a node to stop."""
@@ -278,7 +273,7 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
         elif type(message) not in role_slot.accepts:
             self._take_unaccepted(role_slot, message, reply)
-        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, _EASING):
+        elif len(scheduler.ready) >= INBOX_MAX and not message.EASES:
             scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))

@@ -12,7 +12,16 @@ import pytest
 from loguru import logger
 from support.dispatchers import dispatchers, hub_without_peers
 
-from fencelock.actors.api.message import Abandon, Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.message import (
+    Abandon,
+    Acquire,
+    Alive,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.error import NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
@@ -44,7 +53,10 @@ class BlockThread(Local):
     leave: threading.Event
 
 
-class EchoClerk(Role[Acquire | Release | Later | Grow | Break | BlockThread | Abandon | Reported]):
+Request = Acquire | Release | KeepAlive | Later | Grow | Break | BlockThread | Abandon | Reported
+
+
+class EchoClerk(Role[Request]):
     """Performs each action that a test requests."""
 
     def __init__(self, address: Address, host: Host, *, remark: str = "") -> None:
@@ -53,18 +65,15 @@ class EchoClerk(Role[Acquire | Release | Later | Grow | Break | BlockThread | Ab
         self.abandoned: list[Address] = []
         self.reporter: Address | None = None
 
-    def handle(
-        self,
-        sender: Address,
-        event: Acquire | Release | Later | Grow | Break | BlockThread | Abandon | Reported,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Request, now: Instant) -> Effects:
         match event:
             case Acquire():
                 return self._on_acquire(sender, event)
             case Release():
                 detail = f"fence {event.fence}"
                 return [Send(sender, Refused(lock="a", reason=Reason.NOT_HELD, detail=detail))]
+            case KeepAlive():
+                return [Send(sender, Alive(session=event.session, node="n1"))]
             case Later():
                 return [Send(event.asker, Granted(lock="later", fence=1))]
             case Grow():
@@ -233,15 +242,17 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
     assert ref.ask(Acquire(lock="a"), timeout=LONG_S).lock == "a"
 
 
-def test_a_release_is_let_in_however_much_waits(start: Start) -> None:
+def test_what_eases_the_load_is_let_in_however_much_waits(start: Start) -> None:
     ref = start().ref(ROLE)
     leave, futures = flooded(ref)
     release = ref.ask(Release(lock="a", fence=5), block=False)
+    kept = ref.ask(KeepAlive(session="s"), block=False)
     leave.set()
     with pytest.raises(OverloadedError):
         futures[-1].get(timeout=LONG_S)
     with pytest.raises(NotHeldError, match="fence 5"):
         release.get(timeout=LONG_S)
+    assert kept.get(timeout=LONG_S) == Alive(session="s", node="n1")
 
 
 def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
