@@ -247,7 +247,7 @@ class Dispatcher:
             self._turn_away(reply, ClosedError(text))
             return
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
-        if len(arrivals.queue) >= ARRIVALS_MAX and not isinstance(message, _EASING):
+        if len(arrivals.queue) >= ARRIVALS_MAX and not _eases(message):
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
             return
         arrivals.put(arrival)
@@ -273,7 +273,7 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
         elif type(message) not in role_slot.accepts:
             self._take_unaccepted(role_slot, message, reply)
-        elif len(scheduler.ready) >= INBOX_MAX and not message.EASES:
+        elif len(scheduler.ready) >= INBOX_MAX and not _eases(message):
             scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
@@ -399,3 +399,8 @@ class Dispatcher:
     def _retire_all(self) -> None:
         for role_slot in list(self._scheduler.roles.values()):
             self._scheduler.retire(role_slot)
+
+
+def _eases(message: object) -> bool:
+    """Return whether a full queue accepts ``message``; Pykka's own messages do not ease."""
+    return isinstance(message, Event) and message.EASES
