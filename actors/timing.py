@@ -31,7 +31,7 @@ from fencelock.actors.message import Int64
 HEARTBEATS_PER_LEASE_MIN = 4
 """A lease outlasts three lost heartbeats. Shorter ones would expire on a busy machine."""
 
-PROBE_MS = 250
+PROBE_AFTER_MS = 250
 """A client whose request is unanswered for this long sends the node a probe."""
 
 REPLY_MS = 250
@@ -118,9 +118,9 @@ class Timing(NamedTuple):
         self._check("election_ms", "{isolated_ms} + {heartbeat_ms}", sum_ms)
         least = 2 * self.heartbeat_ms + self.extra_ms
         self._check("rank_ms", f"2 x {{heartbeat_ms}}{beyond}", least)
-        if self.election_ms < PROBE_MS + REPLY_MS:
+        if self.election_ms < (left_ms := PROBE_AFTER_MS + REPLY_MS):
             raise ValueError(
-                f"election_ms is {self.election_ms}, but must be at least {PROBE_MS + REPLY_MS}, "
+                f"election_ms is {self.election_ms}, but must be at least {left_ms}, "
                 "the time in which a client leaves a dead node"
             )
         return self
@@ -157,7 +157,7 @@ def derived(
     """
     lease_ms = lease_ms or HEARTBEATS_PER_LEASE_MIN * heartbeat_ms + round_trip_ms
     isolated_ms = isolated_ms or lease_ms + 2 * heartbeat_ms
-    election_ms = election_ms or max(isolated_ms + 7 * heartbeat_ms, PROBE_MS + REPLY_MS)
+    election_ms = election_ms or max(isolated_ms + 7 * heartbeat_ms, PROBE_AFTER_MS + REPLY_MS)
     rank_ms = rank_ms or max(2 * heartbeat_ms + round_trip_ms, RANK_MS_MIN)
     times = (heartbeat_ms, lease_ms, isolated_ms, election_ms, rank_ms, round_trip_ms)
     return Timing(*times).checked()

@@ -44,7 +44,7 @@ large."""
 HEARTBEAT_MS = 1000
 """Interval of a DEALER's heartbeats (ms). A ROUTER sends none, see `bound_router`."""
 
-SILENCE_MS = 2000
+LINK_SILENCE_MS = 2000
 """A link without an answer for this long is closed: with `HEARTBEAT_MS`, within 3 s."""
 
 KEEPALIVE_S = 1
@@ -181,8 +181,8 @@ def connected_dealer(
         _common(socket, endpoint)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_MS + SILENCE_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, LINK_SILENCE_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_MS + LINK_SILENCE_MS)
         socket.setsockopt(zmq.ROUTING_ID, identity)
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, HANDSHAKE_MS)

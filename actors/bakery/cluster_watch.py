@@ -13,7 +13,7 @@ from fencelock.actors.message import Address, Instant, ms_between, node_of
 WATCHERS_MAX = 10_000
 """Maximum clients that wait at one proxy; a new one replaces the one that waits for longest."""
 
-SILENCE_MS = 15_000
+WATCHER_SILENCE_MS = 15_000
 """A client that did not ask again for this long (ms) is gone, or uses another proxy."""
 
 NUMBERS = 1 << 20
@@ -88,7 +88,7 @@ class Watchers:
         """Drop clients whose request is too old."""
         gone: list[Address] = []
         for asker, (_, asked_at) in self.waiting.items():  # Oldest first.
-            if ms_between(asked_at, now) < SILENCE_MS:
+            if ms_between(asked_at, now) < WATCHER_SILENCE_MS:
                 break
             if node_of(asker) != self.node:
                 gone.append(asker)

@@ -23,7 +23,7 @@ from fencelock.actors.role import Host, Role, Summary
 PROBE_FIRST_MS = 100
 """Interval of probes until the server first answers (ms): short, for a cluster that starts."""
 
-PROBE_MS = 1_000
+SERVER_PROBE_MS = 1_000
 """Interval of probes after that (ms)."""
 
 SILENT_MS = 5_000
@@ -174,7 +174,7 @@ class ServerWatch(Role[Heard]):
         return [Send(self.proxy, Ready(ready=True, detail="ready"))]
 
     def _probe(self) -> Effects:
-        after_ms = PROBE_FIRST_MS if self.answered_at is None else PROBE_MS
+        after_ms = PROBE_FIRST_MS if self.answered_at is None else SERVER_PROBE_MS
         return (Send(self.server, Probe()), Wake(after_ms, ProbeServer()))
 
     def _not_ready(self, now: Instant) -> Send:

@@ -332,7 +332,7 @@ class PendingRequests:
         return [lock for lock, bid in self.out.items() if bid.granted_at is None]
 
 
-SILENCE_MS = 150
+PEER_SILENCE_MS = 150
 """Silence after which a process that owes an answer is named (ms): longer than a round trip, and
 shorter than the first resending of lost messages."""
 
@@ -368,10 +368,10 @@ class PeerContact:
         return node in self.owing
 
     def absences(self, nodes: Iterable[str], now: Instant) -> tuple[Absence, ...]:
-        """Return the ``nodes`` that have been silent for `SILENCE_MS` or longer."""
+        """Return the ``nodes`` that have been silent for `PEER_SILENCE_MS` or longer."""
         since = ((node, self.owing.get(node, self.received_at[node])) for node in nodes)
         silent = (Absence(node, ms_between(at, now)) for node, at in since)
-        return tuple(absence for absence in silent if absence.silent_ms >= SILENCE_MS)
+        return tuple(absence for absence in silent if absence.silent_ms >= PEER_SILENCE_MS)
 
 
 class Rejoin:

@@ -51,7 +51,7 @@ from fencelock.actors.proxy.message import (
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
-PROBE_MS = 500
+AHEAD_PROBE_MS = 500
 """Interval of probes to processes whose requests are ahead of ours (ms)."""
 
 Received = (
@@ -189,7 +189,7 @@ class LockProcess(Role[Received]):
         effects: list[Effect] = self._post(self.nodes, Request(lock=lock))
         if self.others and not self.probing:
             self.probing = True
-            effects.append(Wake(PROBE_MS, ProbeDue()))
+            effects.append(Wake(AHEAD_PROBE_MS, ProbeDue()))
         return effects
 
     def _on_release_lock(self, release: ReleaseLock, now: Instant) -> Effects:
@@ -415,7 +415,7 @@ class LockProcess(Role[Received]):
         firsts = {turn.node for lock in waiting if (turn := self.requests.first(lock))}
         quiet = tuple(n for n in self.others if n in firsts and not self.contact.owes(n))
         self.contact.requested(quiet, now)
-        return [*self._post(quiet, Probe()), Wake(PROBE_MS, ProbeDue())]
+        return [*self._post(quiet, Probe()), Wake(AHEAD_PROBE_MS, ProbeDue())]
 
     def _post(self, nodes: tuple[str, ...], message: Stamped) -> list[Effect]:
         """Stamp and send ``message``, and count it once for each receiver."""

@@ -164,7 +164,7 @@ class Peer:
         self.resend_ms = RESEND_MS
 
 
-CONFIRM_MS = 20
+CONFIRM_DELAY_MS = 20
 """Delay of a confirmation until another message can carry it (ms), far below `RESEND_MS`."""
 
 CONFIRM_AT = WINDOW // 4
@@ -298,7 +298,7 @@ class ReliableChannel(Role[Received]):
             effects.append(self._confirm(peer))
         elif not peer.confirm_armed:
             peer.confirm_armed = True
-            effects.append(Wake(CONFIRM_MS, ConfirmDue(node=peer.node)))
+            effects.append(Wake(CONFIRM_DELAY_MS, ConfirmDue(node=peer.node)))
         return effects
 
     def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:

@@ -118,7 +118,7 @@ class PaxosBackend(MembersBackend):
 
     name = "paxos"
     TICK_MS = 250
-    SILENCE_MS = 60_000
+    CLIENT_SILENCE_MS = 60_000
     """A client's session is independent of this; it ends in the log, by its TTL."""
 
     def __init__(

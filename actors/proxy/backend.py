@@ -64,7 +64,7 @@ class Backend(ABC):
     """The name of the protocol."""
     TICK_MS: ClassVar[int]
     """Interval of `tick` (ms), while the backend is busy."""
-    SILENCE_MS: ClassVar[int] = 15_000
+    CLIENT_SILENCE_MS: ClassVar[int] = 15_000
     """A client silent for this long (ms) is gone or uses another node: its waits here end."""
 
     requests: Mapping[type[Request], Handler]
@@ -74,7 +74,7 @@ class Backend(ABC):
         self.node = node
         self.members = members
         self.proxy = address_of(node, "proxy")
-        self.clients = RemoteClients(node, self.SILENCE_MS)
+        self.clients = RemoteClients(node, self.CLIENT_SILENCE_MS)
         self.closed = ""
         self.removed = False
         self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}

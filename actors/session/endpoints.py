@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ENDPOINTS_MAX = 64
 """Maximum number of addresses: more than a cluster has nodes, and each costs a link."""
 
-SILENCE_MS = 3_000
+ENDPOINT_SILENCE_MS = 3_000
 """An endpoint that owes a reply and is silent for this long is left for another (ms)."""
 
 PROBE_PAUSE_MS_MAX = 4_000
@@ -29,7 +29,7 @@ FALSE_ALARM_MS = 3_000
 """An endpoint that sends something this soon after it was left was only slow (ms)."""
 
 FIRST_SILENCE_MS = 500
-"""`SILENCE_MS` for an endpoint that never replied, when another did: nothing waits there yet."""
+"""`ENDPOINT_SILENCE_MS` for an endpoint that never replied, when another did (ms)."""
 
 
 EXCUSE_MS = 1_000
@@ -137,7 +137,7 @@ class Probing:
         if endpoint.left_at is None:
             return
         soon = ms_between(endpoint.left_at, now) < FALSE_ALARM_MS
-        self.patience_ms = min(2 * self.patience_ms, SILENCE_MS) if soon else REPLY_MS
+        self.patience_ms = min(2 * self.patience_ms, ENDPOINT_SILENCE_MS) if soon else REPLY_MS
         endpoint.left_at = None
 
 
@@ -150,7 +150,7 @@ class Endpoints:
 
     table: dict[Address, Endpoint]
     current: Address
-    silence_ms: int = SILENCE_MS
+    silence_ms: int = ENDPOINT_SILENCE_MS
     """As the constant, or less where a session's TTL is too short for that."""
     leader: str = ""
     """The node that replies soonest, according to the last message about it."""
@@ -229,7 +229,7 @@ class Endpoints:
 
     def live_by(self, ttl_ms: int) -> None:
         """Leave a silent endpoint soon enough to keep a session of that TTL alive at another."""
-        self.silence_ms = min(SILENCE_MS, max(1, ttl_ms // SILENCES_PER_TTL))
+        self.silence_ms = min(ENDPOINT_SILENCE_MS, max(1, ttl_ms // SILENCES_PER_TTL))
 
     def of_leader(self) -> Endpoint | None:
         """Return the endpoint on the leader, if there is one and it can be used."""

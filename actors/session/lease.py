@@ -48,7 +48,7 @@ LINGER_MS = 30_000
 OPEN_MS_MAX = 4_000
 """Longest pause between two attempts to open a session (ms)."""
 
-PROBE_MS = 1_000
+KEEP_ALIVE_MS_MIN = 1_000
 """Shortest interval between keep-alives to an endpoint that owes a reply (ms)."""
 
 SENT_MAX = 256
@@ -304,7 +304,7 @@ def keep_session(state: SessionState, now: Instant) -> list[Effect]:
         return []
     lost = not state.endpoints.any_usable() or session_lease.suspected or state.in_flight.cancels
     session_lease.due_at = later(
-        now, min(session_lease.keep_ms, PROBE_MS) if lost else session_lease.keep_ms
+        now, min(session_lease.keep_ms, KEEP_ALIVE_MS_MIN) if lost else session_lease.keep_ms
     )
     return greet(state, _targets(state), now)
 
@@ -313,7 +313,7 @@ def probe(state: SessionState, now: Instant) -> None:
     """Send a keep-alive soon: a request had to be repeated."""
     session_lease = state.session_lease
     if session_lease.kept:
-        soon = later(session_lease.last_sent_at, min(PROBE_MS, session_lease.keep_ms))
+        soon = later(session_lease.last_sent_at, min(KEEP_ALIVE_MS_MIN, session_lease.keep_ms))
         session_lease.due_at = min(session_lease.due_at, max(soon, now))
 
 

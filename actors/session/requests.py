@@ -27,13 +27,13 @@ from fencelock.actors.api.request import Request, TableQuery
 from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
-from fencelock.actors.timing import PROBE_MS
+from fencelock.actors.timing import PROBE_AFTER_MS
 
 if TYPE_CHECKING:
     from fencelock.actors.session.endpoints import Endpoints
     from fencelock.actors.session.lease import SessionLease
 
-RETRY_MS = PROBE_MS
+RETRY_MS = PROBE_AFTER_MS
 """First pause before a request is repeated (ms); it doubles from there."""
 
 RETRY_MS_MAX = 4_000

@@ -61,7 +61,7 @@ H = TypeVar("H", bound=BaseHold)
 RETRY_S = 1.0
 """The shortest time between two repetitions of a release (s) for which an acquire waits."""
 
-CONFIRM_MS = DECISION_MS
+RELEASE_CONFIRM_MS = DECISION_MS
 """Time for which an acquire without a wait, or an inspection, waits until an earlier release of its
 own client is confirmed (ms)."""
 
@@ -373,7 +373,7 @@ class BaseLock(Generic[H]):
             if options.reentrant and once and own is not None and own.levels:
                 raise self._held_already(own)
             if isinstance(blocker, ReleaseCall) and blocker.unlimited and left_ms is not None:
-                left_ms = max(left_ms, CONFIRM_MS - passed_ms)
+                left_ms = max(left_ms, RELEASE_CONFIRM_MS - passed_ms)
             if left_ms == 0:
                 raise LockTimeoutError(
                     f"{titled(self._options.name)}: held by {name_of(owner)} of this client, "
@@ -411,7 +411,7 @@ class BaseLock(Generic[H]):
         """Wait a moment for an earlier release of the lock by this client, if one is pending."""
         blocker = self._registry.unconfirmed(self._options.name)
         if blocker is not None:
-            yield from self._waiting_for(blocker, CONFIRM_MS)
+            yield from self._waiting_for(blocker, RELEASE_CONFIRM_MS)
 
     def _held_already(self, own: Ownership) -> FencelockError:
         """Return the error for an owner that may hold the lock once, and holds it."""

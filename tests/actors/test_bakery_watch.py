@@ -12,7 +12,12 @@ from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.bakery.cluster_watch import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
+from fencelock.actors.bakery.cluster_watch import (
+    NUMBERS,
+    WATCHER_SILENCE_MS,
+    WATCHERS_MAX,
+    Watchers,
+)
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
@@ -121,8 +126,8 @@ def test_a_client_that_is_silent_is_forgotten_and_an_ask_of_this_process_is_not(
 ) -> None:
     know(watchers)
     know(watchers, OWN)
-    assert watchers.fall_silent(at(SILENCE_MS - 1)) == []
-    assert watchers.fall_silent(at(SILENCE_MS)) == [Observe("proxy.watcher_silent", 1)]
+    assert watchers.fall_silent(at(WATCHER_SILENCE_MS - 1)) == []
+    assert watchers.fall_silent(at(WATCHER_SILENCE_MS)) == [Observe("proxy.watcher_silent", 1)]
     assert [send.to for send in watchers.see(ready()) if isinstance(send, Send)] == [OWN]
 
 

@@ -25,7 +25,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.reliable_channel import (
     BACKLOG_MAX,
     CONFIRM_AT,
-    CONFIRM_MS,
+    CONFIRM_DELAY_MS,
     RESEND_MS,
     RESEND_MS_MAX,
     WINDOW,
@@ -215,7 +215,7 @@ def test_early_ones_are_held_back_and_repeats_dropped(bench: ChannelOfA) -> None
 
 def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: ChannelOfA) -> None:
     effects = bench.hear(parcel(0))
-    assert effects[-1] == Wake(CONFIRM_MS, ConfirmDue(node="b"))
+    assert effects[-1] == Wake(CONFIRM_DELAY_MS, ConfirmDue(node="b"))
     assert bench.local(ConfirmDue(node="b")) == [
         Send(PEER, Confirm(boot=OURS, your_boot=THEIRS, confirmed=1))
     ]

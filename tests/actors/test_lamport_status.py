@@ -7,8 +7,8 @@ from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.lamport import message as messages
-from fencelock.actors.lamport.order import SILENCE_MS, pack_fence
-from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
+from fencelock.actors.lamport.order import PEER_SILENCE_MS, pack_fence
+from fencelock.actors.lamport.process import AHEAD_PROBE_MS, PROOF_MS
 from fencelock.actors.proxy.message import LockDescription, QueueFull
 
 # Judging others.
@@ -93,12 +93,12 @@ def test_our_own_first_request_holds_only_once_granted(joined: LoneProcess) -> N
 def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(joined: LoneProcess) -> None:
     joined.now = 60_000  # Nobody had anything to say for a minute: that is not silence.
     joined.requested(1, 5)
-    joined.now += SILENCE_MS - 1
+    joined.now += PEER_SILENCE_MS - 1
     assert joined.look().waits_for == ()
     joined.hear("a", messages.Acknowledge(lock="x", stamp=6))
     joined.now += 1
 
-    assert joined.look().waits_for == (Absence("c", SILENCE_MS),)
+    assert joined.look().waits_for == (Absence("c", PEER_SILENCE_MS),)
 
 
 def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
@@ -126,20 +126,20 @@ def test_a_dead_holder_is_found_out_by_a_probe_and_a_living_one_is_not_named(
 ) -> None:
     joined.hear("c", messages.Request(lock="x", stamp=4))
     effects = joined.want(1)
-    assert Wake(PROBE_MS, messages.ProbeDue()) in effects
+    assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in effects
     joined.hear("b", messages.Request(lock="x", stamp=5))
     joined.acknowledged(6)
-    joined.now = PROBE_MS
+    joined.now = AHEAD_PROBE_MS
     probed = joined.say(messages.ProbeDue())
     assert posts(probed) == [(("c",), messages.Probe())]
-    assert Wake(PROBE_MS, messages.ProbeDue()) in probed
+    assert Wake(AHEAD_PROBE_MS, messages.ProbeDue()) in probed
 
     joined.hear("c", messages.Acknowledge(lock="", stamp=8))
-    joined.now = 2 * PROBE_MS
+    joined.now = 2 * AHEAD_PROBE_MS
     assert joined.look().waits_for == ()
     joined.say(messages.ProbeDue())
-    joined.now += SILENCE_MS
-    assert joined.look().waits_for == (Absence("c", SILENCE_MS),)
+    joined.now += PEER_SILENCE_MS
+    assert joined.look().waits_for == (Absence("c", PEER_SILENCE_MS),)
     assert posts(joined.say(messages.ProbeDue())) == []  # It owes an answer already.
 
 

@@ -163,8 +163,10 @@ def test_what_a_silent_client_asked_for_is_forgotten(proxy: Proxy) -> None:
     bob = Address("bob/session")
     proxy.handle(ANN, acquire(), T0)
     proxy.handle(bob, api.Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
-    proxy.handle(bob, api.KeepAlive(session="bob", request=2), at(PaxosBackend.SILENCE_MS - 1))
-    effects = proxy.handle(PROXY, Tick(), at(PaxosBackend.SILENCE_MS))
+    proxy.handle(
+        bob, api.KeepAlive(session="bob", request=2), at(PaxosBackend.CLIENT_SILENCE_MS - 1)
+    )
+    effects = proxy.handle(PROXY, Tick(), at(PaxosBackend.CLIENT_SILENCE_MS))
     assert Observe("proxy.request_of_silent_client_forgotten", 1) in effects
     assert [
         in_flight_request.key[0] for in_flight_request in in_flight_at(proxy).by_key.values()

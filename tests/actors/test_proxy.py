@@ -210,7 +210,7 @@ def test_a_lock_granted_twice_through_a_node_stays_with_its_first_holder(proxy: 
 def test_the_waits_of_a_silent_client_end_and_its_holds_stay(proxy: Proxy) -> None:
     hold(proxy)
     proxy.handle(BOB, acquire(session="bob"), T0)
-    effects = proxy.handle(PROXY, Tick(), at(LockManager.SILENCE_MS))
+    effects = proxy.handle(PROXY, Tick(), at(LockManager.CLIENT_SILENCE_MS))
     assert sent(effects, ReleaseLock) == [ReleaseLock(lock="a", ticket=2)]
     assert claims_of(proxy).holder["a"].key.session == "ann"
 
@@ -218,10 +218,10 @@ def test_the_waits_of_a_silent_client_end_and_its_holds_stay(proxy: Proxy) -> No
 def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), T0)
     effects = proxy.handle(
-        ANN, api.KeepAlive(session="ann", request=3), at(LockManager.SILENCE_MS - 1)
+        ANN, api.KeepAlive(session="ann", request=3), at(LockManager.CLIENT_SILENCE_MS - 1)
     )
     assert sent(effects, api.Alive) == [api.Alive(session="ann", node="n1", request=3)]
-    effects = proxy.handle(PROXY, Tick(), at(LockManager.SILENCE_MS))
+    effects = proxy.handle(PROXY, Tick(), at(LockManager.CLIENT_SILENCE_MS))
     assert (sent(effects, ReleaseLock), effects[-1]) == ([], Wake(LockManager.TICK_MS, Tick()))
 
 

@@ -12,10 +12,10 @@ from fencelock.actors.message import Address, node_of
 from fencelock.actors.session.endpoints import PROBE_PAUSE_MS_MAX
 from fencelock.actors.session.lease import EPOCH
 from fencelock.actors.session.requests import later
-from fencelock.actors.timing import PROBE_MS, REPLY_MS
+from fencelock.actors.timing import PROBE_AFTER_MS, REPLY_MS
 
 TICK_MS = 100
-PROBED_MS = PROBE_MS + 2 * TICK_MS
+PROBED_MS = PROBE_AFTER_MS + 2 * TICK_MS
 """By then a request that is unanswered has led to a probe."""
 
 
@@ -60,7 +60,7 @@ def test_an_unanswered_request_has_its_endpoint_probed_and_no_other(
 
 
 def test_nothing_is_probed_where_something_was_just_heard(harness: SessionHarness) -> None:
-    harness.run(PROBE_MS - TICK_MS)
+    harness.run(PROBE_AFTER_MS - TICK_MS)
     reply(harness, A)
 
     assert of(Probe, harness.run(TICK_MS + TICK_MS // 2)) == []
@@ -81,7 +81,7 @@ def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
 ) -> None:
     began = harness.now_ms
     sent = silent(harness)
-    assert harness.now_ms - began <= PROBE_MS + REPLY_MS + 3 * TICK_MS
+    assert harness.now_ms - began <= PROBE_AFTER_MS + REPLY_MS + 3 * TICK_MS
     assert of(Acquire, sent, B) == []
 
     sent = reply(harness, B, leader="a")

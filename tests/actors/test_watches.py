@@ -28,7 +28,7 @@ from fencelock.actors.paxos.parked_reads import CHECK_MS
 from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import Quotas
-from fencelock.actors.session.endpoints import SILENCE_MS
+from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS
 from fencelock.actors.session.requests import ANSWER_MS, RETRY_MS_MAX
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
@@ -269,7 +269,7 @@ def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> Non
 
 def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness) -> None:
     harness.hear(USER, ReadChanges(watched=S, after=4))
-    said = harness.run_kept(2 * SILENCE_MS, B)
+    said = harness.run_kept(2 * ENDPOINT_SILENCE_MS, B)
     (moved,) = set(of(ReadChanges, said, B))
     assert moved.after == 4
     assert not of(api.Refused, said, USER)

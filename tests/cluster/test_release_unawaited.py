@@ -246,7 +246,7 @@ def test_an_acquire_that_does_not_wait_still_waits_for_the_own_release(
 def test_an_acquire_that_does_not_wait_gives_up_when_the_release_is_not_confirmed(
     scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base_lock, "CONFIRM_MS", 20)
+    monkeypatch.setattr(base_lock, "RELEASE_CONFIRM_MS", 20)
     lock = scene.rlock(confirm_release=False)
     unconfirmed(script, lock)
     assert lock.acquire(blocking=False) is None

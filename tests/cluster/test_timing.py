@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.session.endpoints import SILENCE_MS, Probing
+from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS, Probing
 from fencelock.actors.session.requests import RETRY_MS
 from fencelock.actors.timing import (
-    PROBE_MS,
+    PROBE_AFTER_MS,
     REPLY_MS,
     ROUND_TRIP_MS,
     ROUND_TRIP_MS_MAX,
@@ -21,7 +21,7 @@ from fencelock.actors.timing import (
 
 
 def test_clients_take_their_times_from_one_place() -> None:
-    assert (RETRY_MS, Probing().patience_ms) == (PROBE_MS, REPLY_MS)
+    assert (RETRY_MS, Probing().patience_ms) == (PROBE_AFTER_MS, REPLY_MS)
 
 
 def test_one_follower_is_elected_before_the_next_one_stands() -> None:
@@ -30,7 +30,7 @@ def test_one_follower_is_elected_before_the_next_one_stands() -> None:
 
 
 def test_a_probe_finds_a_dead_proxy_before_its_silence_does() -> None:
-    assert PROBE_MS + REPLY_MS < SILENCE_MS
+    assert PROBE_AFTER_MS + REPLY_MS < ENDPOINT_SILENCE_MS
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fencelock.verification.bench.load import quantiles_us
 FRAME = bytes(100)
 """A frame about as long as the frame of one acquire."""
 
-SILENCE_MS = 10_000
+ROUND_TRIP_MS_MAX = 10_000
 """Timeout of a round trip (ms), which takes well below a millisecond."""
 
 WARM_TRIPS = 200
@@ -82,6 +82,6 @@ def _piped(dealer: zmq.Socket[bytes], job: Job) -> float:
 
 
 def _receive(dealer: zmq.Socket[bytes]) -> None:
-    if not dealer.poll(SILENCE_MS):
-        raise TimeoutError(f"the echo was silent for {SILENCE_MS} ms")
+    if not dealer.poll(ROUND_TRIP_MS_MAX):
+        raise TimeoutError(f"the echo was silent for {ROUND_TRIP_MS_MAX} ms")
     dealer.recv()

@@ -17,7 +17,7 @@ from peers.peer import ComparedPeer, Handle, PeerConnection, Spec
 from peers.servers import Servers
 
 MEMBER = Path(__file__).with_name("bare_member.py")
-PROBE_MS = 200
+PROBE_REPLY_MS = 200
 """Time for which a probe waits for its reply (ms)."""
 
 
@@ -61,7 +61,7 @@ class Bare(ComparedPeer):
         try:
             handle = connection.handle("probe")
             handle.say(take=True)
-            if not handle.socket.poll(PROBE_MS):
+            if not handle.socket.poll(PROBE_REPLY_MS):
                 return False
             handle.release()
         finally:
