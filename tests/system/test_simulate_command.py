@@ -88,6 +88,14 @@ def test_two_kinds_of_simulation_at_once_are_refused(options: str) -> None:
     assert "give one of them" in str(result.exception)
 
 
+@pytest.mark.parametrize("options", ["--protocol bakery", "--log", "--transcript acquire"])
+def test_a_journal_of_the_server_is_refused_where_there_is_no_server(options: str) -> None:
+    result = runner.invoke(app, [*options.split(), "--central-journal", "--seed", "1"])
+
+    assert isinstance(result.exception, ConfigError)
+    assert "--central-journal is for protocol central" in str(result.exception)
+
+
 def test_objects_of_bakery_can_be_judged() -> None:
     options = ["--protocol", "bakery", "--judged", "--objects", "rwlocks", "--seed", "5"]
     assert runner.invoke(app, options).exit_code == 0

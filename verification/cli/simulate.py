@@ -122,6 +122,10 @@ def simulate(
         "--objects": bool(objects),
     }
     _check_one_kind([option for option, is_given in kinds.items() if is_given])
+    if central_journal and protocol != "central":
+        raise ConfigError(
+            f"--central-journal is for protocol central, which has one server, not {protocol}"
+        )
     if transcript:
         typer.echo(_transcript(transcript), nl=False)
         return
