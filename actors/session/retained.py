@@ -621,6 +621,9 @@ class RetainedLocks:
         self._idle_max = idle_max
         self._idle: OrderedDict[LockKey, None] = OrderedDict()
         """The idle locks, the least recently used first."""
+        self._last_number = 0
+        """The highest number of a request for a lock that was forgotten. A late reply to it must
+        not count as the reply to a request for the same lock made anew."""
 
     def acquire(
         self, key: LockKey, token: int, terms: RetainTerms, now: Instant, *, waits: bool
@@ -628,7 +631,8 @@ class RetainedLocks:
         """Let a local owner acquire a lock; see `RetainedLock.acquire`."""
         lock = self.by_key.get(key)
         if lock is None:
-            lock = self.by_key[key] = RetainedLock(terms.retain_ms, shared=key.owner == READERS)
+            shared, number = key.owner == READERS, self._last_number
+            lock = self.by_key[key] = RetainedLock(terms.retain_ms, shared=shared, number=number)
         lock.retain_ms, lock.cohort, lock.label = terms
         return self.note(key, lock, lock.acquire(token, now, waits=waits), now)
 
@@ -655,8 +659,7 @@ class RetainedLocks:
                 self.due_at = lock.idle_until
             return done + self._evict() if len(idle) > self._idle_max else done
         idle.pop(key, None)
-        if lock.state in UNHELD and self._is_forgettable(lock, now):
-            del self.by_key[key]
+        self._forget_unused(key, lock, now)
         return done
 
     def expire(self, now: Instant) -> list[LockAct]:
@@ -669,8 +672,7 @@ class RetainedLocks:
                 del self._idle[key]
         self.due_at = min((self.by_key[key].idle_until for key in self._idle), default=None)
         for key, lock in [*self.by_key.items()]:
-            if self._is_forgettable(lock, now):
-                del self.by_key[key]
+            self._forget_unused(key, lock, now)
         return acts
 
     def close(self) -> list[LockAct]:
@@ -689,8 +691,9 @@ class RetainedLocks:
             acts += [(oldest, act) for act in self.by_key[oldest].evict()]
         return acts
 
-    @staticmethod
-    def _is_forgettable(lock: RetainedLock, now: Instant) -> bool:
+    def _forget_unused(self, key: LockKey, lock: RetainedLock, now: Instant) -> None:
         recalls = lock.recalls
         remembered = recalls is not None and now - recalls.last_at < PEACE_MS * NS_PER_MS
-        return lock.state in UNHELD and not lock.queue and not remembered
+        if lock.state in UNHELD and not lock.queue and not remembered:
+            self._last_number = max(self._last_number, lock.number)
+            del self.by_key[key]

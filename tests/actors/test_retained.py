@@ -28,6 +28,7 @@ from fencelock.actors.session.retained import (
     RetainedLock,
     RetainedLocks,
     RetainedState,
+    RetainTerms,
     Withdraw,
 )
 
@@ -290,6 +291,15 @@ def test_r8_close_gives_all_back() -> None:
     ]
     assert held.acquire(DAN) == []
     assert held.release(ANN) == [GiveBack(9), Divert(DAN)]
+
+
+def test_a_late_reply_is_not_one_to_a_later_request() -> None:
+    locks, terms = RetainedLocks(), RetainTerms(1_000)
+    assert locks.acquire(A, ANN, terms, at(10), waits=True) == [(A, Request(1))]
+    assert locks.withdraw(A, ANN, at(11)) == [(A, Withdraw(1))]
+    assert locks.by_key == {}
+    assert locks.acquire(A, BEN, terms, at(12), waits=True) == [(A, Request(2))]
+    assert locks.by_key[A].refused(1) == []
 
 
 def test_r9_a_cancelled_acquire_leaves_nothing(client: Client) -> None:

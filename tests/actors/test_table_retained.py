@@ -113,7 +113,9 @@ def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable)
 def test_a_try_for_a_retained_lock_that_is_in_use_times_out(table: LockTable) -> None:
     table.apply(10, retain())
     table.apply(10, acquire(B, wait_ms=0))
-    assert table.apply(11, acquire(C, wait_ms=0))[0].reason is Reason.TIMED_OUT  # B waits.
+    (denial,) = table.apply(11, acquire(C, wait_ms=0))
+    assert isinstance(denial, Refused)
+    assert denial.reason is Reason.TIMED_OUT  # B waits already.
     assert not table.advance(10 + retained.COME_BACK_MS - 1)
     (refusal,) = table.advance(10 + retained.COME_BACK_MS)
     assert isinstance(refusal, Refused)
