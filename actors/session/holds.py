@@ -158,7 +158,7 @@ class Lease:
         return self.until if self.warn_at is None else min(self.warn_at, self.until)
 
 
-class ClientHold(Struct):
+class ClientHold(Struct, gc=False):
     """A lock granted to an owner of this client, once or more often.
 
     Any thread of the client may read it at any time. That is safe because the session role alone

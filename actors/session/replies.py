@@ -234,12 +234,14 @@ def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant)
         effects += state.lose_hold(lock_key, f"it was granted anew, under fence {granted.fence}")
         hold = None
     begins = granted.hold_ms and not holds.is_known(state, granted)
+    acquisition = Acquisition(pending.user, pending.request.request)
     if hold is None:
-        trust = state.session_lease.trust
-        hold = state.holds[lock_key] = ClientHold(pending.endpoint, granted.fence, [], trust)
+        trust, fence = state.session_lease.trust, granted.fence
+        state.holds[lock_key] = ClientHold(pending.endpoint, fence, [acquisition], trust)
         if isinstance(pending.request, AcquireRequest) and not pending.request.owner:
-            state.anonymous[lock_key.lock, granted.fence] = lock_key.owner
-    hold.levels.append(Acquisition(pending.user, pending.request.request))
+            state.anonymous[lock_key.lock, fence] = lock_key.owner
+    else:
+        hold.levels.append(acquisition)
     if begins:
         holds.begin_lease(state, lock_key, pending, granted, now)
     effects += state.reply(pending, granted)

@@ -75,8 +75,8 @@ What must hold is in `RETAINED_INVARIANTS`. The other rules:
   `PAUSE_MS_MAX` while recalls go on, forgotten after `PEACE_MS` without one. Meanwhile owners are
   diverted. With a ``cohort`` there is no such pause: whoever queues in the cluster gets the lock in
   turn anyway, and each turn serves several owners of this client.
-- Idle locks are given back after ``retain_ms``, and the least recently used first if there are more
-  than `IDLE_MAX`.
+- Idle locks are given back after ``retain_ms``, and the least recently used first if the session
+  has more than `LOCKS_MAX` locks of this kind.
 
 Source: Gray and Cheriton, "Leases", SOSP 1989; Dice, Marathe and Shavit, "Lock Cohorting", PPoPP
 2012; for the pause after a recall, RFC 8881 (NFS version 4.1), section 10.4.
@@ -86,9 +86,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.requests import LockKey, later
@@ -111,8 +113,8 @@ PAUSE_MS_MAX = 30_000
 PEACE_MS = 60_000
 """Time without a recall after which earlier ones are forgotten (ms)."""
 
-IDLE_MAX = 10_000
-"""Maximum number of idle locks that one session retains."""
+LOCKS_MAX = 10_000
+"""Number of locks, idle or not, above which idle ones go back."""
 
 RETAINER = "*"
 """The owner that a session is to the cluster for a lock that it retains."""
@@ -251,24 +253,27 @@ class Recalls:
         return later(self.last_at, self.pause_ms)
 
 
-@dataclass(slots=True)
-class RetainedLock:
+class RetainTerms(NamedTuple):
+    """What a lock object says about retaining its lock."""
+
+    retain_ms: int
+    """Time for which the lock is kept idle (ms), above 0."""
+    cohort: int = 0
+    """Number of local owners that may have it after a recall."""
+    label: str = ""
+    """A text for people who look at it."""
+    shared: bool = False
+    """Whether several local owners may have it at once, as readers do."""
+
+
+class RetainedLock(Struct, gc=False):
     """One lock that the session may retain; see the head of this module.
 
     Invariants: see `RETAINED_INVARIANTS`.
-
-    Args:
-        retain_ms: the time for which it is kept idle (ms), above 0.
-        cohort: the number of local owners that may have it after a recall.
-        shared: whether several local owners may have it at once, as readers do.
-        label: the text for people of the last request.
-
     """
 
-    retain_ms: int
-    cohort: int = 0
-    shared: bool = False
-    label: str = ""
+    terms: RetainTerms
+    """Those of the lock object that was used last."""
     state: RetainedState = RetainedState.FREE
     trust: SessionTrust | None = None
     """The trust in the session that has the lock, while it does."""
@@ -276,8 +281,7 @@ class RetainedLock:
     """The first fence of the span."""
     next_fence: int = 0
     """The fence of the next local owner."""
-    end_fence: int = 0
-    """The end of the span: the first fence after it."""
+    span: int = SPAN
     users: dict[int, int] | None = None
     """The fences of the local owners that have the lock, by their tokens."""
     queue: OrderedDict[int, bool] | None = None
@@ -287,7 +291,7 @@ class RetainedLock:
     """The number of the last request."""
     waits: bool = True
     """Whether the last request waits for others to release the lock."""
-    idle_until: Instant = field(default=Instant(0))
+    idle_until: Instant = Instant(0)
     """Time at which it is given back, if nobody uses it until then."""
     recalls: Recalls | None = None
     """The recalls so far, None if there were none or they are forgotten."""
@@ -311,9 +315,9 @@ class RetainedLock:
                 return [self._admit(token)]
             case RetainedState.IDLE:
                 return [*self._give_back(), Divert(token)]
-            case RetainedState.HELD if self.shared and not self.queue and self._may_admit(now):
+            case RetainedState.HELD if self._is_open() and self._may_admit(now):
                 return [self._admit(token)]
-            case RetainedState.RECALLED if self.shared and not self.queue and self._may_follow(now):
+            case RetainedState.RECALLED if self._is_open() and self._may_follow(now):
                 self.budget -= 1
                 return [self._admit(token)]
             case RetainedState.FREE | RetainedState.LOST if not self._is_paused(now):
@@ -330,13 +334,13 @@ class RetainedLock:
         """Take the grant of request ``number``: the lock under ``span`` fences from ``fence``."""
         if number != self.number or self.state is not RetainedState.ACQUIRING:
             return [GiveBack(fence)]
-        self.trust, self.fence, self.next_fence, self.end_fence = trust, fence, fence, fence + span
+        self.trust, self.fence, self.next_fence, self.span = trust, fence, fence, span
         recalled, self.recalled_fence = self.recalled_fence == fence, 0
         if self._is_over(now) or not self._is_trusted(now):
             return self._give_back_at_once()
         if not recalled:
             self._move(RetainedState.HELD if self.queue else RetainedState.IDLE)
-            self.idle_until = later(now, self.retain_ms)
+            self.idle_until = later(now, self.terms.retain_ms)
             return self._admit_waiting(now)
         if not self.queue:
             return self._give_back_at_once()
@@ -347,7 +351,7 @@ class RetainedLock:
         acts: list[Act] = [self._admit(first)]
         if not self.budget:
             return acts + self._divert_all()
-        return acts + (self._admit_cohort(now) if self.shared else [])
+        return acts + (self._admit_cohort(now) if self.terms.shared else [])
 
     def refused(self, number: int) -> list[Act]:
         """Refuse everybody who waits: request ``number`` was refused.
@@ -381,10 +385,10 @@ class RetainedLock:
         acts = self._admit_waiting(now)
         if self.users:
             return acts
-        if self.next_fence >= self.end_fence:
+        if self.next_fence >= self.fence + self.span:
             return [*acts, *self._give_back()]
         self._move(RetainedState.IDLE)
-        self.idle_until = later(now, self.retain_ms)
+        self.idle_until = later(now, self.terms.retain_ms)
         return acts
 
     def withdraw(self, token: int, now: Instant) -> list[Act]:
@@ -501,11 +505,16 @@ class RetainedLock:
     def _is_paused(self, now: Instant) -> bool:
         """Return whether the lock may not be retained now."""
         recalls = self.recalls
-        calm = self.cohort > 0 or recalls is None or now >= recalls.calm_at
+        calm = self.terms.cohort > 0 or recalls is None or now >= recalls.calm_at
         return self.closed or not calm
 
     def _may_admit(self, now: Instant) -> bool:
-        return self.next_fence < self.end_fence and not self.closed and self._is_trusted(now)
+        has_fences = self.next_fence < self.fence + self.span
+        return has_fences and not self.closed and self._is_trusted(now)
+
+    def _is_open(self) -> bool:
+        """Return whether another local owner may have it beside those that have it."""
+        return self.terms.shared and not self.queue
 
     def _may_follow(self, now: Instant) -> bool:
         """Return whether a local owner may have the lock although it was recalled."""
@@ -515,9 +524,9 @@ class RetainedLock:
 
     def _admit(self, token: int) -> Admit:
         users = self.users
-        assert self.shared or not users  # one-local-owner
+        assert self.terms.shared or not users  # one-local-owner
         fence = self.next_fence
-        assert self.fence <= fence < self.end_fence  # span-fences-rise
+        assert self.fence <= fence < self.fence + self.span  # span-fences-rise
         self.next_fence = fence + 1
         if users is None:
             self.users = {token: fence}
@@ -530,7 +539,7 @@ class RetainedLock:
     def _admit_waiting(self, now: Instant) -> list[Act]:
         """Admit the next of the queue, or all of them if the lock is shared."""
         acts: list[Act] = []
-        while self.queue and (self.shared or not self.users) and self._may_admit(now):
+        while self.queue and (self.terms.shared or not self.users) and self._may_admit(now):
             token, _ = self.queue.popitem(last=False)
             acts.append(self._admit(token))
         self.queue = self.queue or None
@@ -539,7 +548,7 @@ class RetainedLock:
     def _admit_cohort(self, now: Instant) -> list[Act]:
         """Admit the next of the queue after a recall, as far as that is allowed."""
         acts: list[Act] = []
-        while self.queue and (self.shared or not self.users) and self._may_follow(now):
+        while self.queue and (self.terms.shared or not self.users) and self._may_follow(now):
             token, _ = self.queue.popitem(last=False)
             self.budget -= 1
             acts.append(self._admit(token))
@@ -586,19 +595,11 @@ class RetainedLock:
 
     def _note_recall(self, now: Instant) -> None:
         recalls = self.recalls
-        self.budget = self.cohort
+        self.budget = self.terms.cohort
         if recalls is None or now - recalls.last_at >= PEACE_MS * NS_PER_MS:
             self.recalls = Recalls(now)
         else:
             recalls.last_at, recalls.pause_ms = now, min(2 * recalls.pause_ms, PAUSE_MS_MAX)
-
-
-class RetainTerms(NamedTuple):
-    """What a lock object says about retaining its lock."""
-
-    retain_ms: int
-    cohort: int = 0
-    label: str = ""
 
 
 LockAct = tuple[LockKey, Act]
@@ -612,15 +613,14 @@ class RetainedLocks:
     client's threads call `acquire`, `release` and `withdraw`; the `Retainer` calls the rest.
     """
 
-    def __init__(self, idle_max: int = IDLE_MAX) -> None:
+    def __init__(self, locks_max: int = LOCKS_MAX) -> None:
         self.by_key: dict[LockKey, RetainedLock] = {}
+        """The locks, of which the idle ones are in order: the least recently used first."""
         self.watched = False
         """Whether the `Retainer` looks for idle locks from time to time."""
         self.due_at: Instant | None = None
         """Time before which no idle lock has been idle for too long; None if none is idle."""
-        self._idle_max = idle_max
-        self._idle: OrderedDict[LockKey, None] = OrderedDict()
-        """The idle locks, the least recently used first."""
+        self._locks_max = locks_max
         self._last_number = 0
         """The highest number of a request for a lock that was forgotten. A late reply to it must
         not count as the reply to a request for the same lock made anew."""
@@ -631,9 +631,8 @@ class RetainedLocks:
         """Let a local owner acquire a lock; see `RetainedLock.acquire`."""
         lock = self.by_key.get(key)
         if lock is None:
-            shared, number = key.owner == READERS, self._last_number
-            lock = self.by_key[key] = RetainedLock(terms.retain_ms, shared=shared, number=number)
-        lock.retain_ms, lock.cohort, lock.label = terms
+            lock = self.by_key[key] = RetainedLock(terms, number=self._last_number)
+        lock.terms = terms
         return self.note(key, lock, lock.acquire(token, now, waits=waits), now)
 
     def release(self, key: LockKey, token: int, now: Instant) -> list[LockAct]:
@@ -651,45 +650,39 @@ class RetainedLocks:
     ) -> list[LockAct]:
         """Note the state of ``lock`` after a call; return all ``acts``, also of other locks."""
         done: list[LockAct] = [(key, act) for act in acts]
-        idle = self._idle
+        by_key = self.by_key
         if lock.state is RetainedState.IDLE:
-            idle[key] = None
-            idle.move_to_end(key)
+            del by_key[key]
+            by_key[key] = lock  # The last one.
             if self.due_at is None or lock.idle_until < self.due_at:
                 self.due_at = lock.idle_until
-            return done + self._evict() if len(idle) > self._idle_max else done
-        idle.pop(key, None)
+            return done + self._evict() if len(by_key) > self._locks_max else done
         self._forget_unused(key, lock, now)
         return done
 
     def expire(self, now: Instant) -> list[LockAct]:
         """Give back what has been idle for too long, and forget what nobody needs any more."""
         acts: list[LockAct] = []
-        for key in [*self._idle]:
-            lock = self.by_key[key]
-            acts += [(key, act) for act in lock.expire(now)]
-            if lock.state is not RetainedState.IDLE:
-                del self._idle[key]
-        self.due_at = min((self.by_key[key].idle_until for key in self._idle), default=None)
         for key, lock in [*self.by_key.items()]:
+            acts += [(key, act) for act in lock.expire(now)]
             self._forget_unused(key, lock, now)
+        idle = (one for one in self.by_key.values() if one.state is RetainedState.IDLE)
+        self.due_at = min((lock.idle_until for lock in idle), default=None)
         return acts
 
     def close(self) -> list[LockAct]:
         """Give back whatever is idle, and admit nobody any more."""
-        self._idle.clear()
         closed: Iterable[tuple[LockKey, list[Act]]] = [
             (key, lock.close()) for key, lock in self.by_key.items()
         ]
         return [(key, act) for key, acts in closed for act in acts]
 
     def _evict(self) -> list[LockAct]:
-        """Give back the idle locks above the maximum."""
-        acts: list[LockAct] = []
-        while len(self._idle) > self._idle_max:
-            oldest, _ = self._idle.popitem(last=False)
-            acts += [(oldest, act) for act in self.by_key[oldest].evict()]
-        return acts
+        """Give the idle lock back that was not used for longest: there are too many."""
+        for key, lock in self.by_key.items():
+            if lock.state is RetainedState.IDLE:
+                return [(key, act) for act in lock.evict()]
+        return []
 
     def _forget_unused(self, key: LockKey, lock: RetainedLock, now: Instant) -> None:
         recalls = lock.recalls

@@ -281,7 +281,7 @@ class Retainer(
                     owner=owner,
                     request=2 * number,
                     wait_ms=None if waits else 0,
-                    label="" if wanted is None else wanted.label,
+                    label="" if wanted is None else wanted.terms.label,
                 )
             case Withdraw(number):
                 request = Cancel(lock=lock, session="", owner=owner, request=2 * number)

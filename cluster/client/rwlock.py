@@ -17,7 +17,7 @@ from fencelock.actors.error import (
     NotHeldError,
     UnsupportedError,
 )
-from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.requests import lock_key_named
 from fencelock.actors.session.retained import READERS, WRITERS
 from fencelock.cluster.client.base_lock import BaseRLock, H
 from fencelock.cluster.client.connection import Connection
@@ -47,7 +47,9 @@ class BaseSide(BaseRLock[H]):
         named = replace(options, name=object_name(RWLOCK, options.name))
         super().__init__(connection.line, connection.hold_registry, named)
         self._write = write
-        self._key = LockKey(named.name, WRITERS if write else READERS)
+        self._key = lock_key_named(named.name, WRITERS if write else READERS)
+        if self._terms is not None:
+            self._terms = self._terms._replace(shared=not write)
         self._acquire = AcquireReadWrite(
             rwlock=options.name,
             write=write,

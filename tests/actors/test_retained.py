@@ -49,7 +49,7 @@ class Client:
     """One retained lock, its trust and its clock (ms)."""
 
     def __init__(self, lock: RetainedLock | None = None) -> None:
-        self.lock = lock or RetainedLock(retain_ms=1_000)
+        self.lock = lock or RetainedLock(RetainTerms(1_000))
         self.trust = trusted()
         self.ms = 10
 
@@ -181,7 +181,7 @@ def test_r5_a_recall_that_came_before_its_grant_is_obeyed(client: Client) -> Non
 
 
 def test_r6_a_cohort_may_have_the_lock_first(client: Client) -> None:
-    client = Client(RetainedLock(retain_ms=1_000, cohort=2))
+    client = Client(RetainedLock(RetainTerms(1_000, cohort=2)))
     client.acquire(ANN)
     client.granted()
     for token in (BEN, CEM, DAN):
@@ -193,7 +193,7 @@ def test_r6_a_cohort_may_have_the_lock_first(client: Client) -> None:
 
 
 def test_r6_a_cohort_ends_in_time(client: Client) -> None:
-    client = Client(RetainedLock(retain_ms=1_000, cohort=9))
+    client = Client(RetainedLock(RetainTerms(1_000, cohort=9)))
     client.acquire(ANN)
     client.granted()
     client.acquire(BEN)
@@ -214,7 +214,7 @@ def test_r7_the_lock_is_not_retained_for_a_while_after_a_recall(client: Client) 
 
 
 def test_r7_a_lock_with_a_cohort_is_retained_again_at_once() -> None:
-    client = Client(RetainedLock(retain_ms=1_000, cohort=1)).idle()
+    client = Client(RetainedLock(RetainTerms(1_000, cohort=1))).idle()
     client.recall()
     client.released()
     assert client.acquire(BEN) == [Request(2)]
@@ -250,7 +250,7 @@ def test_r8_an_idle_lock_expires_and_one_in_use_does_not(client: Client) -> None
 
 
 def test_r8_the_least_recently_used_go_first() -> None:
-    locks = RetainedLocks(idle_max=2)
+    locks = RetainedLocks(locks_max=2)
     acts: list[tuple[LockKey, Act]] = []
     for key in (A, B, C):
         lock = locks.by_key[key] = Client().idle().lock
@@ -363,7 +363,7 @@ def test_r10_local_owners_are_served_in_order(client: Client) -> None:
 
 
 def test_readers_of_one_client_share_a_retained_lock() -> None:
-    client = Client(RetainedLock(retain_ms=1_000, shared=True))
+    client = Client(RetainedLock(RetainTerms(1_000, shared=True)))
     client.acquire(ANN)
     client.acquire(BEN)
     assert client.granted() == [Admit(ANN, 1), Admit(BEN, 2)]
@@ -386,7 +386,7 @@ def test_every_move_is_in_the_table(client: Client) -> None:
 def test_random_worlds_break_no_invariant(cohort: int, shared: bool) -> None:
     served = local = 0
     for seed in range(150):
-        lock = RetainedLock(retain_ms=RETAIN_MS, cohort=cohort, shared=shared)
+        lock = RetainedLock(RetainTerms(RETAIN_MS, cohort=cohort, shared=shared))
         world = RetainedWorld(lock, seed)
         world.run(400)
         served, local = served + world.served, local + world.local_grants
@@ -395,7 +395,7 @@ def test_random_worlds_break_no_invariant(cohort: int, shared: bool) -> None:
 
 
 def world_of(kind: type[RetainedLock], seed: int, counted_span: int = 8) -> RetainedWorld:
-    return RetainedWorld(kind(retain_ms=RETAIN_MS), seed, counted_span=counted_span)
+    return RetainedWorld(kind(RetainTerms(RETAIN_MS)), seed, counted_span=counted_span)
 
 
 def first_violation(make: Callable[[int], RetainedWorld]) -> str:

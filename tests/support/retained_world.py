@@ -231,13 +231,13 @@ class RetainedWorld:
             raise WrongError(f"admitted {token}, which does not wait")
         if self.waiting[0] != token:
             raise WrongError(f"local-queue-in-order: {token} before {self.waiting}")
-        if self.inside and not self.lock.shared:
+        if self.inside and not self.lock.terms.shared:
             raise WrongError(f"one-local-owner: {token} while {self.inside}")
         if self.now >= self.trust.suspect_at:
             raise WrongError("admitted-in-trust")
         if self.holder is None or self.holder.claim != SESSION:
             raise WrongError(f"one-holder: {token} while {self.holder} holds")
-        if self.recalled and not self.lock.cohort:
+        if self.recalled and not self.lock.terms.cohort:
             raise WrongError("strict-recall")
         self.waiting.remove(token)
         self.inside[token] = fence
