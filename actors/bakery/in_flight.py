@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 REPEAT_MS_MAX = 1_000
 """Longest such pause (ms): it shows the leader that the request is still wanted."""
 
-NONCE_BITS = 62
-"""Number of a round of a read, so that a reply to a former life of the proxy never counts."""
+NUMBER_BITS = 62
+"""Random bits of the first number of a request, and of the nonce of each round of a read."""
 
 NOBODY = ("", "", 0)
 """Stands for the holder of a lock that is free."""
@@ -233,7 +233,9 @@ class InFlightRequests:
         self.by_number: dict[int, InFlightRequest] = {}
         self.of: dict[tuple[str, Who], dict[int, None]] = {}
         """The numbers of an owner's requests about a lock."""
-        self.count = 0
+        self.count = random.getrandbits(NUMBER_BITS)
+        """The last number of a request. Numbers begin at random in each life, so that no reply to
+        an earlier life is taken for one to this."""
         self._random = random
         self._turn = 0
         self._due: list[tuple[Instant, int]] = []
@@ -299,7 +301,7 @@ class InFlightRequests:
             left = [name for name in leaders if name not in pending.answered]
             return [Send(leader_of(name), message) for name in left]
         if isinstance(message, Query):
-            message = replace(message, nonce=self._random.getrandbits(NONCE_BITS))
+            message = replace(message, nonce=self._random.getrandbits(NUMBER_BITS))
             pending.poll = Poll(message.nonce, now)
             sends = [Send(leader_of(name), message) for name in leaders]
             return [*sends, Observe("bakery.query", len(sends))]

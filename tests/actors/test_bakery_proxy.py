@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.bakery_proxy import MEMBERS, BakeryProxyHarness
+from msgspec.structs import replace
+from support.bakery_proxy import LEADERS, MEMBERS, BakeryProxyHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import (
@@ -333,3 +334,15 @@ def test_another_leader_is_asked_if_one_did_not_learn_of_a_release(
     assert other != leader
     granted = harness.hear(other, locked(Who("ann", "o"), 2))
     assert one(Granted, granted, ANN).request == 2
+
+
+def test_a_reply_to_an_earlier_life_of_the_proxy_is_no_reply_to_this_one() -> None:
+    """A frame that waited for the node to come back may have it."""
+    renew = Renew(lock="x", fence=FENCE, hold_ms=0, session="ann", owner="o", request=1)
+    earlier, present = ProxyHarness(seed=1), ProxyHarness(seed=2)
+    late, sent = (one(RenewHold, life.hear(ANN, renew)) for life in (earlier, present))
+    renewed = HoldRenewed(number=late.number, fence=FENCE, hold_ms=5_000, grace_ms=5_000)
+    for leader in LEADERS:
+        assert present.hear(leader_of(leader), renewed) == []
+    (last,) = present.hear(leader_of(LEADERS[0]), replace(renewed, number=sent.number))
+    assert isinstance(last.message, Renewed)
