@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from fencelock.actors.message import Instant, address_of
 from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.requests import LockKey
+from fencelock.verification.simulation.retaining import OWNERS_ROLE, LocalHold
 from fencelock.verification.simulation.world import World
 
 
@@ -23,7 +24,7 @@ class Clients(Protocol):
 
 
 class ClientView:
-    """Reads the session roles of the clients in a world."""
+    """Reads the session roles of the clients in a world, and the local owners of retained locks."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -34,7 +35,13 @@ class ClientView:
 
     def hold_of(self, client: str, lock: str, owner: str) -> ClientHold | None:
         """Return the hold that the threads of a client read, or None if there is none."""
-        hold: ClientHold | None = self._session(client).holds.get(LockKey(lock, owner))
+        lock_key = LockKey(lock, owner)
+        owners = self.world.nodes[client].scheduler.roles.get(address_of(client, OWNERS_ROLE))
+        if owners is not None:
+            local: LocalHold | None = cast("Any", owners.role).inside.get(lock_key)
+            if local is not None:
+                return local.hold
+        hold: ClientHold | None = self._session(client).holds.get(lock_key)
         return hold
 
     def relied_on(self, client: str) -> tuple[str, Instant] | None:

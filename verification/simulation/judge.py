@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fencelock.actors.api.message import Acquire, Granted, Refused
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, node_of, role_of
+from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of, role_of
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost
 from fencelock.verification.simulation.client_view import Clients
@@ -140,7 +140,7 @@ class LockJudge:
         self.grants += 1
         key = (delivered.node, granted.owner, granted.lock, granted.fence)
         node, boot = self._granted_by.get(key, ("", 0))
-        believed = self._given.get(contender)
+        believed = self._given.pop(contender, None)
         hold = JudgedHold(
             contender, granted.lock, granted.fence, delivered.time, node, boot, believed
         )
@@ -160,13 +160,19 @@ class LockJudge:
         self.inside[hold.lock] = hold
 
     def _note_holds(self, delivered: Delivery, effects: Effects) -> None:
-        """Note the hold that belongs to each grant which a session passes on to a contender."""
+        """Note the hold that belongs to each grant of a session, for the contender it is for.
+
+        A client that retains locks passes the grant on; the hold may be lost by then.
+        """
         if self.clients is None or delivered.node in self.members:
             return
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Granted:
-                lock, owner = effect.message.lock, role_of(effect.to)
-                self._given[effect.to] = self.clients.hold_of(delivered.node, lock, owner)
+                lock, owner = effect.message.lock, effect.message.owner or role_of(effect.to)
+                hold = self.clients.hold_of(delivered.node, lock, owner)
+                user = address_of(delivered.node, owner)
+                if hold is not None or user not in self._given:
+                    self._given[user] = hold
 
     def _believes(self, hold: JudgedHold) -> bool:
         """Return whether the holder may rely on its grant by its own clock.

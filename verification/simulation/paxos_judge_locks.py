@@ -16,6 +16,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.request import Key
+from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.session_message import CloseReason, Ended
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Message
@@ -75,6 +76,8 @@ class LogLocksJudge:
         self.locks: dict[str, LockState] = {}
         self.fence = 0
         """The highest fence."""
+        self.spans: dict[Key, int] = {}
+        """The number of fences that a grant has, where it is more than one, by acquire."""
         self.granted: dict[Key, Granted] = {}
         self.released: dict[Key, Released] = {}
         self.over: set[Key] = set()
@@ -83,6 +86,8 @@ class LogLocksJudge:
 
     def applied(self, command: LogCommand | None, outcomes: Sequence[Message]) -> None:
         """Judge the outcomes of ``command``; of None if there is none, only time."""
+        if isinstance(command, AcquireRetained):
+            self.spans[command.key] = command.span
         for outcome in outcomes:
             match outcome:
                 case Granted():
@@ -141,7 +146,7 @@ class LogLocksJudge:
     def _judge_entry(self, granted: Granted, lock: LockState) -> None:
         if granted.fence <= self.fence:
             self.violation_report("fences-rise", f"{self.fence} was granted before {granted}")
-        self.fence = granted.fence
+        self.fence = granted.fence + self.spans.get(granted.key, 1) - 1
         if granted.count != 1:
             self.violation_report("same-fence-again", f"the lock was free, yet {granted}")
         if lock.queue and lock.queue[0] != granted.key:

@@ -40,6 +40,7 @@ from fencelock.verification.simulation.paxos_world import LogWorld, WatchedDisk,
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import Change, changed
 from fencelock.verification.simulation.report import RunReport, report_of
+from fencelock.verification.simulation.retained_judge import RetainedJudge
 from fencelock.verification.simulation.users import Users
 from fencelock.verification.simulation.workload import LEVELS, Finish, client_session
 
@@ -208,6 +209,8 @@ class _LogRun:
         judge = LockJudge(members, users.addresses, clients=view, clocks_true=true)
         if judged is None or "one-holder" in judged:
             world.judges.append(judge)
+            if plan.retain_ms:
+                world.judges.append(RetainedJudge(view, judge, plan.cohort))
             chance = world.streams.fork("adversary")
             Adversary(world, judge, chance, plan.strikes_every_ms, plan.ttl_ms).begin()
         return users

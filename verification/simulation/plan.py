@@ -49,6 +49,10 @@ class RunPlan:
     """Mean interval at which leaders of `bakery` are struck in particular (ms), or 0 for never."""
     unawaited_share: float = 0.0
     """Share of releases for which a contender does not wait."""
+    retain_ms: tuple[int, ...] = ()
+    """Times for which the clients, in turn, retain a lock that is idle (ms), 0 for not at all."""
+    cohort: int = 0
+    """The number of local owners that may have a retained lock after its recall."""
     faults: Faults = CALM
     audit: bool = True
     """Whether proxies are asked to describe themselves at the end."""
@@ -86,6 +90,13 @@ def _closings(plan: RunPlan, random: Random) -> tuple[int, ...]:
 UNAWAITED_SHARES = (0.0, 0.0, 0.3, 1.0)
 """Shares of releases for which contenders do not wait, of which one is drawn."""
 
+RETAIN_MS = ((), (), (50,), (20_000,), (500, 0), (20_000, 500))
+"""Times for which clients retain a lock that is idle, of which one tuple is drawn (ms). The longest
+are so long that a recall alone ends them while others wait."""
+
+COHORTS = (0, 0, 1, 3)
+"""Numbers of local owners that may follow a recall, of which one is drawn."""
+
 HUNTS_EVERY_MS = (0, 0, 1_500, 4_000)
 """Mean intervals between strikes at leaders, of which one is drawn (ms)."""
 
@@ -110,6 +121,8 @@ def _with_sessions(plan: RunPlan, random: Random, promise: Survival, seed: int) 
         faults = replace(faults, cut_ms=2 * ttl_ms)
     hunts = Random(f"{seed}/hunts").choice(HUNTS_EVERY_MS) if promise.leases else 0
     deaths = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
+    if promise.table:
+        plan = _with_retained(plan, Random(f"{seed}/retaining"))
     return replace(
         plan,
         ttl_ms=ttl_ms,
@@ -118,3 +131,10 @@ def _with_sessions(plan: RunPlan, random: Random, promise: Survival, seed: int) 
         deaths_ms=tuple(random.randrange(plan.chaos_ms) for _ in range(deaths)),
         faults=faults,
     )
+
+
+def _with_retained(plan: RunPlan, random: Random) -> RunPlan:
+    """Return ``plan`` with locks that clients retain, which then mostly have several owners."""
+    retain_ms, cohort = random.choice(RETAIN_MS), random.choice(COHORTS)
+    owners = max(plan.owners, random.choice((1, 2, 3)) if retain_ms else 1)
+    return replace(plan, retain_ms=retain_ms, cohort=cohort, owners=owners)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from fencelock.verification.simulation.nemesis import Nemesis
 from fencelock.verification.simulation.plan import RunPlan, draw_plan
 from fencelock.verification.simulation.promise import NO_CRASH, Survival, promise_of
 from fencelock.verification.simulation.report import RunReport, report_of
+from fencelock.verification.simulation.retained_judge import RetainedJudge
 from fencelock.verification.simulation.users import Users
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import LEVELS, LockUser, MakeSession, client_session
@@ -44,9 +46,11 @@ class Workload(NamedTuple):
     judge: Callable[..., LockJudge]
     others: tuple[type[LockUser], ...] = ()
     """The users of the other kinds, in a workload of several kinds."""
+    retains: bool = False
+    """Whether clients may retain what they acquire."""
 
 
-LOCKS = Workload(LockUser, LockJudge)
+LOCKS = Workload(LockUser, LockJudge, retains=True)
 
 
 def run_seed(
@@ -112,7 +116,7 @@ class _LockRun:
     ) -> None:
         self.seed = seed
         self.workload = workload
-        self.plan = plan
+        self.plan = plan = plan if workload.retains else replace(plan, retain_ms=())
         self.world = World(seed, plan.faults)
         members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
         for name in members:
@@ -143,6 +147,9 @@ class _LockRun:
         )
         self.users.judge = self.judge
         self.world.judges.append(self.judge)
+        if plan.retain_ms:
+            view = ClientView(self.world)
+            self.world.judges.append(RetainedJudge(view, self.judge, plan.cohort))
         self.evictions = Evictions(self.world, self.server)
         if promise.holds_by_session:
             self.world.judges.append(self.evictions)

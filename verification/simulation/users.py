@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.session.message import Close
+from fencelock.actors.session.retained import RetainTerms
 from fencelock.verification.simulation.judge import LockJudge, unserved
 from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.retaining import OWNERS_ROLE
 from fencelock.verification.simulation.workload import ClientPlan, Finish, LockUser, MakeSession
 from fencelock.verification.simulation.world import World
 
@@ -59,8 +61,16 @@ class Users:
         for number, name in enumerate(self.names):
             turned = number % len(proxies)
             turned_proxies = proxies[turned:] + proxies[:turned]
+            retain_ms = plan.retain_ms[number % len(plan.retain_ms)] if plan.retain_ms else 0
             client = ClientPlan(
-                turned_proxies, owners, locks, make_session, ttl_ms, levels, plan.unawaited_share
+                turned_proxies,
+                owners,
+                locks,
+                make_session,
+                ttl_ms,
+                levels,
+                plan.unawaited_share,
+                RetainTerms(retain_ms, plan.cohort) if retain_ms else None,
             )
             world.add(name, client.make_roles(), member=False)
         self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
@@ -81,7 +91,7 @@ class Users:
     def close(self) -> None:
         """Close every client."""
         for name in sorted({node_of(user) for user in self.contenders()}):
-            self.world.nodes[name].tell(address_of(name, "session"), Close())
+            self._tell_to_close(name)
 
     def contenders(self) -> dict[Address, LockUser]:
         """Return the living contenders, in order."""
@@ -101,8 +111,14 @@ class Users:
     def _close(self, name: str) -> None:
         """Let a client close, and another one take its place."""
         self.world.fault_counts["close of a client"] += 1
-        node = self.world.nodes[name]
         if self.judge is not None:
             self.judge.left(name)
-        node.tell(address_of(name, "session"), Close())
+        self._tell_to_close(name)
         self.world.power_on(f"{name}r")
+
+    def _tell_to_close(self, name: str) -> None:
+        """Close the session of a client, and before that its retained locks, if it has any."""
+        node = self.world.nodes[name]
+        owners = address_of(name, OWNERS_ROLE)
+        retains = owners in node.scheduler.roles
+        node.tell(owners if retains else address_of(name, "session"), Close())

@@ -16,8 +16,10 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, node_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited, Suspected
+from fencelock.actors.session.retained import RETAINERS, RetainTerms
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import MakeRoles, NodeContext
+from fencelock.verification.simulation.retaining import LockLost, retaining
 
 HOLD_MS_MAX = 150
 PAUSE_MS_MAX = 250
@@ -49,13 +51,6 @@ class Finish(Local):
     """
 
 
-class LockLost(Local):
-    """The hold under that fence was lost."""
-
-    lock: str
-    fence: int
-
-
 class PauseEnded(Timer):
     """Request a lock, if this is still the ``turn``."""
 
@@ -75,7 +70,7 @@ class LockUser(Role[ContenderEvent]):
     """Wants one lock of a few, holds it for a while, releases it, pauses, and again.
 
     Args:
-        session: the client's session, on the same node.
+        session: the client's session, on the same node, or its `LocalOwners`.
         owner: its owner name in that client.
         locks: the names to choose from.
         random: decides its choices and the lengths of waits, holds and pauses.
@@ -244,6 +239,7 @@ class LossNotifier(Role[Unlocking | Suspected | HoldsLost]):
                 return [
                     Send(address_of(node, loss.owner), LockLost(lock=loss.lock, fence=loss.fence))
                     for loss in event.losses
+                    if loss.owner not in RETAINERS  # Its local owners are notified one by one.
                 ]
 
 
@@ -264,6 +260,8 @@ class ClientPlan(NamedTuple):
     """Limit of an owner's holds of a lock at once."""
     unawaited_share: float = 0.0
     """Share of releases for which a contender does not wait."""
+    retained: RetainTerms | None = None
+    """Says for how long it retains locks, if it does."""
 
     def make_roles(self) -> MakeRoles:
         """Return the roles of such a node: one session, and a contender for each owner.
@@ -275,12 +273,15 @@ class ClientPlan(NamedTuple):
 
     def _make_roles(self, context: NodeContext) -> RoleSet:
         session = self.make_session(context, self.proxies)
+        owners: list[Spawn] = []
+        if self.ttl_ms and self.retained is not None:
+            session, *owners = retaining(session, self.retained)
         contenders = tuple(
             Spawn(
                 address_of(context.node, owner),
                 user,
                 {
-                    "session": session.address,
+                    "session": (*owners, session)[0].address,
                     "owner": owner,
                     "locks": self.locks,
                     "random": Random(f"{context.boot}/{owner}"),
@@ -295,7 +296,7 @@ class ClientPlan(NamedTuple):
             return RoleSet((session, *contenders))
         watcher = Spawn(address_of(context.node, WATCHER), LossNotifier)
         arguments = {**session.arguments, "watcher": watcher.address, "ttl_ms": self.ttl_ms}
-        return RoleSet((watcher, replace(session, arguments=arguments), *contenders))
+        return RoleSet((watcher, replace(session, arguments=arguments), *owners, *contenders))
 
 
 WATCHER = "watcher"

@@ -1,0 +1,299 @@
+"""The local owners of a simulated client that retains locks, as its threads are in production.
+
+The contenders of such a client send their requests to `LocalOwners` instead of the session. It
+decides with `RetainedLocks`, which it shares with the `Retainer`, and carries out at once what was
+decided, as `cluster/client/retaining.py` does: one turn of this role stands for one section under
+the guard there. What is diverted goes to the session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.message import Address, Instant, Local, Timer, address_of, ms_between, node_of
+from fencelock.actors.role import Host, Role
+from fencelock.actors.session.holds import UNCONFIRMED, ClientHold, HoldState
+from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.message import Close, Closed, ReleaseUnawaited
+from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.retained import (
+    RETAINER,
+    Admit,
+    Divert,
+    GiveBack,
+    LockAct,
+    Lose,
+    Refuse,
+    Request,
+    RetainedLocks,
+    RetainTerms,
+    Withdraw,
+)
+from fencelock.actors.session.retainer import (
+    AcquireRefused,
+    Admitted,
+    Diverted,
+    OwnersLost,
+    Perform,
+    Retainer,
+    WatchIdle,
+)
+
+RETAINER_ROLE = "retainer"
+OWNERS_ROLE = "owners"
+"""The names of the two roles in a client that retains locks."""
+
+_NOWHERE = Address("")
+"""The endpoint of a local owner's hold, which no request names."""
+
+
+class LockLost(Local):
+    """To a contender: its hold under that fence was lost."""
+
+    lock: str
+    fence: int
+
+
+class WaitEnded(Timer):
+    """The wait ``token`` of a local owner has lasted as long as it may."""
+
+    token: int
+
+
+@dataclass(slots=True)
+class LocalWait:
+    """An acquire that waits for `RetainedLocks`."""
+
+    asked: Acquire
+    since: Instant
+
+
+@dataclass(slots=True)
+class LocalHold:
+    """A local owner that has a retained lock."""
+
+    token: int
+    hold: ClientHold
+    levels: int = 1
+    """How many of its acquires it has not released."""
+
+
+OwnersEvent = (
+    Acquire
+    | Release
+    | ReleaseUnawaited
+    | Close
+    | Closed
+    | WaitEnded
+    | Admitted
+    | Diverted
+    | AcquireRefused
+    | OwnersLost
+    | Granted
+    | Refused
+    | Released
+)
+
+
+class LocalOwners(Role[OwnersEvent]):
+    """Lets the contenders of a client share the locks that it retains; see the head of the module.
+
+    Args:
+        session: the client's session.
+        retainer: the `Retainer`, whose watcher this role is.
+        holds: the holds of the session, which this role only reads.
+        locks: the retained locks, which the `Retainer` shares.
+        terms: says for how long they are retained.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        session: Address,
+        retainer: Address,
+        holds: dict[LockKey, ClientHold],
+        locks: RetainedLocks,
+        terms: RetainTerms,
+    ) -> None:
+        super().__init__(address, host)
+        self.session, self.retainer = session, retainer
+        self.holds, self.locks, self.terms = holds, locks, terms
+        self.waiting: dict[int, LocalWait] = {}
+        """The acquires that wait, by token."""
+        self.inside: dict[LockKey, LocalHold] = {}
+        """The local owners that have a lock."""
+        self.tokens = 0
+        self.closed = False
+
+    def handle(self, sender: Address, event: OwnersEvent, now: Instant) -> Effects:
+        """Decide about a request here, or pass it or its reply on."""
+        del sender
+        match event:
+            case Acquire():
+                return self._on_acquire(event, now)
+            case Release():
+                return self._on_release(event, event, now)
+            case ReleaseUnawaited():
+                return self._on_release(event.release, event, now)
+            case WaitEnded(token=token):
+                return self._on_wait_ended(token, now)
+            case Admitted(token=token, fence=fence, trust=trust):
+                return self._admit(token, fence, trust)
+            case Diverted(token=token):
+                return self._divert(token, now)
+            case AcquireRefused(token=token, no=no):
+                return self._refuse(token, no)
+            case OwnersLost(tokens=tokens, detail=detail):
+                return [effect for one in tokens for effect in self._lose(one, detail)]
+            case Granted() | Refused() | Released():
+                return [Send(self._contender(event.owner), event)]
+            case Close():
+                self.closed = True
+                return [*self._carried_out(self.locks.close(), now), Send(self.session, event)]
+            case Closed():
+                return ()
+
+    def _contender(self, owner: str) -> Address:
+        return address_of(node_of(self.address), owner)
+
+    def _on_acquire(self, asked: Acquire, now: Instant) -> Effects:
+        place = LockKey(asked.lock, asked.owner)
+        held = self.inside.get(place)
+        if held is not None and held.hold.state_at(now) is not HoldState.LOST:
+            held.levels += 1
+            return [self._granted(asked, held), Observe("owners.entered_again")]
+        self.inside.pop(place, None)  # It finds its loss before the session does.
+        if self.closed or place in self.holds:
+            return [Send(self.session, asked)]
+        self.tokens = token = self.tokens + 1
+        self.waiting[token] = LocalWait(asked, now)
+        key, waits = LockKey(asked.lock, RETAINER), asked.wait_ms != 0
+        acts = self.locks.acquire(key, token, self.terms, now, waits=waits)
+        effects = self._carried_out(acts, now)
+        if token in self.waiting and asked.wait_ms:
+            effects.append(Wake(asked.wait_ms, WaitEnded(token=token)))
+        return effects
+
+    def _on_release(
+        self, release: Release, event: Release | ReleaseUnawaited, now: Instant
+    ) -> Effects:
+        place = LockKey(release.lock, release.owner)
+        held = self.inside.get(place)
+        if held is None or held.hold.fence != release.fence:
+            return [Send(self.session, event)]
+        is_lost = held.hold.state_at(now) is HoldState.LOST
+        held.levels -= 1
+        effects: list[Effect] = []
+        if is_lost or not held.levels:
+            del self.inside[place]
+            acts = self.locks.release(LockKey(release.lock, RETAINER), held.token, now)
+            effects = self._carried_out(acts, now)
+        reply: Refused | Released = Released(
+            lock=release.lock, owner=release.owner, request=release.request, count=held.levels
+        )
+        if is_lost:
+            reply = Refused(
+                lock=release.lock,
+                reason=Reason.OWNERSHIP_LOST,
+                detail=UNCONFIRMED,
+                owner=release.owner,
+                request=release.request,
+            )
+        return [*effects, Send(self._contender(release.owner), reply)]
+
+    def _on_wait_ended(self, token: int, now: Instant) -> Effects:
+        wait = self.waiting.get(token)
+        if wait is None:
+            return ()
+        acts = self.locks.withdraw(LockKey(wait.asked.lock, RETAINER), token, now)
+        return [*self._carried_out(acts, now), *self._divert(token, now)]
+
+    def _carried_out(self, acts: list[LockAct], now: Instant) -> list[Effect]:
+        """Return the effects of what was decided, in order."""
+        effects: list[Effect] = []
+        for key, act in acts:
+            match act:
+                case Admit(token, fence):
+                    effects += self._admit(token, fence, self.locks.by_key[key].trust)
+                case Divert(token):
+                    effects += self._divert(token, now)
+                case Lose(token, _):
+                    effects += self._lose(token, UNCONFIRMED)
+                case Request() | Withdraw() | GiveBack():
+                    effects.append(Send(self.retainer, Perform(key=key, act=act)))
+                case Refuse():
+                    raise AssertionError("only the retainer hears of refusals")
+        if self.locks.due_at is not None and not self.locks.watched:
+            self.locks.watched = True
+            effects.append(Send(self.retainer, WatchIdle()))
+        return effects
+
+    def _admit(self, token: int, fence: int, trust: SessionTrust | None) -> list[Effect]:
+        wait = self.waiting.pop(token, None)
+        if wait is None:
+            return []  # It has given up: that has released the lock.
+        held = LocalHold(token, ClientHold(_NOWHERE, fence, [], trust))
+        self.inside[LockKey(wait.asked.lock, wait.asked.owner)] = held
+        return [self._granted(wait.asked, held), Observe("owners.admitted")]
+
+    def _granted(self, asked: Acquire, held: LocalHold) -> Send:
+        granted = Granted(
+            lock=asked.lock,
+            fence=held.hold.fence,
+            owner=asked.owner,
+            request=asked.request,
+            count=held.levels,
+        )
+        return Send(self._contender(asked.owner), granted)
+
+    def _divert(self, token: int, now: Instant) -> list[Effect]:
+        """Let an owner acquire the lock from the cluster, for the rest of its wait."""
+        wait = self.waiting.pop(token, None)
+        if wait is None:
+            return []
+        asked, left_ms = wait.asked, wait.asked.wait_ms
+        if self.closed:
+            closed = Refused(lock=asked.lock, reason=Reason.CANCELLED, detail="it was closed")
+            return [self._refused(asked, closed)]
+        if left_ms:
+            left_ms = max(0, left_ms - ms_between(wait.since, now))
+        return [Send(self.session, replace(asked, wait_ms=left_ms)), Observe("owners.diverted")]
+
+    def _refuse(self, token: int, no: Refused) -> list[Effect]:
+        wait = self.waiting.pop(token, None)
+        return [] if wait is None else [self._refused(wait.asked, no)]
+
+    def _refused(self, asked: Acquire, no: Refused) -> Send:
+        refused = replace(no, owner=asked.owner, request=asked.request)
+        return Send(self._contender(asked.owner), refused)
+
+    def _lose(self, token: int, detail: str) -> list[Effect]:
+        for place, held in self.inside.items():
+            if held.token == token:
+                del self.inside[place]
+                held.hold.lose(detail)
+                lost = LockLost(lock=place.lock, fence=held.hold.fence)
+                return [Send(self._contender(place.owner), lost), Observe("owners.lost")]
+        return []
+
+
+def retaining(session: Spawn, terms: RetainTerms) -> tuple[Spawn, Spawn, Spawn]:
+    """Return the ``session`` of a client that retains locks, its `LocalOwners` and `Retainer`."""
+    node = node_of(session.address)
+    retainer, owners = address_of(node, RETAINER_ROLE), address_of(node, OWNERS_ROLE)
+    holds: dict[LockKey, ClientHold] = {}
+    locks = RetainedLocks()
+    shared = {"session": session.address, "holds": holds, "locks": locks}
+    arguments = {**session.arguments, "retainer": retainer, "holds": holds}
+    return (
+        replace(session, arguments=arguments),
+        Spawn(owners, LocalOwners, {**shared, "retainer": retainer, "terms": terms}),
+        Spawn(retainer, Retainer, {**shared, "watcher": owners}),
+    )
