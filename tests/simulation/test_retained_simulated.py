@@ -1,0 +1,150 @@
+"""Clients that retain locks, under all faults, and planted bugs that judges catch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pytest
+
+from fencelock.actors.message import Instant
+from fencelock.actors.session.retained import (
+    KEPT,
+    Act,
+    GiveBack,
+    LockAct,
+    RetainedLock,
+    RetainedLocks,
+    RetainedState,
+)
+from fencelock.actors.table import rules
+from fencelock.actors.table import state as table_state
+from fencelock.actors.table.retained import count_span
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.run import run_seed
+
+CONTENDED = RunPlan(
+    nodes=3,
+    clients=2,
+    owners=2,
+    locks=1,
+    chaos_ms=4_000,
+    ttl_ms=500,
+    retain_ms=(20_000,),
+    strikes_every_ms=500,
+    faults=Faults(loss_per_mille=100),
+)
+"""Clients that retain a lock until the other wants it, and are cut off or paused meanwhile."""
+
+BRIEF = RunPlan(nodes=3, clients=2, owners=3, locks=2, chaos_ms=4_000, retain_ms=(50,), cohort=1)
+"""Clients that retain a lock for a moment."""
+
+LOSSY = RunPlan(
+    nodes=3,
+    clients=2,
+    owners=2,
+    locks=1,
+    chaos_ms=4_000,
+    ttl_ms=3_000,
+    retain_ms=(20_000,),
+    faults=Faults(loss_per_mille=300),
+)
+"""Clients whose messages are often lost, but whose sessions live."""
+
+MET = (
+    "client.recalled",
+    "owners.admitted",
+    "owners.diverted",
+    "owners.entered_again",
+    "owners.lost",
+)
+
+
+def test_no_seed_breaks_a_promise_and_every_move_occurred() -> None:
+    marks: Counter[str] = Counter()
+    for seed, plan in enumerate((CONTENDED, CONTENDED, BRIEF)):
+        report = run_seed("paxos", seed, plan=plan)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+    assert [name for name in MET if not marks[name]] == []
+
+
+RIGHT_RECALL = RetainedLock.recall
+
+
+def trusted_to_the_end(lock: RetainedLock, now: Instant) -> bool:
+    """Admit a local owner while the session is suspect."""
+    return lock.trust is not None and now < lock.trust.until
+
+
+def recalled_idle(lock: RetainedLock, fence: int, now: Instant) -> list[Act]:
+    """Ignore the recall of a lock that a local owner has."""
+    return [] if lock.state is RetainedState.HELD else RIGHT_RECALL(lock, fence, now)
+
+
+def recalled_from_its_owner(lock: RetainedLock, fence: int, now: Instant) -> list[Act]:
+    """Give a lock back at its recall, although a local owner has it."""
+    is_used = lock.state is RetainedState.HELD and fence == lock.fence
+    acts = RIGHT_RECALL(lock, fence, now)
+    return [*acts, GiveBack(fence)] if is_used else acts
+
+
+def expire_all(locks: RetainedLocks, now: Instant) -> list[LockAct]:
+    """Give back each lock that became idle long enough ago, although a local owner may have it."""
+    acts: list[LockAct] = []
+    for key, lock in locks.by_key.items():
+        if lock.state in KEPT and now >= lock.idle_until:
+            acts.append((key, GiveBack(lock.fence)))
+    locks.due_at = min((lock.idle_until for lock in locks.by_key.values()), default=None)
+    return acts
+
+
+def never_again(*arguments: Any) -> None:
+    """Do not repeat recalls."""
+    del arguments
+
+
+class Mutant(NamedTuple):
+    """A bug: what the judge says, in which plan, and where the bug is."""
+
+    told: str
+    plan: RunPlan
+    patched: Any
+    name: str
+    value: Any
+
+
+MUTANTS = {
+    "a local owner is admitted while the session is suspect": Mutant(
+        "admitted-in-trust", CONTENDED, RetainedLock, "_is_trusted", trusted_to_the_end
+    ),
+    "a local owner is admitted after the recall": Mutant(
+        "strict-recall", CONTENDED, RetainedLock, "recall", recalled_idle
+    ),
+    "the fences of a span are granted again": Mutant(
+        "fences", CONTENDED, table_state, "begin_span", count_span
+    ),
+    "a lost recall is not repeated": Mutant(
+        "recalls-answered", LOSSY, rules, "recall_again", never_again
+    ),
+    "a lock is given back while a local owner has it": Mutant(
+        "released-unused", CONTENDED, RetainedLock, "recall", recalled_from_its_owner
+    ),
+    "a lock expires while a local owner has it": Mutant(
+        "released-unused", BRIEF, RetainedLocks, "expire", expire_all
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    told, plan, patched, name, value = MUTANTS[bug]
+    monkeypatch.setattr(patched, name, value)
+    others: list[str] = []
+    for seed in range(20):
+        violation = run_seed("paxos", seed, plan=plan).violation
+        if violation and f" ms: {told}: " in violation:
+            return
+        others += [violation[:400]] if violation else []
+    pytest.fail(f"not seen in 20 seeds, which saw {others[:3]}")
