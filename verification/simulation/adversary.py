@@ -1,4 +1,4 @@
-"""Attacks on clients that hold a lock: chance alone seldom hits them at the worst moment."""
+"""Attacks on clients that have a lock: chance alone seldom hits them at the worst moment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from random import Random
 from fencelock.actors.message import NS_PER_MS, node_of
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.network import Cut
+from fencelock.verification.simulation.retained_judge import RetainedJudge
 from fencelock.verification.simulation.world import World
 
 TTLS_MAX = 3
@@ -14,7 +15,7 @@ TTLS_MAX = 3
 
 
 class Adversary:
-    """Cuts clients off from all members, or pauses them, while they are inside a lock.
+    """Cuts clients off from all members, or pauses them, while they hold or retain a lock.
 
     Args:
         world: the world of the clients.
@@ -22,12 +23,20 @@ class Adversary:
         random: draws the time, the client and the kind of a strike.
         every_ms: the mean interval of strikes, or 0 for none.
         ttl_ms: of the clients' sessions.
+        retained: knows which clients retain a lock, if any do.
 
     """
 
     def __init__(
-        self, world: World, judge: LockJudge, random: Random, every_ms: int, ttl_ms: int
+        self,
+        world: World,
+        judge: LockJudge,
+        random: Random,
+        every_ms: int,
+        ttl_ms: int,
+        retained: RetainedJudge | None = None,
     ) -> None:
+        self.retained = retained
         self.world, self.judge, self._random = world, judge, random
         self.every_ms, self.ttl_ms = every_ms, ttl_ms
 
@@ -40,9 +49,11 @@ class Adversary:
     def _strike(self) -> None:
         if self.world.calm:
             return
-        holders = sorted({node_of(hold.contender) for hold in self.judge.inside.values()})
+        holders = {node_of(hold.contender) for hold in self.judge.inside.values()}
+        if self.retained is not None:
+            holders |= {client for client, _ in self.retained.holds}
         if holders:
-            client = self._random.choice(holders)
+            client = self._random.choice(sorted(holders))
             length = int(self._random.uniform(0.2, TTLS_MAX) * self.ttl_ms * NS_PER_MS)
             strike = self._random.choice((self._isolate, self._pause))
             strike(client, length)

@@ -133,6 +133,10 @@ class LockJudge:
         for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:
             del self.inside[hold.lock]
 
+    def waiting_for(self, lock: str) -> list[Address]:
+        """Return the contenders that wait for ``lock``."""
+        return [user for user, wanted in self.wants.items() if wanted == lock]
+
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         contender = delivered.to
         if self.wants.pop(contender, None) != granted.lock:

@@ -209,10 +209,11 @@ class _LogRun:
         judge = LockJudge(members, users.addresses, clients=view, clocks_true=true)
         if judged is None or "one-holder" in judged:
             world.judges.append(judge)
-            if plan.retain_ms:
-                world.judges.append(RetainedJudge(view, judge, plan.cohort))
+            retained = RetainedJudge(view, judge, plan.cohort) if plan.retain_ms else None
+            if retained is not None:
+                world.judges.append(retained)
             chance = world.streams.fork("adversary")
-            Adversary(world, judge, chance, plan.strikes_every_ms, plan.ttl_ms).begin()
+            Adversary(world, judge, chance, plan.strikes_every_ms, plan.ttl_ms, retained).begin()
         return users
 
     def play(self) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.api.message import Granted
-from fencelock.actors.api.retained import Recall
+from fencelock.actors.api.message import Granted, Release
+from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Instant, node_of, role_of
 from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey, later
-from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, RETAINERS, SPAN
+from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, RETAINERS
 from fencelock.actors.session.retainer import Admitted
 from fencelock.verification.simulation.client_view import ClientView
 from fencelock.verification.simulation.judge import LockJudge
@@ -44,6 +44,8 @@ class RetainedHold:
     client: str
     key: LockKey
     fence: int
+    end_fence: int
+    """The first fence after its span."""
     session: ClientHold | None
     """The session's own hold, whose times say whether the session is trusted."""
     first_is_free: bool
@@ -54,6 +56,10 @@ class RetainedHold:
     """The local owners that were admitted after the recall."""
     owed_since: int | None = None
     """The true time since when it should go back."""
+
+    def has(self, fence: int) -> bool:
+        """Return whether ``fence`` is one of its span."""
+        return self.fence <= fence < self.end_fence
 
     def __str__(self) -> str:
         return f"{self.key.lock!r} retained by {self.client} under fence {self.fence}"
@@ -75,6 +81,8 @@ class RetainedJudge:
     def __init__(self, view: ClientView, locks: LockJudge, cohort: int) -> None:
         self.view, self.locks, self.cohort = view, locks, cohort
         self.holds: dict[tuple[str, LockKey], RetainedHold] = {}
+        self._spans: dict[tuple[str, LockKey], int] = {}
+        """The number of fences that each client requested last."""
         self._early: dict[tuple[str, LockKey], int] = {}
         """The fences of recalls that came before their grants."""
         self._looked_at = 0
@@ -87,10 +95,15 @@ class RetainedJudge:
             for effect in effects:
                 if type(effect) is not Send:
                     continue
-                if type(effect.message) is Admitted:
-                    self._admitted(delivered, effect.message.fence)
-                elif type(effect.message) is ReleaseUnawaited:
-                    self._given_back(delivered, effect.message)
+                match effect.message:
+                    case Admitted(fence=fence):
+                        self._admitted(delivered, fence)
+                    case ReleaseUnawaited(release=release):
+                        self._given_back(delivered, release)
+                    case AcquireRetained(lock=lock, owner=owner, span=span):
+                        self._spans[delivered.node, LockKey(lock, owner)] = span
+                    case _:
+                        pass
         elif role == OWNERS_ROLE and type(delivered.event) not in (Admitted, Granted):
             for effect in effects:
                 granted = effect.message if type(effect) is Send else None
@@ -113,7 +126,8 @@ class RetainedJudge:
             early = self._early.pop(place, 0) == event.fence
             hold = self.view.hold_of(client, event.lock, event.owner)
             known = hold if hold is not None and hold.fence == event.fence else None
-            self.holds[place] = RetainedHold(*place, event.fence, known, early)
+            end_fence = event.fence + self._spans[place]
+            self.holds[place] = RetainedHold(*place, event.fence, end_fence, known, early)
             if early:
                 self.holds[place].recalled_at = self.view.now(client)
         elif isinstance(event, Recall):
@@ -128,8 +142,7 @@ class RetainedJudge:
                 if loss.owner in RETAINERS:
                     self.holds.pop((client, LockKey(loss.lock, loss.owner)), None)
 
-    def _given_back(self, delivered: Delivery, message: ReleaseUnawaited) -> None:
-        release = message.release
+    def _given_back(self, delivered: Delivery, release: Release) -> None:
         place = delivered.node, LockKey(release.lock, release.owner)
         hold = self.holds.get(place)
         if hold is None or hold.fence != release.fence:
@@ -144,11 +157,7 @@ class RetainedJudge:
         client = delivered.node
         now = self.view.now(client)
         hold = next(
-            (
-                one
-                for (name, _), one in self.holds.items()
-                if name == client and one.fence <= fence < one.fence + SPAN
-            ),
+            (one for (name, _), one in self.holds.items() if name == client and one.has(fence)),
             None,
         )
         admitted = f"{client} admits a local owner under fence {fence}"
@@ -175,18 +184,16 @@ class RetainedJudge:
         """Return a local owner that may believe that it has the lock."""
         for inside in self.locks.inside.values():
             its = node_of(inside.contender) == hold.client and inside.lock == hold.key.lock
-            if its and hold.fence <= inside.fence < hold.fence + SPAN:
-                return inside.contender if self.locks.may_be_inside(inside) else None
+            if its and hold.has(inside.fence) and self.locks.may_be_inside(inside):
+                return inside.contender
         return None
 
     def _look(self, time: int) -> None:
         """Find the holds that others wait for, and that should have gone back."""
         calm = self.view.world.calm
         for hold in self.holds.values():
-            waits = calm and any(
-                lock == hold.key.lock and node_of(user) != hold.client
-                for user, lock in self.locks.wants.items()
-            )
+            waiting = self.locks.waiting_for(hold.key.lock) if calm else ()
+            waits = any(node_of(user) != hold.client for user in waiting)
             if not waits or self._user(hold) is not None:
                 hold.owed_since = None
             elif hold.owed_since is None:

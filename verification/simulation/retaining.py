@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, ms_between, node_of
 from fencelock.actors.role import Host, Role
@@ -21,7 +22,10 @@ from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.message import Close, Closed, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
+    READERS,
     RETAINER,
+    RETAINERS,
+    WRITERS,
     Admit,
     Divert,
     GiveBack,
@@ -68,8 +72,16 @@ class WaitEnded(Timer):
 class LocalWait:
     """An acquire that waits for `RetainedLocks`."""
 
-    asked: Acquire
+    asked: Acquire | AcquireReadWrite
     since: Instant
+
+    @property
+    def key(self) -> LockKey:
+        """The key under which the session retains the lock for this acquire."""
+        asked = self.asked
+        if isinstance(asked, Acquire):
+            return LockKey(asked.lock, RETAINER)
+        return LockKey(asked.lock, WRITERS if asked.write else READERS)
 
 
 @dataclass(slots=True)
@@ -77,13 +89,19 @@ class LocalHold:
     """A local owner that has a retained lock."""
 
     token: int
+    key: LockKey
+    """The key under which the session retains the lock."""
     hold: ClientHold
+    reads: bool
+    """Whether it may only read."""
     levels: int = 1
     """How many of its acquires it has not released."""
 
 
 OwnersEvent = (
     Acquire
+    | AcquireReadWrite
+    | Downgrade
     | Release
     | ReleaseUnawaited
     | Close
@@ -129,6 +147,8 @@ class LocalOwners(Role[OwnersEvent]):
         """The acquires that wait, by token."""
         self.inside: dict[LockKey, LocalHold] = {}
         """The local owners that have a lock."""
+        self.downgrading: dict[int, LockKey] = {}
+        """The local owners that wait for the reply to a `Downgrade`, by its number."""
         self.tokens = 0
         self.closed = False
 
@@ -136,8 +156,10 @@ class LocalOwners(Role[OwnersEvent]):
         """Decide about a request here, or pass it or its reply on."""
         del sender
         match event:
-            case Acquire():
+            case Acquire() | AcquireReadWrite():
                 return self._on_acquire(event, now)
+            case Downgrade():
+                return self._on_downgrade(event, now)
             case Release():
                 return self._on_release(event, event, now)
             case ReleaseUnawaited():
@@ -153,33 +175,69 @@ class LocalOwners(Role[OwnersEvent]):
             case OwnersLost(tokens=tokens, detail=detail):
                 return [effect for one in tokens for effect in self._lose(one, detail)]
             case Granted() | Refused() | Released():
+                if event.owner in RETAINERS:
+                    return self._on_downgraded(event, now)
                 return [Send(self._contender(event.owner), event)]
-            case Close():
-                self.closed = True
-                return [*self._carried_out(self.locks.close(), now), Send(self.session, event)]
-            case Closed():
-                return ()
+            case Close() | Closed():
+                return self._on_close(event, now)
+
+    def _on_close(self, event: Close | Closed, now: Instant) -> Effects:
+        if isinstance(event, Closed):
+            return ()
+        self.closed = True
+        return [*self._carried_out(self.locks.close(), now), Send(self.session, event)]
 
     def _contender(self, owner: str) -> Address:
         return address_of(node_of(self.address), owner)
 
-    def _on_acquire(self, asked: Acquire, now: Instant) -> Effects:
+    def _on_acquire(self, asked: Acquire | AcquireReadWrite, now: Instant) -> Effects:
         place = LockKey(asked.lock, asked.owner)
         held = self.inside.get(place)
         if held is not None and held.hold.state_at(now) is not HoldState.LOST:
-            held.levels += 1
-            return [self._granted(asked, held), Observe("owners.entered_again")]
+            return [self._enter_again(asked, held)]
         self.inside.pop(place, None)  # It finds its loss before the session does.
         if self.closed or place in self.holds:
             return [Send(self.session, asked)]
         self.tokens = token = self.tokens + 1
-        self.waiting[token] = LocalWait(asked, now)
-        key, waits = LockKey(asked.lock, RETAINER), asked.wait_ms != 0
-        acts = self.locks.acquire(key, token, self.terms, now, waits=waits)
+        wait = self.waiting[token] = LocalWait(asked, now)
+        acts = self.locks.acquire(wait.key, token, self.terms, now, waits=asked.wait_ms != 0)
         effects = self._carried_out(acts, now)
         if token in self.waiting and asked.wait_ms:
             effects.append(Wake(asked.wait_ms, WaitEnded(token=token)))
         return effects
+
+    def _enter_again(self, asked: Acquire | AcquireReadWrite, held: LocalHold) -> Send:
+        if held.reads and isinstance(asked, AcquireReadWrite) and asked.write:
+            no = Refused(lock=asked.lock, reason=Reason.ALREADY_HELD, detail="it only reads")
+            return self._refused(asked, no)
+        held.levels += 1
+        return self._granted(asked, held)
+
+    def _on_downgrade(self, asked: Downgrade, now: Instant) -> Effects:
+        """Downgrade the hold of the session, which goes back with its local owner."""
+        place = LockKey(asked.lock, asked.owner)
+        held = self.inside.get(place)
+        if held is None or held.hold.fence != asked.fence:
+            return [Send(self.session, asked)]
+        self.tokens = number = self.tokens + 1
+        self.downgrading[number] = place
+        held.reads = True
+        lock = self.locks.by_key[held.key]
+        effects = self._carried_out([(held.key, act) for act in lock.surrender()], now)
+        request = replace(asked, fence=lock.fence, owner=held.key.owner, request=number)
+        return [*effects, Send(self.session, request), Observe("owners.downgrade")]
+
+    def _on_downgraded(self, reply: Granted | Refused | Released, now: Instant) -> Effects:
+        place = self.downgrading.pop(reply.request)
+        held = self.inside.get(place)
+        effects: list[Effect] = []
+        if held is not None and isinstance(reply, Refused):  # Its contender gives it up.
+            del self.inside[place]
+            effects = self._carried_out(self.locks.release(held.key, held.token, now), now)
+        reply = replace(reply, owner=place.owner, request=0)
+        if held is not None and isinstance(reply, Released):
+            reply = replace(reply, count=held.levels)
+        return [*effects, Send(self._contender(place.owner), reply)]
 
     def _on_release(
         self, release: Release, event: Release | ReleaseUnawaited, now: Instant
@@ -193,8 +251,7 @@ class LocalOwners(Role[OwnersEvent]):
         effects: list[Effect] = []
         if is_lost or not held.levels:
             del self.inside[place]
-            acts = self.locks.release(LockKey(release.lock, RETAINER), held.token, now)
-            effects = self._carried_out(acts, now)
+            effects = self._carried_out(self.locks.release(held.key, held.token, now), now)
         reply: Refused | Released = Released(
             lock=release.lock, owner=release.owner, request=release.request, count=held.levels
         )
@@ -212,7 +269,7 @@ class LocalOwners(Role[OwnersEvent]):
         wait = self.waiting.get(token)
         if wait is None:
             return ()
-        acts = self.locks.withdraw(LockKey(wait.asked.lock, RETAINER), token, now)
+        acts = self.locks.withdraw(wait.key, token, now)
         return [*self._carried_out(acts, now), *self._divert(token, now)]
 
     def _carried_out(self, acts: list[LockAct], now: Instant) -> list[Effect]:
@@ -239,11 +296,12 @@ class LocalOwners(Role[OwnersEvent]):
         wait = self.waiting.pop(token, None)
         if wait is None:
             return []  # It has given up: that has released the lock.
-        held = LocalHold(token, ClientHold(_NOWHERE, fence, [], trust))
+        hold = ClientHold(_NOWHERE, fence, [], trust)
+        held = LocalHold(token, wait.key, hold, reads=wait.key.owner == READERS)
         self.inside[LockKey(wait.asked.lock, wait.asked.owner)] = held
         return [self._granted(wait.asked, held), Observe("owners.admitted")]
 
-    def _granted(self, asked: Acquire, held: LocalHold) -> Send:
+    def _granted(self, asked: Acquire | AcquireReadWrite, held: LocalHold) -> Send:
         granted = Granted(
             lock=asked.lock,
             fence=held.hold.fence,
@@ -270,7 +328,7 @@ class LocalOwners(Role[OwnersEvent]):
         wait = self.waiting.pop(token, None)
         return [] if wait is None else [self._refused(wait.asked, no)]
 
-    def _refused(self, asked: Acquire, no: Refused) -> Send:
+    def _refused(self, asked: Acquire | AcquireReadWrite, no: Refused) -> Send:
         refused = replace(no, owner=asked.owner, request=asked.request)
         return Send(self._contender(asked.owner), refused)
 

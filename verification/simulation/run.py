@@ -147,9 +147,10 @@ class _LockRun:
         )
         self.users.judge = self.judge
         self.world.judges.append(self.judge)
+        retained: RetainedJudge | None = None
         if plan.retain_ms:
-            view = ClientView(self.world)
-            self.world.judges.append(RetainedJudge(view, self.judge, plan.cohort))
+            retained = RetainedJudge(ClientView(self.world), self.judge, plan.cohort)
+            self.world.judges.append(retained)
         self.evictions = Evictions(self.world, self.server)
         if promise.holds_by_session:
             self.world.judges.append(self.evictions)
@@ -160,6 +161,7 @@ class _LockRun:
             Random(f"{seed}/adversary"),
             plan.strikes_every_ms,
             plan.ttl_ms,
+            retained,
         )
         self.world.may_die_in_sync = frozenset(crashing)
 

@@ -105,4 +105,4 @@ class ReadWriteJudge(PermitJudge):
         return granted.count >= 1
 
 
-RWLOCKS = Workload(ReadWriteUser, ReadWriteJudge)
+RWLOCKS = Workload(ReadWriteUser, ReadWriteJudge, retains=True)

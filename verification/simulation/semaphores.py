@@ -123,6 +123,10 @@ class PermitJudge(LogJudge):
         for user in [user for user in self.amounts if node_of(user) == client]:
             self._give_back(user, self.capacity)
 
+    def waiting_for(self, lock: str) -> list[Address]:
+        """Return the contenders that wait for ``lock``."""
+        return [user for user, asked in self.asked.items() if asked.lock == lock]
+
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         contender, lock = delivered.to, granted.lock
         asked = self.asked.pop(contender, None)
