@@ -11,6 +11,7 @@ from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of, ro
 from fencelock.actors.session.holds import ClientHold, HoldState
 from fencelock.actors.session.message import HoldsLost
 from fencelock.verification.simulation.client_view import Clients
+from fencelock.verification.simulation.retaining import OWNERS_ROLE
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (
@@ -144,7 +145,7 @@ class LockJudge:
         self.grants += 1
         key = (delivered.node, granted.owner, granted.lock, granted.fence)
         node, boot = self._granted_by.get(key, ("", 0))
-        believed = self._given.pop(contender, None)
+        believed = self._given.get(contender)
         hold = JudgedHold(
             contender, granted.lock, granted.fence, delivered.time, node, boot, believed
         )
@@ -175,7 +176,7 @@ class LockJudge:
                 lock, owner = effect.message.lock, effect.message.owner or role_of(effect.to)
                 hold = self.clients.hold_of(delivered.node, lock, owner)
                 user = address_of(delivered.node, owner)
-                if hold is not None or user not in self._given:
+                if hold is not None or role_of(delivered.to) != OWNERS_ROLE:
                     self._given[user] = hold
 
     def _believes(self, hold: JudgedHold) -> bool:

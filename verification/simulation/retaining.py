@@ -269,8 +269,12 @@ class LocalOwners(Role[OwnersEvent]):
         wait = self.waiting.get(token)
         if wait is None:
             return ()
+        lock = self.locks.by_key.get(wait.key)
+        effects: list[Effect] = []
+        if lock is not None and lock.users:
+            effects = self._refuse_in_time(token)
         acts = self.locks.withdraw(wait.key, token, now)
-        return [*self._carried_out(acts, now), *self._divert(token, now)]
+        return [*effects, *self._carried_out(acts, now), *self._divert(token, now)]
 
     def _carried_out(self, acts: list[LockAct], now: Instant) -> list[Effect]:
         """Return the effects of what was decided, in order."""
@@ -285,8 +289,8 @@ class LocalOwners(Role[OwnersEvent]):
                     effects += self._lose(token, UNCONFIRMED)
                 case Request() | Withdraw() | GiveBack():
                     effects.append(Send(self.retainer, Perform(key=key, act=act)))
-                case Refuse():
-                    raise AssertionError("only the retainer hears of refusals")
+                case Refuse(token):
+                    effects += self._refuse_in_time(token)
         if self.locks.due_at is not None and not self.locks.watched:
             self.locks.watched = True
             effects.append(Send(self.retainer, WatchIdle()))
@@ -323,6 +327,12 @@ class LocalOwners(Role[OwnersEvent]):
         if left_ms:
             left_ms = max(0, left_ms - ms_between(wait.since, now))
         return [Send(self.session, replace(asked, wait_ms=left_ms)), Observe("owners.diverted")]
+
+    def _refuse_in_time(self, token: int) -> list[Effect]:
+        """Refuse an acquire whose time is over: another local owner has the lock, or waits."""
+        wait = self.waiting.get(token)
+        lock = "" if wait is None else wait.asked.lock
+        return self._refuse(token, Refused(lock=lock, reason=Reason.TIMED_OUT, detail="used here"))
 
     def _refuse(self, token: int, no: Refused) -> list[Effect]:
         wait = self.waiting.pop(token, None)

@@ -141,7 +141,7 @@ class PermitJudge(LogJudge):
         before = self.fences.setdefault(lock, {}).setdefault(granted.fence, contender)
         if before != contender:
             raise ViolationError(f"fences: {contender} has {granted!r}, as {before} had before")
-        believed = self._given.pop(contender, None)
+        believed = self._given.get(contender)
         hold = JudgedHold(contender, lock, granted.fence, delivered.time, "", 0, believed)
         if not self._believes(hold):
             raise ViolationError(f"belief: {contender} cannot rely on {granted!r}")
