@@ -217,3 +217,8 @@ def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None
     report = run_log_seed(seed, plan=draw_target_plan(seed))
 
     assert report.violation is None
+
+
+def test_a_scout_without_a_members_later_pages_does_not_count_what_that_member_applied() -> None:
+    """Its own report and another's are complete, of the views of the slots from which it asks."""
+    assert run_log_seed(900080, plan=draw_target_plan(900080)).violation is None

@@ -217,7 +217,7 @@ class AcceptorJudge:
         """Judge the first proposal for a slot under a ballot."""
         reports = self.reports.get(accept.ballot, {})
         told = [voter for voter, one in reports.items() if one.complete]
-        floor = max((one.floor for one in reports.values()), default=0)
+        floor = max((one.floor for one in reports.values() if one.complete), default=0)
         first = max(floor, min((one.asked for one in reports.values()), default=0))
         found = accept.slot <= self._last_found(accept.ballot)
         for slot in (first, accept.slot if found else min(accept.slot, first + WINDOW - 1)):
