@@ -200,7 +200,8 @@ class LocalOwners(Role[OwnersEvent]):
             return [Send(self.session, asked)]
         self.tokens = token = self.tokens + 1
         wait = self.waiting[token] = LocalWait(asked, now)
-        acts = self.locks.acquire(wait.key, token, self.terms, now, waits=asked.wait_ms != 0)
+        terms = self.terms._replace(shared=wait.key.owner == READERS)
+        acts = self.locks.acquire(wait.key, token, terms, now, waits=asked.wait_ms != 0)
         effects = self._carried_out(acts, now)
         if token in self.waiting and asked.wait_ms:
             effects.append(Wake(asked.wait_ms, WaitEnded(token=token)))
