@@ -11,7 +11,9 @@ from support.planted_bugs import hold_of
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
 from fencelock.actors.table import requests
+from fencelock.actors.table import state as table_state
 from fencelock.actors.table.resource import TableHold
+from fencelock.actors.table.retained import count_span
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.state import TableState
@@ -128,6 +130,9 @@ MUTANTS = {
     ),
     "a held lock is granted": Mutant("one-holder", "one-holder, ", RULES, Acquire, to_everybody),
     "fences begin again": Mutant("fences-rise", "fences-rise, ", TableState, "grant", from_one),
+    "the fences of a span are granted again": Mutant(
+        "fences-rise", "fences-rise, ", table_state, "begin_span", count_span
+    ),
     "an owner enters under another fence": Mutant(
         "same-fence-again", "same-fence-again, ", requests, "_enter_again", with_a_new_fence
     ),
