@@ -220,10 +220,13 @@ class LocalOwners(Role[OwnersEvent]):
         held = self.inside.get(place)
         if held is None or held.hold.fence != asked.fence:
             return [Send(self.session, asked)]
+        lock = self.locks.by_key.get(held.key)
+        is_lost = held.hold.state_at(now) is HoldState.LOST
+        if is_lost or lock is None or held.token not in (lock.users or ()):
+            return self._end_lost(asked, held, now)
         self.tokens = number = self.tokens + 1
         self.downgrading[number] = place
         held.reads = True
-        lock = self.locks.by_key[held.key]
         effects = self._carried_out([(held.key, act) for act in lock.surrender()], now)
         request = replace(asked, fence=lock.fence, owner=held.key.owner, request=number)
         return [*effects, Send(self.session, request), Observe("owners.downgrade")]
@@ -247,24 +250,30 @@ class LocalOwners(Role[OwnersEvent]):
         held = self.inside.get(place)
         if held is None or held.hold.fence != release.fence:
             return [Send(self.session, event)]
-        is_lost = held.hold.state_at(now) is HoldState.LOST
+        if held.hold.state_at(now) is HoldState.LOST:
+            return self._end_lost(release, held, now)
         held.levels -= 1
         effects: list[Effect] = []
-        if is_lost or not held.levels:
+        if not held.levels:
             del self.inside[place]
             effects = self._carried_out(self.locks.release(held.key, held.token, now), now)
-        reply: Refused | Released = Released(
+        released = Released(
             lock=release.lock, owner=release.owner, request=release.request, count=held.levels
         )
-        if is_lost:
-            reply = Refused(
-                lock=release.lock,
-                reason=Reason.OWNERSHIP_LOST,
-                detail=UNCONFIRMED,
-                owner=release.owner,
-                request=release.request,
-            )
-        return [*effects, Send(self._contender(release.owner), reply)]
+        return [*effects, Send(self._contender(release.owner), released)]
+
+    def _end_lost(self, asked: Release | Downgrade, held: LocalHold, now: Instant) -> Effects:
+        """Refuse ``asked``: its owner finds that it lost the lock, maybe before the session does."""
+        del self.inside[LockKey(asked.lock, asked.owner)]
+        acts = self.locks.release(held.key, held.token, now)
+        no = Refused(
+            lock=asked.lock,
+            reason=Reason.OWNERSHIP_LOST,
+            detail=UNCONFIRMED,
+            owner=asked.owner,
+            request=asked.request,
+        )
+        return [*self._carried_out(acts, now), Send(self._contender(asked.owner), no)]
 
     def _on_wait_ended(self, token: int, now: Instant) -> Effects:
         wait = self.waiting.get(token)
