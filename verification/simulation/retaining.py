@@ -263,7 +263,7 @@ class LocalOwners(Role[OwnersEvent]):
         return [*effects, Send(self._contender(release.owner), released)]
 
     def _end_lost(self, asked: Release | Downgrade, held: LocalHold, now: Instant) -> Effects:
-        """Refuse ``asked``: its owner finds that it lost the lock, maybe before the session does."""
+        """Refuse ``asked``: its owner finds the loss, maybe before the session does."""
         del self.inside[LockKey(asked.lock, asked.owner)]
         acts = self.locks.release(held.key, held.token, now)
         no = Refused(
