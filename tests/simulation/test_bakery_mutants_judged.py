@@ -12,27 +12,35 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from support.bakery_cluster_harness import ClusterHarness
 from support.judged import assert_seen
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery import leader_requests, leader_selection
+from fencelock.actors.bakery.config import leader_of, proxy_of
 from fencelock.actors.bakery.election import Election
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises
 from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.invariants import INVARIANTS
 from fencelock.actors.bakery.message import Chosen, Seating
-from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.bakery.proxy_message import Locked, NotLeading
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.bakery.table import NOTHING_DRAWN, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
 from fencelock.actors.bakery.tombstones import Tombstones
-from fencelock.actors.effect import Send
-from fencelock.actors.message import Instant
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.verification.simulation.bakery_judge_leases import LeasesJudge
 from fencelock.verification.simulation.bakery_nemesis import Blow
 from fencelock.verification.simulation.bakery_run import draw_bakery_plan, run_bakery_seed
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.violation_report import ViolationReport
 
 SEEDS_SOUND = 8
 
@@ -339,3 +347,21 @@ def test_nothing_is_seen_where_nothing_is_planted(part: int) -> None:
         assert report.violation is None, f"seed {seed}: {report.violation}"
         grants += report.grants
     assert grants >= SEEDS_SOUND // PARTS  # One a seed: none of them is idle.
+
+
+def test_a_late_grant_for_which_no_request_waits_is_no_second_reply() -> None:
+    """Its lease is over, and the request was granted again meanwhile (seed 871477)."""
+    world = ClusterHarness(3).start().world
+    judge = LeasesJudge(world, ViolationReport(INVARIANTS), clocks_true=True)
+    client, proxy = Address("c/session"), proxy_of("n1")
+    first, again = (
+        Granted(lock="x", fence=fence, session="c", owner="o", request=1) for fence in (5, 9)
+    )
+    event = NotLeading(lock="x", who=Who("c", "o"), owner="")
+    delivered = Delivery(world.time, "n1", leader_of("n2"), proxy, event, 1)
+    judge.at_proxy(delivered, [Send(client, again)])
+
+    judge.at_proxy(delivered, [Observe("bakery.stray_grant"), Send(client, first)])
+
+    with pytest.raises(ViolationError, match="one-reply"):
+        judge.at_proxy(delivered, [Send(client, first)])

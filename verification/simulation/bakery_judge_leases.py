@@ -18,7 +18,7 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.table import RequestKey, TicketPhase
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.effect import Effects, Send
+from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.session.message import HoldsLost
 from fencelock.verification.simulation.client_view import ClientView
@@ -28,6 +28,10 @@ from fencelock.verification.simulation.world import World
 
 PER_MILLE = 998
 """Share of a lease that has passed, at least, when two clocks as declared show its end."""
+
+
+STRAY = Observe("bakery.stray_grant")
+"""A proxy that returns this passes a grant on for which no request waits there."""
 
 
 @dataclass(slots=True)
@@ -97,8 +101,12 @@ class LeasesJudge:
     def at_proxy(self, delivered: Delivery, effects: Effects) -> None:
         """Check that a request is not answered with a fence that answered another (one-reply).
 
-        A request may get a higher fence later: its first answer was lost, and its lease over.
+        A request may get a higher fence later: its first answer was lost, and its lease over. If
+        the first answer comes late, no request waits for it: then the proxy passes it on, and its
+        client gives the hold back.
         """
+        if STRAY in effects:
+            return
         for effect in effects:
             if type(effect) is not Send or type(effect.message) is not Granted:
                 continue
