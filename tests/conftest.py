@@ -305,10 +305,16 @@ def inside() -> LocalCallers:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    """Return locks over a session that the test plays."""
+def script() -> ScriptedSession:
+    """Return a session that the test plays."""
+    return ScriptedSession()
+
+
+@pytest.fixture
+def scene(script: ScriptedSession) -> Iterator[Scene]:
+    """Return locks over the session that the test plays."""
     executor = ThreadExecutor()
-    yield Scene(ScriptedSession(), executor)
+    yield Scene(script, executor)
     executor.stop(PATIENCE_S)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pykka
 import pytest
-from support.lock_scene import Scene, ScriptedSession
+from support.lock_scene import AtOnce, Scene, ScriptedSession
 
 from fencelock.actors.api.message import Cancel, Release
 from fencelock.actors.api.name import WAIT_MS_MAX
@@ -26,30 +26,14 @@ from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.log import warn
 
 PATIENCE_S = 30
 NS_PER_S = 1_000 * NS_PER_MS
 
 
-class Nobody:
-    failed = 0
-
-    def call(self, callback: Any, news: Any) -> None:
-        assert callback is warn, (callback, news)  # Nobody listens, and a loss is logged.
-
-    def stop(self, timeout: float) -> None:
-        del timeout
-
-
-@pytest.fixture
-def script() -> ScriptedSession:
-    return ScriptedSession()
-
-
 @pytest.fixture
 def scene(script: ScriptedSession) -> Scene:
-    return Scene(script, Nobody())
+    return Scene(script, AtOnce())
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.holds import fence_of
-from support.lock_scene import Scene, ScriptedSession
+from support.lock_scene import AtOnce, Scene, ScriptedSession
 
 import fencelock
 from fencelock import aio
@@ -29,23 +29,6 @@ from fencelock.cluster.host.pending_asks import AskReply
 
 PATIENCE_S = 60
 CLUSTER = "faces"
-
-
-class AtOnce:
-    """Calls callbacks at once, and keeps the lines of the log."""
-
-    failed = 0
-
-    def call(self, callback: Any, news: Any) -> None:
-        callback(news)
-
-    def stop(self, timeout: float) -> None:
-        del timeout
-
-
-@pytest.fixture
-def script() -> ScriptedSession:
-    return ScriptedSession()
 
 
 @pytest.fixture

@@ -93,6 +93,18 @@ class ScriptedSession:
         self.told.append(message)
 
 
+class AtOnce:
+    """Calls callbacks at once, on the thread that has the news."""
+
+    failed = 0
+
+    def call(self, callback: Any, news: Any) -> None:
+        callback(news)
+
+    def stop(self, timeout: float) -> None:
+        del timeout
+
+
 class Scene:
     """Locks called x of ann; the test moves her session and clock."""
 
