@@ -75,7 +75,7 @@ class LockServer(Role[Heard]):
 
     *The acknowledgement names the release that it acknowledges.* The page acknowledges every
     release with the current ``num_granted``, and that can lose a lock forever: the README of this
-    folder explains how, and ``tests/simulation/test_central_explore.py`` finds it.
+    folder explains how, and ``tests/simulation/test_explore.py`` finds it.
 
     *One counter for all locks.* So a free lock leaves no state, and numbers still rise.
 

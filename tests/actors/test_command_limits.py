@@ -1,4 +1,4 @@
-"""The limits of commands: the quick judgement of plain ones never differs from the long one."""
+"""Limits of commands, and of the numbers of requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
     LOCK_NAME_BYTES_MAX,
     OWNER_BYTES_MAX,
+    REQUEST_MAX,
     WAIT_MS_MAX,
 )
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import Address
+from fencelock.actors.proxy.description import DESCRIBES_MAX, DESCRIBES_OF_CLIENT_MAX, has_room
 from fencelock.actors.table.sentences import worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand
@@ -133,3 +136,40 @@ def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert quick == [refusal_of(command) for command in made]
     assert 50 < sum(not text for text in quick) < len(quick) - 50
+
+
+# Numbers of requests leave room for a release, and few descriptions are sent at a time
+
+
+def acquire(request: int) -> Acquire:
+    return Acquire(lock="l", session="s", owner="o", request=request, wait_ms=None)
+
+
+def test_an_acquire_is_refused_whose_lock_no_later_request_could_release() -> None:
+    acquire(REQUEST_MAX).check_new()
+    for asked in (
+        acquire(REQUEST_MAX + 1),
+        acquire((1 << 63) - 1),
+        Cancel(lock="l", session="s", owner="o", request=REQUEST_MAX + 1),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"request is .*, at most {REQUEST_MAX}"):
+            asked.check_new()
+
+
+def test_a_release_may_have_a_higher_number_than_any_acquire() -> None:
+    release = Release(lock="l", fence=1, session="s", owner="o", request=(1 << 63) - 1)
+    release.check_new()
+    assert release.key[-1] == release.request
+
+
+def test_a_description_answers_few_requests_of_a_client_and_not_many_in_all() -> None:
+    asked: list[tuple[Address, object]] = []
+    for _ in range(100):
+        if has_room("n1", asked, Address("greedy/session")):
+            asked.append((Address("greedy/session"), None))
+    assert len(asked) == DESCRIBES_OF_CLIENT_MAX
+    for number in range(100):
+        if has_room("n1", asked, Address(f"c{number}/session")):
+            asked.append((Address(f"c{number}/session"), None))
+    assert len(asked) == DESCRIBES_MAX
+    assert has_room("n1", asked, Address("n1/~7"))

@@ -1,17 +1,48 @@
-"""Replies of a proxy about sessions and to operators where the cluster keeps no table of locks."""
+"""Sessions at a proxy, its limits, and its status."""
 
 from __future__ import annotations
 
 import pytest
 from support import session_harness as client
-from support.effects import T0, sent
-from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire, claims_of
+from support.effects import T0, at, sent
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.message import (
+    Absence,
+    Acquire,
+    Contender,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    LockStatus,
+    NodeStatus,
+    Reason,
+    Refused,
+    Release,
+)
+from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
-from fencelock.actors.effect import Send
-from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
+from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.proxy.clients import REQUESTS_MAX
+from fencelock.actors.proxy.lock_manager import WAIT_TIMER_MS_MAX, WaitOver
+from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX
+from fencelock.actors.proxy.message import (
+    AcquireLock,
+    LockDescription,
+    LockGranted,
+    QueryLock,
+    Ready,
+    ReleaseLock,
+    Report,
+    Reported,
+)
 from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.quota import Quotas
+from fencelock.actors.role_message import RoleNotice
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 
 def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
@@ -122,3 +153,153 @@ def test_a_release_after_the_end_is_not_held(proxy: Proxy) -> None:
     proxy.handle(ANN, End(session="ann", request=3), T0)
     release = Release(lock="a", fence=7, session="ann", owner="o", request=4)
     assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]
+
+
+# More
+
+
+def test_claims_have_a_limit(proxy: Proxy) -> None:
+    proxy.clients.quotas = Quotas(requests_per_s=2 * REQUESTS_MAX)
+    for number in range(1, REQUESTS_MAX + 1):
+        proxy.handle(ANN, Acquire(lock=f"l{number}", session="ann", request=number), T0)
+    effects = proxy.handle(ANN, acquire(request=REQUESTS_MAX + 1), T0)
+    (refused,) = sent(effects, Refused)
+    assert refused.reason is Reason.OVERLOADED
+    assert str(REQUESTS_MAX) in refused.detail
+
+
+def test_a_node_that_many_wait_at_still_tells_its_status_in_one_frame(proxy: Proxy) -> None:
+    for number in range(LOCKS_SHOWN_MAX * 3):
+        lock, owner = f"{number % LOCKS_SHOWN_MAX:0256}", f"{number:0256}"
+        proxy.handle(ANN, Acquire(lock=lock, session="ann", owner=owner, request=1), T0)
+    reported = Reported(uptime_ms=1, counters=())
+    effects = list(proxy.handle(ANN, Describe(session="ann"), T0))
+    effects += proxy.handle(Address("n1/node"), reported, T0)
+    for look in sent(effects, QueryLock):
+        seen = LockDescription(
+            lock=look.lock, query=look.query, holder=None, waiters=(), waits_for=()
+        )
+        effects += proxy.handle(BACKEND, seen, T0)
+    (status,) = sent(effects, NodeStatus)
+    assert len(status.locks) > 100
+    assert len(encode(status)) < FRAME_BYTES_MAX
+
+    contenders = tuple(Contender("n2", "s", f"{n:0256}", None, 1) for n in range(9_000))
+    (look,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), QueryLock)
+    seen = LockDescription(
+        lock="a", query=look.query, holder=None, waiters=contenders, waits_for=()
+    )
+    (told,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
+    assert len(encode(told)) < FRAME_BYTES_MAX
+
+
+def test_a_session_without_end_is_not_kept(proxy: Proxy) -> None:
+    described = proxy.handle(ANN, Describe(session="x" * 999), T0)
+    assert described == [Observe("proxy.session_malformed")]
+    for session in ("x" * 999, "ann~" + "2" * 999):
+        (refused,) = sent(proxy.handle(ANN, KeepAlive(session=session), T0), Refused)
+        assert refused.reason is Reason.INVALID
+    assert len(proxy.clients.by_id) == 0
+
+
+def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
+    first, second = WAIT_TIMER_MS_MAX * NS_PER_MS, (WAIT_TIMER_MS_MAX + 500) * NS_PER_MS
+    over = WaitOver(ticket=1)
+    long = Acquire(lock="a", session="ann", request=1, wait_ms=WAIT_TIMER_MS_MAX + 500)
+    assert Wake(WAIT_TIMER_MS_MAX, over) in proxy.handle(ANN, long, T0)
+    assert proxy.handle(PROXY, over, Instant(first)) == [Wake(500, over)]
+    assert sent(proxy.handle(PROXY, over, Instant(second)), ReleaseLock)
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (Acquire(lock="", session="ann", request=1), "0 bytes"),
+        (Acquire(lock="x" * 300, session="ann", request=1), f"1 to {LOCK_NAME_BYTES_MAX}"),
+        (Acquire(lock="a\n", session="ann", request=1), "has U+000A"),
+        (Acquire(lock=" \u3164", session="ann", request=1), "no visible character"),
+        (Acquire(lock="a", session="ann", owner="o" * 300, request=1), "owner of 300 bytes"),
+        (Acquire(lock="a", session="ann", wait_ms=-1, request=1), "wait_ms is -1"),
+        (Acquire(lock="a", session="ann", wait_ms=WAIT_MS_MAX + 1, request=1), str(WAIT_MS_MAX)),
+        (
+            Acquire(lock="a", session="bob", request=1),
+            "session 'bob' is not of the client 'ann' itself",
+        ),
+        (Release(lock="a", session="bob", fence=1, request=1), "session 'bob'"),
+        (Acquire(lock="a", session="ann", owner="\ud800", request=1), "has U+D800"),
+        (Inspect(lock="", session="ann"), "0 bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_bad_request_is_told_its_field_value_and_limit(
+    proxy: Proxy, request_: Acquire | Release | Inspect, told: str
+) -> None:
+    (refused,) = sent(proxy.handle(ANN, request_, T0), Refused)
+    assert refused.reason is Reason.INVALID
+    assert told in refused.detail
+
+
+# More
+
+
+def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
+    assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1, proven=True)]
+    holder = Contender("n2", "bob", "bob-1", 9, 800)
+    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
+        LockStatus(lock="a", holder=holder, waiters=(), waits_for=(), session="ann", request=5)
+    ]
+
+
+def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
+    hold(proxy)
+    proxy.handle(BACKEND, Ready(ready=True, detail="ready"), T0)
+    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert effects[-1] == Send(Address("n1/node"), Report())
+    reported = Reported(uptime_ms=5, counters=())
+    ((to, status),) = [
+        (e.to, e.message)
+        for e in proxy.handle(Address("n1/node"), reported, at(100))
+        if isinstance(e, Send)
+    ]
+    assert to == BOB
+    assert isinstance(status, NodeStatus)
+    assert (status.ready, status.uptime_ms, status.request) == (True, 5, 4)
+    assert status.locks[0].holder == Contender("n1", "ann", "o", 7, 100)
+
+
+def test_the_log_has_a_line_when_a_node_starts_and_when_it_is_ready(proxy: Proxy) -> None:
+    def notices(ready: Ready) -> list[str]:
+        return [one.text for one in sent(proxy.handle(BACKEND, ready, T0), RoleNotice)]
+
+    waits = Ready(ready=False, detail="n2 is missing")
+    ready = ["n1 is ready: it can grant locks"]
+    assert notices(waits) == ["n1 is not ready yet: n2 is missing"]
+    assert notices(waits) == []
+    assert notices(Ready(ready=True, detail="ready")) == ready
+    assert notices(waits) == []
+    assert notices(Ready(ready=True, detail="ready")) == ready
+
+
+def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]
+    reported = Reported(uptime_ms=5, counters=())
+    assert list(proxy.handle(Address("n1/node"), reported, T0)) == []
+    holder = Contender("n2", "", "", 9, 800)
+    absent = (Absence("n3", 4_000),)
+    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
+    (status,) = sent(proxy.handle(BACKEND, seen, at(100)), NodeStatus)
+    (lock,) = status.locks
+    assert (lock.holder, lock.waits_for) == (holder, absent)
+    assert lock.waiters == (Contender("n1", "ann", "o", None, 100),)
+
+
+def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
+    proxy.handle(BOB, Describe(session="bob", request=4), T0)
+    assert sent(proxy.handle(ANN, Describe(session="ann", request=1), T0), Report) == []
+    reported = Reported(uptime_ms=5, counters=())
+    answers = proxy.handle(Address("n1/node"), reported, T0)
+    assert [answer.session for answer in sent(answers, NodeStatus)] == ["bob", "ann"]

@@ -1,11 +1,13 @@
-"""A client's session, turn by turn: requests, replies, and immediate refusals."""
+"""A client's session: its handlers, and how it asks."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from random import Random
+from typing import get_args
 
 import pytest
+from support.effects import HOST
 from support.role_harness import RoleHarness
 from support.session_harness import ANN, BEN, ME, A, B, of, one
 from support.unkept_session import UnkeptSession, node_status, refusal
@@ -23,10 +25,12 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address
-from fencelock.actors.session import refusals
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.session import refusals, session
+from fencelock.actors.session.lease import MOVES, SessionLease, Stage
 from fencelock.actors.session.message import SessionTick
-from fencelock.actors.session.session import TICK_MS, ClientSession
+from fencelock.actors.session.requests import lock_key_named
+from fencelock.actors.session.session import HANDLERS, TICK_MS, ClientSession
 
 
 def test_a_request_goes_to_the_endpoint_in_use_under_the_session_and_a_number(
@@ -201,3 +205,46 @@ def test_requests_beyond_the_limit_are_refused_as_overload(
     assert "2" in answer.detail
     monkeypatch.setattr(refusals, "HOLDS_MAX", 0)
     assert refusal(unkept.hear(ANN, Acquire(lock="3"))).reason is Reason.OVERLOADED
+
+
+# The table of handlers of a client's session, and what its checks come before
+
+
+@pytest.mark.parametrize("kind", get_args(session.Event))
+def test_each_type_of_event_has_a_handler(kind: type) -> None:
+    assert callable(HANDLERS[kind])
+
+
+def test_a_type_that_no_session_receives_has_no_handler() -> None:
+    with pytest.raises(KeyError):
+        HANDLERS[int]
+
+
+@pytest.mark.parametrize("former", Stage)
+@pytest.mark.parametrize("following", Stage)
+def test_a_session_moves_only_along_its_table(former: Stage, following: Stage) -> None:
+    lease = SessionLease("c", 15_000, "")
+    lease.stage = former
+    if following in MOVES[former]:
+        lease.enter(following)
+        assert lease.stage is following
+    else:
+        with pytest.raises(AssertionError, match=f"{former.value} cannot be {following.value}"):
+            lease.enter(following)
+
+
+def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
+    """Names are checked before they enter a cache, so that the cache is bounded."""
+    role = ClientSession(
+        Address("c/session"), HOST, session="c", endpoints=(Address("a/proxy"),), random=Random(1)
+    )
+    for stage in (Stage.OPENING, Stage.OPEN):
+        role.session_state.session_lease.enter(stage)
+    kept = lock_key_named.cache_info().currsize
+    for user in (Address("a/proxy"), Address("c/ask-1")):
+        for request in (
+            Release(lock="n" * 100_000, fence=7, owner="o"),
+            Acquire(lock="n" * 100_000, owner="o"),
+        ):
+            role.handle(user, request, Instant(0))
+    assert lock_key_named.cache_info().currsize == kept

@@ -1,4 +1,4 @@
-"""The blocking client with real nodes: threads, sockets, and that none is left at the end."""
+"""The blocking client on real nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 from support.stoppable_cluster import CLUSTER, PATIENCE_S, Cluster, started, threads
 
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
 from fencelock.actors.error import (
     ConfigError,
     InvalidRequestError,
@@ -23,6 +33,9 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
+from fencelock.actors.message import Address
+from fencelock.actors.role_message import LinkDown, LinkRefused
+from fencelock.actors.session.message import HoldsLost
 from fencelock.cluster.client.client import connect
 from fencelock.cluster.client.lock import Lock
 from fencelock.cluster.client.settings import parse_addresses
@@ -203,3 +216,47 @@ def test_what_is_of_another_type_than_it_should_be_is_refused_before_anything_is
         client.rlock("x", limit=wrong)
     with pytest.raises(TypeError, match=r"Inspect\.lock: True: expected `str`"):
         client.status(wrong)
+
+
+# Sessions of clients where two faults coincide: no hold is left to nobody, or believed in
+
+
+HELPER = Address("c/helper")
+
+
+def test_a_wait_given_up_at_a_wrong_proxy_is_withdrawn_since_an_earlier_proxy_heard_of_it(
+    harness: SessionHarness,
+) -> None:
+    harness.open(harness.acquire(wait_ms=1_000))
+    assert one(Acquire, harness.hear(ME, LinkDown(node="a")), B)
+    harness.hear(ME, LinkRefused(node="b", detail="another cluster"))
+    said = harness.run(6_000)
+    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
+    assert of(Cancel, said)
+
+
+def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(
+    harness: SessionHarness,
+) -> None:
+    """An operator took the first hold, without a notice: the owner acquires again, and waits."""
+    harness.hold(limit=0)
+    again = harness.acquire(user=ANN, token=2, limit=0)
+    asked = Release(lock="x", fence=7, owner="ann", request=3)
+    assert of(Release, harness.hear(HELPER, asked)) == []  # It goes after the request under way.
+    said = harness.grant(again, fence=9)
+    assert one(Granted, said, ANN).fence == 9
+    assert one(HoldsLost, said, WATCHER).losses[0].fence == 7
+    said = harness.refuse(said, Reason.NOT_HELD)
+    assert of(HoldsLost, said) == []
+    assert one(Released, harness.free(harness.release(fence=9)), ANN).count == 0
+
+
+def test_what_is_not_held_on_a_release_of_one_level_is_lost_on_the_others(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(limit=0)
+    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
+    said = harness.refuse(harness.release(token=3), Reason.NOT_HELD)
+    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
+    assert one(HoldsLost, said, WATCHER).losses[0].fence == 7
+    assert one(Refused, harness.release(token=4), ANN).reason is Reason.OWNERSHIP_LOST

@@ -1,10 +1,4 @@
-"""Acquires and releases that are cancelled at every point, with the steps after it in every order.
-
-The lock objects, the registry of owners, the session, the proxy and the table are the real ones;
-`support.stepped_client` takes their steps.
-"""
-
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+"""Cancels and unawaited releases under all faults."""
 
 from __future__ import annotations
 
@@ -16,12 +10,19 @@ import pytest
 from msgspec.structs import replace
 from support.stepped_client import KINDS, Caller, assert_all_free, random_steps, two_clients
 
-from fencelock.actors.api.message import Cancel
+from fencelock.actors.api.message import Cancel, Release
+from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.error import AlreadyHeldError, FencelockError
+from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.session import refusals
+from fencelock.actors.session.message import ReleaseUnawaited, SessionTick
+from fencelock.actors.session.session import ClientSession, Event
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.node.topology import NodeContext
+from fencelock.verification.simulation.plan import RunPlan
+from fencelock.verification.simulation.run import run_seed
 
 STEPS = 300
 
@@ -189,3 +190,52 @@ def test_an_interrupted_release_of_permits_gives_back_all_parts_once() -> None:
     assert not any(isinstance(message, Cancel) for message, _ in client.arrivals)
     log.settle()
     assert_all_free(log)
+
+
+# Users that do not wait for their releases, under all faults, and planted bugs
+
+
+PLAN = RunPlan(nodes=3, clients=2, owners=2, locks=1, chaos_ms=2_000, unawaited_share=1.0)
+
+
+class Forgetful(ClientSession):
+    """Planted bug: drops a release for which no user waits."""
+
+    def handle(self, sender: Address, event: Event | SessionTick, now: Instant) -> Effects:
+        return () if isinstance(event, ReleaseUnawaited) else super().handle(sender, event, now)
+
+
+class Hasty(ClientSession):
+    """Planted bug: releases a hold before the user asks for it."""
+
+    def handle(self, sender: Address, event: Event | SessionTick, now: Instant) -> Effects:
+        effects = [*super().handle(sender, event, now)]
+        for lock_key, hold in list(self.session_state.holds.items()):
+            if lock_key not in self.session_state.in_flight.releases:
+                release = Release(lock=lock_key.lock, fence=hold.fence, owner=lock_key.owner)
+                user = address_of(self.address.partition("/")[0], "nobody")
+                effects += super().handle(user, ReleaseUnawaited(release=release), now)
+        return effects
+
+
+def session(kind: type[ClientSession], context: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    arguments = {"session": context.node, "endpoints": proxies, "random": context.random}
+    return Spawn(address_of(context.node, "session"), kind, arguments)
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "central", "bakery", "lamport"])
+def test_every_protocol_serves_users_that_do_not_wait_for_their_releases(protocol: str) -> None:
+    for seed in range(5):
+        report = run_seed(protocol, seed, plan=PLAN)
+        assert report.violation is None, report.violation
+        assert report.marks["contender.released_later"]
+
+
+@pytest.mark.parametrize(("bug", "broken"), [(Forgetful, "progress"), (Hasty, "mutual exclusion")])
+def test_a_planted_bug_is_caught(bug: type[ClientSession], broken: str) -> None:
+    for seed in range(10):
+        report = run_seed("paxos", seed, plan=PLAN, make_session=partial(session, bug))
+        if report.violation is not None:
+            assert broken in str(report.violation)
+            return
+    raise AssertionError("no seed finds it")

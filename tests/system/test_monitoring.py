@@ -1,10 +1,13 @@
-"""The alerts and the dashboard of deploy/, with a real Prometheus that scrapes real nodes."""
+"""Alerts and a dashboard with a real Prometheus; the files of `deploy/`."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shutil
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -18,8 +21,13 @@ from support import optional
 from support.paths import ROOT
 from support.real_nodes import LONG_S, running_nodes
 from support.servers import running, until_answered
+from typer.testing import CliRunner
 
 import fencelock
+from fencelock import NodeRole
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.node.config import Config, load, parse
+from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -150,3 +158,208 @@ def test_a_real_prometheus_has_a_result_for_every_alert_and_panel_and_sees_nodes
     assert server.query('sum(up{job="fencelock"})')[0]["value"][1] == "3"
     cluster.close()
     server.until('count(ALERTS{alertname="FencelockNodeDown"}) == 3')
+
+
+# The files in deploy/ fit the program: configurations, names, ports and options
+
+
+DEPLOY = ROOT / "deploy"
+
+
+def documents(name: str) -> list[Any]:
+    optional.package("yaml")
+    import yaml  # noqa: PLC0415
+
+    return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
+
+
+def check_command(words: list[str], config: Config) -> None:
+    """Check that the program takes these options, and that it knows the node that they name."""
+    shown = CliRunner().invoke(app, [words[0], "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert shown.exit_code == 0
+    for word in words[1:]:
+        assert not word.startswith("--") or word in shown.stdout, f"{word}: {shown.stdout}"
+    if "--id" in words:
+        node = words[words.index("--id") + 1]
+        assert node in config.nodes or node == "$(POD_NAME)"
+
+
+def test_the_services_of_compose_are_the_nodes() -> None:
+    (compose,) = documents("compose.yaml")
+    config = load(DEPLOY / "cluster.toml")
+    assert config.insecure
+    services = compose["services"]
+    assert set(services) == {*config.nodes, "client", "network"}
+    published = services.pop("network")["ports"]
+    assert all(one.startswith("127.0.0.1:") for one in published)  # There are no keys.
+    assert not any("ports" in service for service in services.values())
+    assert {service["network_mode"] for service in services.values()} == {"service:network"}
+    (first, last), *_ = (one.split(":")[1].split("-") for one in published)
+    ports = [str(port) for port in range(int(first), int(last) + 1)]
+    assert list(config.nodes.values()) == [f"tcp://127.0.0.1:{port}" for port in ports]
+    assert len(set(config.metrics.values())) == len(config.nodes)
+    for node, address in config.nodes.items():
+        assert config.listen_of(node) == address.replace("127.0.0.1", "0.0.0.0")
+        assert services[node]["command"][-1] == node
+        assert address in services[node]["healthcheck"]["test"]
+        check_command(services[node]["command"], config)
+        check_command(services[node]["healthcheck"]["test"][2:], config)
+        assert f"{node}:{config.data}" in services[node]["volumes"]
+    assert set(compose["volumes"]) == set(config.nodes)
+    environment = services["client"]["environment"]
+    assert environment["FENCELOCK_CONNECT"] == ",".join(config.nodes.values())
+    assert environment["FENCELOCK_CLUSTER"] == config.cluster
+
+
+def test_the_manifests_of_kubernetes_belong_together() -> None:
+    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    kinds = {"ConfigMap", "Service", "NetworkPolicy", "PodDisruptionBudget", "StatefulSet"}
+    assert set(found) == kinds
+    labels = {"app.kubernetes.io/name": "fencelock"}
+    service, pods = found["Service"]["spec"], found["StatefulSet"]["spec"]
+    config = parse(found["ConfigMap"]["data"]["cluster.toml"], Path("/"))
+    name = found["StatefulSet"]["metadata"]["name"]
+    assert list(config.nodes) == [f"{name}-{number}" for number in range(pods["replicas"])]
+    for node, address in config.nodes.items():
+        assert address == f"tcp://{node}.{pods['serviceName']}:{service['ports'][0]['port']}"
+    assert service["clusterIP"] == "None"
+    assert service["selector"] == pods["selector"]["matchLabels"] == labels
+    assert pods["template"]["metadata"]["labels"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] < pods["replicas"] / 2
+    (container,) = pods["template"]["spec"]["containers"]
+    check_command(container["args"], config)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert set(config.metrics.values()) == {f"0.0.0.0:{ports['metrics']}"}
+    probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
+    assert probes == {"/ready", "/live"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["data"] == str(config.data)
+    assert mounts["keys"] == str(config.keys)
+    given = {one["name"] for one in pods["template"]["spec"]["volumes"]}
+    given |= {one["metadata"]["name"] for one in pods["volumeClaimTemplates"]}
+    assert given == set(mounts)
+
+
+def test_a_pod_has_the_keys_of_its_own_node_only_and_no_token() -> None:
+    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    config = parse(found["ConfigMap"]["data"]["cluster.toml"], Path("/"))
+    pod = found["StatefulSet"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "keys")
+    assert mount["subPathExpr"] == "$(POD_NAME)"
+    (keys,) = (one for one in pod["volumes"] if one["name"] == "keys")
+    paths = {(one["path"], one["key"]) for one in keys["secret"]["items"]}
+    own = {(node, key) for node in config.nodes for key in ("keys.toml", "_server.key")}
+    own |= {(node, f"{node}.key") for node in config.nodes}
+    assert paths == {(f"{node}/{key}", key) for node, key in own}
+
+
+def test_a_node_is_reached_by_nodes_clients_and_the_monitoring_only() -> None:
+    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    policy = found["NetworkPolicy"]["spec"]
+    pods = found["StatefulSet"]["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"] == pods["metadata"]["labels"]
+    (container,) = pods["spec"]["containers"]
+    ports = {port["containerPort"] for port in container["ports"]}
+    assert {rule["ports"][0]["port"] for rule in policy["ingress"]} == ports
+    assert all(rule["from"] for rule in policy["ingress"])
+
+
+KUBERNETES = ("1.29", "1.31")
+"""Versions whose schemas the manifests must fit: an old one and a newer one."""
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
+    optional.package("kubernetes_validate")
+    schemas: Any = importlib.import_module("kubernetes_validate")
+    for document in documents("kubernetes/fencelock.yaml"):
+        schemas.validate(document, version, strict=True)
+        with pytest.raises(schemas.ValidationError):
+            schemas.validate(document | {"metadata": {"nmae": "x"}}, version, strict=True)
+
+
+def test_the_services_fit_the_schema_of_compose() -> None:
+    optional.package("check_jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    checked = subprocess.run(
+        [*command, str(DEPLOY / "compose.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_unit_of_systemd_is_accepted(tmp_path: Path) -> None:
+    text = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8")
+    (command,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    program, *words = command.removeprefix("ExecStart=").split()
+    check_command([word.replace("%i", "n1") for word in words], load(DEPLOY / "cluster.toml"))
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "fencelock@n1.service"
+    unit.write_text(text.replace(program, "/bin/true"))
+    verified = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    later = "RestartSteps", "RestartMaxDelaySec"  # Of systemd 254.
+    complaints = [line for line in verified.stderr.splitlines() if "fencelock" in line]
+    assert [line for line in complaints if not any(one in line for one in later)] == []
+
+
+def test_the_unit_of_systemd_restarts_a_full_disk_but_no_wrong_configuration() -> None:
+    lines = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8").splitlines()
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2"} <= set(lines)
+    assert {"StartLimitIntervalSec=0", "LimitCORE=0", "CapabilityBoundingSet="} <= set(lines)
+    assert {"SystemCallFilter=@system-service", "NoNewPrivileges=yes"} <= set(lines)
+
+
+def test_memory_is_limited_everywhere_to_what_a_flood_and_the_largest_table_need() -> None:
+    unit = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8")
+    (compose,) = documents("compose.yaml")
+    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    assert "MemoryMax=3G" in unit.splitlines()
+    assert container["resources"]["limits"] == {"memory": "3Gi"}
+    assert {compose["services"][node]["mem_limit"] for node in ("n1", "n2", "n3")} == {"3g"}
+
+
+def test_the_image_has_what_it_copies_and_no_root() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert "USER 10001" in lines
+    assert 'ENTRYPOINT ["fencelock"]' in lines
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {".git", ".venv", "**/keys", "**/*.key", "**/data", "**/*.backup"} <= set(ignored)
+
+
+def test_nodes_are_reached_by_names_and_bound_to_every_interface(tmp_path: Path) -> None:
+    """As in containers."""
+    ports = free_ports(3)
+    secure = "[security]\ninsecure = true"
+    tables = "\n".join(
+        f'[nodes.n{port}]\naddress = "tcp://localhost:{port}"\nlisten = "tcp://0.0.0.0:{port}"'
+        for port in ports
+    )
+    config = parse(
+        f'cluster = "names"\nprotocol = "paxos"\ndata = "data"\n{tables}\n{secure}', tmp_path
+    )
+    nodes = [Node.start(config, node, found=True) for node in config.nodes]
+    try:
+        assert [node.address for node in nodes] == list(config.nodes.values())
+        addresses = [node.address for node in nodes]
+        with fencelock.connect(addresses, cluster="names", connect_timeout=LONG_S) as client:
+            client.lock("a", timeout=LONG_S).acquire()
+            (leader,) = (one for one in client.members().nodes if one.role is NodeRole.LEADER)
+            assert leader.endpoint in addresses
+    finally:
+        for node in nodes:
+            node.stop()

@@ -1,14 +1,17 @@
-"""A poller looks for a moment before it sleeps, where that was worth it, and not for long."""
+"""Pollers look for a moment before they sleep; a doorbell wakes them up."""
 
 from __future__ import annotations
 
 import os
+import select
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from fencelock.transport.polling import BRIEF_NS, Poller
+from fencelock.transport.polling import BRIEF_NS, Doorbell, Poller
 
 LONG_MS = 60_000
 BEYOND_BRIEF_MS = BRIEF_NS // 1_000_000 + 2
@@ -111,3 +114,61 @@ def test_a_client_never_spins_nor_does_a_node_that_has_one_processor(
     assert one.poll(1) == set()
 
     assert yields.times == 0
+
+
+# The doorbell: one wake-up for any number of rings, also where there is no ``eventfd``
+
+
+WITHOUT_EVENTFD = """
+import os
+for name in ("eventfd", "eventfd_read", "eventfd_write", "EFD_NONBLOCK", "EFD_CLOEXEC"):
+    delattr(os, name)
+"""
+
+
+@pytest.fixture(params=["eventfd", "pipe"])
+def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doorbell]:
+    if request.param == "pipe":
+        monkeypatch.delattr(os, "eventfd")
+    bell = Doorbell()
+    yield bell
+    bell.close()
+
+
+def is_rung(bell: Doorbell) -> bool:
+    return bool(select.select([bell.fd], [], [], 0)[0])
+
+
+def test_it_is_readable_from_a_ring_to_the_answer(bell: Doorbell) -> None:
+    assert not is_rung(bell)
+    for _ in range(3):
+        bell.ring()
+        bell.ring()
+        assert is_rung(bell)
+        bell.answer()
+        assert not is_rung(bell)
+        bell.answer()
+
+
+def test_it_frees_its_descriptors_and_may_be_rung_afterwards(bell: Doorbell) -> None:
+    before = set(os.listdir("/dev/fd"))
+    bell.close()
+    assert set(os.listdir("/dev/fd")) < before
+    bell.ring()
+    bell.close()
+
+
+def test_its_descriptors_are_not_inherited(bell: Doorbell) -> None:
+    assert not os.get_inheritable(bell.fd)
+
+
+def test_a_client_and_a_node_work_without_eventfd() -> None:
+    script = (
+        WITHOUT_EVENTFD
+        + "from fencelock.testing import local\n"
+        + "with local() as cluster, cluster.connect().lock('a') as hold: print(hold.held)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.stdout == "True\n", ended.stderr
