@@ -43,6 +43,7 @@ class SteppedConnection(Connection):
         self.line = line
         self.hold_registry = registry
         self.protocol = "paxos"
+        self._retain = 0.0
 
 
 class NoCallbacks:

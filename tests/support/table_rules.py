@@ -38,7 +38,8 @@ RULES = {
     "object, when it is granted while others wait, and with each keep-alive of its session as long "
     "as it lasts and somebody waits.",
     "queue-in-log-order": "Waiters are granted in the order in which the log has their acquires.",
-    "tries-never-wait": "A try at a held lock fails at once and leaves nothing behind.",
+    "tries-never-wait": "A try at a held lock fails at once and leaves nothing behind. Where only "
+    "retained holds are in its way, it waits 200 ms for them to come back.",
     "waits-end-by-log-time": "A wait ends by log time, at its timeout and not before, and leaves "
     "no deadline. Without a timeout it never ends by time.",
     "log-time-alone": "Nothing ends but by log time, in the same order on every member.",
