@@ -138,6 +138,11 @@ def test_a_cancel_that_a_leader_ignores_drops_nothing() -> None:
     assert run_members_seed(870836).violation is None
 
 
+def test_what_a_node_sent_while_it_was_cut_off_may_take_many_turns() -> None:
+    """In this seed, the receiver had removed that node, and takes its frames as a client's."""
+    assert run_members_seed(600).violation is None
+
+
 def test_a_later_epoch_with_the_members_of_before_a_change_is_seen() -> None:
     seats = tuple(Member(f"n{number}", "", number) for number in range(1, 5))
     judge = MembersJudge(ViolationReport(INVARIANTS), lambda member, since: True)

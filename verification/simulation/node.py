@@ -17,8 +17,9 @@ from fencelock.verification.simulation.frames import VirtualLinks
 from fencelock.verification.simulation.scheduler import SimulatedScheduler
 from fencelock.verification.simulation.violation import ViolationError
 
-TURNS_MAX = 12
-"""Turns in a row; after more the roles of a node keep each other busy forever."""
+TURNS_MAX = 100
+"""Turns in a row; after more the roles of a node keep each other busy forever. The frames that one
+client sent while it was cut off take some tens: a turn takes only so many of each client."""
 
 
 class SimulatedNode:
