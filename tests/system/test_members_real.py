@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.storm import LONG_S, Storm, raging
+from typer.testing import CliRunner, Result
 
 import fencelock
 from fencelock import (
@@ -24,6 +25,7 @@ from fencelock import (
     StaleError,
     UnavailableError,
 )
+from fencelock.cluster.cli.main import app
 from fencelock.verification.bench.members import described, leader_among
 
 GAP_S = 1.0
@@ -92,16 +94,10 @@ def role_of(watcher: fencelock.Client, node: str) -> NodeRole | None:
     return next((one.role for one in watcher.members().nodes if one.node == node), None)
 
 
-def command(storm: Storm, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(storm: Storm, *arguments: str) -> Result:
     members = storm.members
     where = ["--connect", members.connect, "--cluster", members.cluster]
-    return subprocess.run(
-        [sys.executable, "-m", "fencelock", *arguments, *where],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    return CliRunner().invoke(app, [*arguments, *where])
 
 
 def kill_and_restart(storm: Storm, watcher: fencelock.Client) -> None:
@@ -200,7 +196,7 @@ def test_a_member_whose_disk_was_lost_is_replaced_under_load(
     members.start("n2")
     until(lambda: role_of(watcher, "n2") is NodeRole.NON_VOTING, "n2 lost its journal")
     replaced = command(storm, "replace", "n2")
-    assert replaced.returncode == 0, replaced.stderr
+    assert replaced.exit_code == 0, replaced.output
     storm.tell("n2 was replaced")
     members.wait_until_ready(watcher)
     members.kill("n3")  # From now on nothing is decided without n2.
@@ -248,7 +244,14 @@ def test_the_lead_is_transferred_under_load_without_a_pause(
 def test_operators_see_and_change_the_members_of_real_nodes(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
-    nobody = command(storm, "join", "n9")
+    where = ["--connect", storm.members.connect, "--cluster", storm.members.cluster]
+    nobody = subprocess.run(
+        [sys.executable, "-m", "fencelock", "join", "n9", *where],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
     assert nobody.returncode == 2
     assert "n9" in nobody.stderr
     assert "Traceback" not in nobody.stderr
@@ -256,12 +259,12 @@ def test_operators_see_and_change_the_members_of_real_nodes(
     until(lambda: "n4" in {node.node for node in watcher.members().nodes}, "n4 is heard")
     assert "fencelock join n4" in command(storm, "members").stdout
     joined = command(storm, "join", "n4")
-    assert joined.returncode == 0, joined.stderr
+    assert joined.exit_code == 0, joined.output
     assert "The members are n1, n2, n3, n4." in joined.stdout
     left = command(storm, "leave", "n4", "--json")
     assert json.loads(left.stdout)["members"] == ["n1", "n2", "n3"]
     moved = command(storm, "transfer", "n2")
-    assert moved.returncode == 0, moved.stderr
+    assert moved.exit_code == 0, moved.output
     read = json.loads(command(storm, "members", "--json").stdout)
     assert {node["node"]: node["role"] for node in read["nodes"]}["n2"] == "leader"
 

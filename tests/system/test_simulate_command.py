@@ -58,9 +58,9 @@ def test_the_log_alone_can_be_swept_and_only_paxos_has_one() -> None:
 
 def test_bakery_can_be_swept_before_its_own_judges_and_no_other_protocol() -> None:
     judged = ["--protocol", "bakery", "--judged"]
-    result = runner.invoke(app, [*judged, "--seeds", "5..8"])
+    result = runner.invoke(app, [*judged, "--seeds", "6..7"])
     assert result.exit_code == 0
-    assert "bakery, judged: 4 seeds without a violation" in " ".join(result.output.split())
+    assert "bakery, judged: 2 seeds without a violation" in " ".join(result.output.split())
 
     one = runner.invoke(app, [*judged, "--seed", "5"])
     assert re.search(r"seed 5 is clean: \d+ deliveries, \d+ grants", one.output)
