@@ -47,6 +47,7 @@ def test_every_seed_is_clean(part: int) -> None:
     for seed in range(part * SEEDS // 4, (part + 1) * SEEDS // 4):
         report = run_seed("bakery", seed)
         assert report.violation is None, f"seed {seed}: {report.violation}"
+        assert not report.marks.get("notice.error"), f"seed {seed} accuses a member"
         seen.update(report.marks)
     assert seen["bakery.granted"] > 5 * SEEDS // 4
 
