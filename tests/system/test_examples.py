@@ -59,20 +59,22 @@ FEW = ("--clients", "2")
 """The fewest clients that compete: each is a process that keeps a core busy."""
 
 
-@pytest.mark.parametrize(
-    ("protocol", "clients"), [("paxos", ()), ("bakery", FEW), ("lamport", FEW), ("central", FEW)]
-)
-def test_a_local_cluster_serves_everybody_and_nothing_overlaps(
-    protocol: str, clients: tuple[str, ...]
-) -> None:
-    ended = run("cluster.py", "--protocol", protocol, "--seconds", "1", "--json", *clients)
-    assert ended.returncode == 0, ended.stderr
-    verdict = json.loads(ended.stdout.splitlines()[-1])
+def demand_sound(verdict: dict[str, Any]) -> None:
+    """Fail unless everybody was served and nothing was lost."""
     assert verdict["ok"] is True
-    assert verdict["protocol"] == protocol
     assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
     assert min(verdict["grants_by_client"].values()) > 0
     assert verdict["grants"] == sum(verdict["grants_by_client"].values())
+
+
+@pytest.mark.parametrize("protocol", ["lamport", "central"])
+def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
+    """The test with killed leaders checks the same of `paxos` and `bakery`."""
+    ended = run("cluster.py", "--protocol", protocol, "--seconds", "1", "--json", *FEW)
+    assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert verdict["protocol"] == protocol
+    demand_sound(verdict)
 
 
 def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
@@ -103,20 +105,18 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     ended = run("cluster.py", *kills, "--json", *options)
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
-    assert verdict["ok"] is True
+    assert verdict["protocol"] == (options[1] if options else "paxos")
     assert verdict["kills"] >= 1
     assert 0 < verdict["longest_gap_ms"] < 9_000
-    assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
+    demand_sound(verdict)
 
 
 def test_a_cluster_grows_from_one_node_to_five_and_shrinks_while_clients_work() -> None:
     ended = run("cluster.py", "--grow", *FEW, "--json")
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
-    assert verdict["ok"] is True
     assert verdict["changes"] == 8
-    assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
-    assert min(verdict["grants_by_client"].values()) > 0
+    demand_sound(verdict)
 
 
 @pytest.mark.parametrize("options", [("--kill-leader", "--seconds", "7")])
@@ -164,8 +164,8 @@ def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_cluster_stops_its_processes_when_it_is_told_to(number: signal.Signals) -> None:
-    command = [sys.executable, str(EXAMPLES / "cluster.py"), *FEW, "--seconds", "600"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cluster:
+    command = [sys.executable, str(EXAMPLES / "cluster.py"), "--nodes", "1", "--seconds", "600"]
+    with subprocess.Popen([*command, *FEW], stdout=subprocess.PIPE, text=True) as cluster:
         assert cluster.stdout is not None
         for line in cluster.stdout:
             if "grants by" in line:
