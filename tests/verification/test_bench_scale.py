@@ -1,8 +1,9 @@
-"""The benchmarks of cost by size: they run, and say of a node and a table that they are flat."""
+"""Benchmarks of cost by size and of nodes that learn, and the storm of objects."""
 
 from __future__ import annotations
 
 import pytest
+from contests import CONTESTS
 from support.bench_programs import run_program
 
 pytestmark = pytest.mark.long
@@ -26,3 +27,36 @@ def test_a_request_costs_a_node_the_same_whoever_else_is_there() -> None:
     }
     assert max(sizes.values()) < SLOWER_MAX
     assert status == (0 if found["ok"] else 1)
+
+
+# The benchmarks of nodes that learn: members that come back, and observers
+
+
+def test_a_member_that_missed_much_does_not_load_the_leader() -> None:
+    found, _ = run_program("catch_up.py", "--kept", "2000", "--slots", "800")
+
+    assert found["ok"], found
+    assert found["ms"]["follower"]["leader"] < found["ms"]["leader"]["leader"], found
+
+
+def test_members_and_observers_answer_reads_with_an_age_bound() -> None:
+    found, _ = run_program("observer_reads.py", "--seconds", "0.3", "--threads", "4")
+
+    assert {number: len(one["reads_per_s"]) for number, one in found.items()} == {
+        "0": 3,
+        "1": 4,
+        "2": 5,
+    }
+    assert all(rate > 0 for one in found.values() for rate in one["reads_per_s"].values()), found
+
+
+# The storm of kill -9 over objects of all kinds, for a short time
+
+
+def test_killed_nodes_and_clients_cost_no_promise_of_any_kind() -> None:
+    found, status = run_program("object_storm.py", "--seconds", "3", "--clients", "3")
+    assert [kind["kind"] for kind in found["kinds"]] == [contest.kind for contest in CONTESTS]
+    assert [kind for kind in found["kinds"] if not kind["ok"]] == []
+    assert found["problems"] == []
+    assert found["client_kills"] + found["node_kills"] > 0
+    assert status == 0
