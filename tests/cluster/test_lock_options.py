@@ -1,10 +1,11 @@
-"""Arguments of a lock and the requests made of them: waits, owners, ages, labels."""
+"""Options of locks, and locked functions."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import fencelock
 import fencelock.aio
+from fencelock import aio
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.error import ConfigError, InvalidRequestError, UnavailableError
 from fencelock.cluster.client.lock_options import check_text_type, term_ms_of, wait_ms_of
@@ -24,7 +26,7 @@ from fencelock.cluster.client.owner import (
 from fencelock.cluster.client.settings import Settings, Target, age_ms_of, check_text
 from fencelock.cluster.node.config import loopback, starting_config
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 TARGET = Target("tcp://a:1", "c", "")
 
 
@@ -184,3 +186,101 @@ def test_addresses_are_a_text_or_a_list_and_all_else_is_refused(
     with pytest.raises(ConfigError, match="must be a text") as caught:
         connect(addresses)
     assert repr(addresses) in str(caught.value)
+
+
+# Functions and coroutine functions that run under a lock named after their arguments
+
+
+CLUSTER = "faces"
+
+
+@pytest.fixture
+def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        yield client
+
+
+def test_a_function_holds_the_lock_of_its_arguments_while_it_runs(
+    client: fencelock.Client,
+) -> None:
+    @client.locked("report/{day}/{kind}", timeout=5)
+    def report(day: str, *, kind: str = "short") -> tuple[bool, bool]:
+        """Write a report."""
+        long, short = (client.lock(f"report/{day}/{one}").locked() for one in ("long", "short"))
+        return long, short
+
+    assert report("monday") == (False, True)
+    assert report(day="monday", kind="long") == (True, False)
+    assert report.__doc__ == "Write a report."
+    assert not client.lock("report/monday/short").locked()
+
+
+def test_a_call_that_is_not_granted_in_time_raises_and_the_function_does_not_run(
+    client: fencelock.Client,
+) -> None:
+    ran: list[str] = []
+
+    @client.locked("taken/{name}", timeout=0.1, label="nightly")
+    def work(name: str) -> None:
+        ran.append(name)
+
+    with client.lock("taken/x"):
+        with pytest.raises(TimeoutError):
+            work("x")
+        work("y")
+    work("x")
+    assert ran == ["y", "x"]
+
+
+def test_an_error_of_the_function_goes_on_and_the_lock_is_released(
+    client: fencelock.Client,
+) -> None:
+    @client.locked("fails")
+    def work() -> None:
+        raise KeyError("body")
+
+    with pytest.raises(KeyError):
+        work()
+    assert not client.lock("fails").locked()
+
+
+def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
+    async def run() -> None:
+        async with aio.connect(
+            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
+        ) as client:
+            inside: list[int] = []
+
+            @client.locked("job/{number}", timeout=PATIENCE_S)
+            async def work(number: int) -> bool:
+                inside.append(number)
+                assert inside.count(number) == 1
+                held = await client.lock(f"job/{number}").locked()
+                inside.remove(number)
+                return held
+
+            calls = (work(number % 3) for number in range(12))
+            assert await asyncio.gather(*calls) == [True] * 12
+            assert not await client.lock("job/0").locked()
+            with pytest.raises(TypeError, match="not a coroutine function"):
+                client.locked("job")(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_locked_is_refused_when_it_is_decorated(client: fencelock.Client) -> None:
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def async_generator() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(TypeError, match=r"fencelock\.aio"):
+        client.locked("x")(coroutine)
+    for function in (generator, async_generator):
+        with pytest.raises(TypeError, match="is a generator"):
+            client.locked("x")(function)
+    with pytest.raises(TypeError, match="has no parameter 'day'"):
+        client.locked("report/{day}")(print)

@@ -1,4 +1,4 @@
-"""`fencelock bench locks`: its figures, its refusals, and that it leaves nothing behind."""
+"""The benchmarks of locks and other objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from fencelock.verification.bench.load import quantiles_us
 from fencelock.verification.bench.locks import LockBenchPlan, Part
 from fencelock.verification.bench.machine import this_machine
 from fencelock.verification.bench.members import BenchFailedError, configuration, leader_among
+from fencelock.verification.bench.object_costs import CROWDS, Crowd
+from fencelock.verification.bench.objects import MAPS, PAIRS
 from fencelock.verification.bench.report import NotedFigure, readings_table
+from fencelock.verification.bench.uses import Use
 
 LONG_S = 180.0
 COMMAND = [sys.executable, "-m", "fencelock", "bench", "locks"]
@@ -213,3 +216,52 @@ def test_what_cannot_be_measured_is_refused_in_words() -> None:
     assert running.returncode == 2
     assert "raft" in told
     assert "Traceback" not in told
+
+
+# `fencelock bench objects`: its figures, and the loads behind them
+
+
+@pytest.mark.long
+def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
+    options = (
+        "--only",
+        "pairs",
+        "--only",
+        "maps",
+        "--only",
+        "barrier",
+        "--rounds",
+        "1",
+        "--seconds",
+        "1",
+        "--json",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "fencelock", "bench", "objects", *options],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    compared = [one.name for one in (*PAIRS, *MAPS)]
+    names = [*compared, "round of a barrier, 64 parties"]
+    assert [one["name"] for one in found["figures"]] == names
+    for one in found["figures"]:
+        assert one["ours"] > 0
+        assert one["other"] is None or one["other"] > 0
+        assert one["name"] in done.stderr
+    assert done.returncode == (0 if found["met"] else 1)
+
+
+def test_a_job_of_turns_survives_its_line() -> None:
+    job = Job(kind=JobKind.TURNS, uses=(Use.READ, Use.LOCK), rounds=3)
+    assert read_job(job.line()) == job
+
+
+@pytest.mark.parametrize("crowd", CROWDS, ids=lambda crowd: crowd.name)
+def test_a_load_keeps_its_size_from_round_to_round(crowd: Crowd) -> None:
+    run = crowd.load(10)
+    run()
+    run()  # It raises if a pair is not granted.
