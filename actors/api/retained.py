@@ -17,9 +17,22 @@ from fencelock.actors.api.name import (
     check_wait,
     kind_of,
     plain_name,
+    quoted,
 )
 from fencelock.actors.api.request import Notification
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64
+
+RETAINER = "*"
+"""The owner that a client is to the cluster for a lock that it retains."""
+
+READERS = "*readers"
+WRITERS = "*writers"
+"""The same for a read/write lock. A client retains it for its readers and for its writers as two
+owners: they exclude each other in the cluster."""
+
+RETAINERS = frozenset({RETAINER, READERS, WRITERS})
+"""All these owners. So a client has few holds of one object to recall."""
 
 SPAN_MAX = 1 << 16
 """Maximum number of fences of one hold. A client that takes as many each millisecond uses up the
@@ -57,7 +70,11 @@ class AcquireRetained(AcquireRequest, tag=0xF0):
         check_number("amount", self.amount, 1, self.permits)
 
     def check_new(self) -> None:
-        """Refuse what `check` does, names without a visible character, and too high a number."""
+        """Refuse what `check` does, and what no client sends: see `RETAINERS`."""
+        if self.owner not in RETAINERS:
+            allowed = ", ".join(map(repr, sorted(RETAINERS)))
+            found = quoted(self.owner[:80])
+            raise InvalidRequestError(f"owner is {found}, and must be one of {allowed}")
         check_new_lock_name(plain_name(self.lock), kind_of(self.lock) or "lock")
         check_request(self.request)
         self.check()

@@ -116,17 +116,6 @@ PEACE_MS = 60_000
 LOCKS_MAX = 10_000
 """Number of locks, idle or not, above which idle ones go back."""
 
-RETAINER = "*"
-"""The owner that a session is to the cluster for a lock that it retains."""
-
-READERS = "*readers"
-WRITERS = "*writers"
-"""The same for a read/write lock. A session retains it for its readers and for its writers as two
-owners: they exclude each other in the cluster."""
-
-RETAINERS = frozenset({RETAINER, READERS, WRITERS})
-"""All owners that a session is for locks that it retains. No user's owner has such a name."""
-
 RETAINED_INVARIANTS = {
     "one-local-owner": "a retained lock that is not shared has one local owner at most",
     "span-fences-rise": "each local ownership has a fence of the span, above all earlier ones",
@@ -301,6 +290,15 @@ class RetainedLock(Struct, gc=False):
     """The number of local owners that may still have the lock after its recall."""
     closed: bool = False
 
+    @property
+    def due_at(self) -> Instant | None:
+        """Time at which an idle lock goes back, or the recalls of an unused one are forgotten."""
+        if self.state is RetainedState.IDLE:
+            return self.idle_until
+        if self.recalls is None or self.state not in UNHELD:
+            return None
+        return later(self.recalls.last_at, PEACE_MS)
+
     def acquire(self, token: int, now: Instant, *, waits: bool = True) -> list[Act]:
         """Let the local owner ``token`` have the lock, now or later, or divert it.
 
@@ -315,8 +313,8 @@ class RetainedLock(Struct, gc=False):
                 return [self._admit(token)]
             case RetainedState.IDLE:
                 return [*self._give_back(), Divert(token)]
-            case RetainedState.HELD if self._is_open() and self._may_admit(now):
-                return [self._admit(token)]
+            case RetainedState.HELD if self._is_open():
+                return [self._admit(token) if self._may_admit(now) else Divert(token)]
             case RetainedState.RECALLED if self._is_open() and self._may_follow(now):
                 self.budget -= 1
                 return [self._admit(token)]
@@ -432,6 +430,10 @@ class RetainedLock(Struct, gc=False):
         been carried out or not: the session ignores what it has done already.
         """
         self.users, self.queue = users or None, None
+        if self.state in UNHELD:
+            self.users = None
+            lost: list[Act] = [Lose(token, fence) for token, fence in users.items()]
+            return [*lost, GiveBack(self.fence)] if lost else []
         match self.state:
             case RetainedState.ACQUIRING:
                 self._move(RetainedState.FREE)
@@ -440,8 +442,6 @@ class RetainedLock(Struct, gc=False):
                 return self.surrender()
             case RetainedState.RELEASING:
                 return [GiveBack(self.fence)]
-            case RetainedState.FREE | RetainedState.LOST:
-                return []
             case _:
                 return self._give_back()
 
@@ -562,7 +562,7 @@ class RetainedLock(Struct, gc=False):
 
     def _wait(self, token: int, now: Instant) -> list[Act]:
         """Let ``token`` wait for the lock, or divert it if it could not be retained then."""
-        leaves = self.state is RetainedState.RECALLED and not self.budget
+        leaves = self.state is RetainedState.RECALLED and not self._may_follow(now)
         if leaves or (not self.queue and self.state not in KEPT and self._is_paused(now)):
             return [Divert(token)]
         self._enqueue(token)
@@ -616,10 +616,12 @@ class RetainedLocks:
     def __init__(self, locks_max: int = LOCKS_MAX) -> None:
         self.by_key: dict[LockKey, RetainedLock] = {}
         """The locks, of which the idle ones are in order: the least recently used first."""
-        self.watched = False
-        """Whether the `Retainer` looks for idle locks from time to time."""
         self.due_at: Instant | None = None
-        """Time before which no idle lock has been idle for too long; None if none is idle."""
+        """Time before which no lock is due: idle for too long, or remembered for too long."""
+        self.watched_from: Instant | None = None
+        """The time at which the `Retainer` was told to call `expire`; None if it was not."""
+        self._moving: tuple[LockKey, RetainedLock] | None = None
+        """The lock that is being moved to the end of ``by_key``. A thread may be interrupted."""
         self._locks_max = locks_max
         self._last_number = 0
         """The highest number of a request for a lock that was forgotten. A late reply to it must
@@ -648,27 +650,53 @@ class RetainedLocks:
     def note(
         self, key: LockKey, lock: RetainedLock, acts: list[Act], now: Instant
     ) -> list[LockAct]:
-        """Note the state of ``lock`` after a call; return all ``acts``, also of other locks."""
-        done: list[LockAct] = [(key, act) for act in acts]
-        by_key = self.by_key
+        """Note the state of ``lock`` after a call that decided ``acts``; return these."""
         if lock.state is RetainedState.IDLE:
-            del by_key[key]
-            by_key[key] = lock  # The last one.
-            if self.due_at is None or lock.idle_until < self.due_at:
-                self.due_at = lock.idle_until
-            return done + self._evict() if len(by_key) > self._locks_max else done
-        self._forget_unused(key, lock, now)
-        return done
+            self._moving = key, lock
+            self._end_move()
+        elif lock.state in UNHELD and self._forget(key, lock, now):
+            return [(key, act) for act in acts]
+        due_at = lock.due_at
+        if due_at is not None and (self.due_at is None or due_at < self.due_at):
+            self.due_at = due_at
+        return [(key, act) for act in acts]
+
+    def is_watch_due(self) -> bool:
+        """Return whether the `Retainer` must be told that a lock is due sooner than it knows."""
+        due_at, watched = self.due_at, self.watched_from
+        if due_at is None or (watched is not None and watched <= due_at):
+            return False
+        self.watched_from = due_at
+        return True
 
     def expire(self, now: Instant) -> list[LockAct]:
         """Give back what has been idle for too long, and forget what nobody needs any more."""
         acts: list[LockAct] = []
         for key, lock in [*self.by_key.items()]:
             acts += [(key, act) for act in lock.expire(now)]
-            self._forget_unused(key, lock, now)
-        idle = (one for one in self.by_key.values() if one.state is RetainedState.IDLE)
-        self.due_at = min((lock.idle_until for lock in idle), default=None)
+            if lock.state in UNHELD:
+                self._forget(key, lock, now)
+        dues = (lock.due_at for lock in self.by_key.values())
+        self.due_at = self.watched_from = min((at for at in dues if at is not None), default=None)
         return acts
+
+    def excess(self) -> LockKey | None:
+        """Return the idle lock that was not used for longest, if there are too many locks."""
+        self._end_move()
+        if len(self.by_key) <= self._locks_max:
+            return None
+        idle = (key for key, lock in self.by_key.items() if lock.state is RetainedState.IDLE)
+        return next(idle, None)
+
+    def evict(self, key: LockKey) -> list[LockAct]:
+        """Give an idle lock back."""
+        return [(key, act) for act in self.by_key[key].evict()]
+
+    def reset(self, key: LockKey, users: dict[int, int], now: Instant) -> list[LockAct]:
+        """Make the state whole after a call about a lock that was cut short; see there."""
+        self._end_move()
+        lock = self.by_key.get(key)
+        return [] if lock is None else self.note(key, lock, lock.reset(users), now)
 
     def close(self) -> list[LockAct]:
         """Give back whatever is idle, and admit nobody any more."""
@@ -677,16 +705,18 @@ class RetainedLocks:
         ]
         return [(key, act) for key, acts in closed for act in acts]
 
-    def _evict(self) -> list[LockAct]:
-        """Give the idle lock back that was not used for longest: there are too many."""
-        for key, lock in self.by_key.items():
-            if lock.state is RetainedState.IDLE:
-                return [(key, act) for act in lock.evict()]
-        return []
+    def _end_move(self) -> None:
+        if self._moving is not None:
+            key, lock = self._moving
+            self.by_key.pop(key, None)
+            self.by_key[key] = lock
+            self._moving = None
 
-    def _forget_unused(self, key: LockKey, lock: RetainedLock, now: Instant) -> None:
-        recalls = lock.recalls
-        remembered = recalls is not None and now - recalls.last_at < PEACE_MS * NS_PER_MS
-        if lock.state in UNHELD and not lock.queue and not remembered:
-            self._last_number = max(self._last_number, lock.number)
-            del self.by_key[key]
+    def _forget(self, key: LockKey, lock: RetainedLock, now: Instant) -> bool:
+        """Forget a lock that the session does not have, unless its recalls are remembered."""
+        due_at = lock.due_at
+        if lock.queue or (due_at is not None and now < due_at):
+            return False
+        self._last_number = max(self._last_number, lock.number)
+        self.by_key.pop(key, None)
+        return True

@@ -11,16 +11,19 @@ needs a message or a timer. It is the user of the session that the cluster sees 
           └── Perform (Request, Withdraw, GiveBack) ─────┴──────────> Retainer <──> session
 
 Both sides call `RetainedLocks` under one guard. A thread sends its `Perform` before it leaves the
-guard, so that the session gets requests in the order of the decisions.
+guard, so that the session gets the requests of threads in the order of the decisions. Requests of
+this role may overtake them. That does no harm: a request for a lock follows the reply to the
+release before it, and a release names its fence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fencelock.actors.api.message import Cancel, Cancelled, Granted, Refused, Release, Released
-from fencelock.actors.api.retained import AcquireRetained, Recall
+from fencelock.actors.api.retained import READERS, RETAINER, WRITERS, AcquireRetained, Recall
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer
@@ -30,10 +33,7 @@ from fencelock.actors.session.lease import EPOCH, SessionTrust
 from fencelock.actors.session.message import HoldsLost, Loss, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
-    READERS,
-    RETAINER,
     SPAN,
-    WRITERS,
     Act,
     Admit,
     Divert,
@@ -71,7 +71,9 @@ class Perform(Local):
 
 
 class WatchIdle(Local):
-    """From a thread of the client: a lock became idle, and `RetainedLocks.watched` was not set."""
+    """From a thread of the client: a lock is due sooner than the `Retainer` knows."""
+
+    EASES = True
 
 
 class Admitted(Local):
@@ -103,7 +105,9 @@ class OwnersLost(Local):
 
 
 class RetainerTick(Timer):
-    """Look for locks that have been idle for too long."""
+    """Look for locks that are due. Only the tick of the current ``round`` counts."""
+
+    round: int
 
 
 class Retainer(
@@ -126,7 +130,7 @@ class Retainer(
         watcher: the role or the listener that passes `Admitted` and the like on to local owners.
         holds: the holds of the session, which this role only reads.
         locks: the retained locks, which the client's threads share.
-        guard: what the threads and this role hold while they use ``locks``.
+        guard: returns what the threads and this role hold while they use ``locks``.
 
     """
 
@@ -139,16 +143,17 @@ class Retainer(
         watcher: Address,
         holds: dict[LockKey, ClientHold],
         locks: RetainedLocks,
-        guard: AbstractContextManager[Any] | None = None,
+        guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         super().__init__(address, host)
         self.session = session
         self.watcher = watcher
         self.holds = holds
         self.locks = locks
-        self.guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
-        self.ticking = False
-        """Whether a tick will come."""
+        self.guard = guard
+        self.round = 0
+        self.wake_at: Instant | None = None
+        """Time of the next tick, if one will come."""
 
     def summary(self) -> Summary:
         """Return the number of locks that are retained, wanted or remembered."""
@@ -174,21 +179,23 @@ class Retainer(
             case Perform(key=key, act=act):
                 return [self._sent(key, act)]
             case WatchIdle():
-                with self.guard:
+                with self.guard():
                     return self._watch(now)
-            case RetainerTick():
-                self.ticking = False
-                with self.guard:
+            case RetainerTick(round=number):
+                if number != self.round:
+                    return ()
+                self.wake_at = None
+                with self.guard():
                     acts = self.locks.expire(now)
                     return [*self._carried_out(acts), *self._watch(now)]
             case Cancelled():
                 return ()
             case HoldsLost(losses=losses, detail=detail):
-                with self.guard:
+                with self.guard():
                     return self._carried_out(self._lose(losses, now), detail=detail)
             case Granted() | Refused() | Released() | Recall():
                 key = LockKey(event.lock, event.owner)
-                with self.guard:
+                with self.guard():
                     lock = self.locks.by_key.get(key)
                     if lock is None:
                         return self._unknown(key, event)
@@ -225,19 +232,23 @@ class Retainer(
         return lock.granted(number, event.fence, SPAN, trust, now)
 
     def _unknown(self, key: LockKey, event: Granted | Refused | Released | Recall) -> Effects:
-        """Give back what was granted for nobody: its lock was forgotten meanwhile."""
-        if isinstance(event, Granted):
+        """Give back what the session has for nobody: the lock was forgotten meanwhile."""
+        if isinstance(event, Granted | Recall):
             return [self._sent(key, GiveBack(event.fence))]
         return [Observe("client.retained_unknown")]
 
     def _watch(self, now: Instant) -> list[Effect]:
-        """Set the timer for the next idle lock, unless it is set; note whether it is."""
-        locks, due_at = self.locks, self.locks.due_at
-        locks.watched = due_at is not None
-        if due_at is None or self.ticking:
+        """Set the timer for the next lock that is due, unless it comes before that."""
+        due_at = self.locks.due_at
+        if due_at is None:
             return []
-        self.ticking = True
-        return [Wake(max(TICK_MS, -((now - due_at) // NS_PER_MS)), RetainerTick())]
+        after_ms = max(TICK_MS, -((now - due_at) // NS_PER_MS))
+        at = Instant(now + after_ms * NS_PER_MS)
+        if self.wake_at is not None and self.wake_at <= at:
+            return []
+        self.round += 1
+        self.wake_at = at
+        return [Wake(after_ms, RetainerTick(round=self.round))]
 
     def _carried_out(
         self, acts: list[LockAct], *, no: Refused | None = None, detail: str = UNCONFIRMED

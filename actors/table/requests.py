@@ -116,8 +116,8 @@ def claim(
                 deny_size(table, owner_state, resource.capacity, capacity, out)
                 return
             free = free and resource.admits(amount)
-    comes_back = table.retained and may_come_back(table, owner_state, details, amount)
-    if not free and command.wait_ms == 0 and not comes_back:
+    tries = not free and command.wait_ms == 0
+    if tries and not (table.retained and may_come_back(table, owner_state, details, amount)):
         why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
         deny(table, owner_state, Reason.TIMED_OUT, why, out)
     elif has_room(table, owner_state, out, len(details.locks) or 1):

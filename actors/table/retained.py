@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from fencelock.actors.table.wire import Result
 
 RECALLS_MAX = 100
-"""Maximum recalls that one keep-alive repeats: other commands wait for these."""
+"""Maximum recalls of one object that a command makes, and of all that one keep-alive repeats:
+other commands wait for these."""
 
 COME_BACK_MS = 200
 """Time for which a claim that does not wait is queued for a retained lock (ms)."""
@@ -111,7 +112,7 @@ def may_come_back(
     """Return whether an idle retained hold may be what keeps a new claim from being granted."""
     found = map(table.resources.get, details.locks or (owner_state.lock,))
     blocking = [one for one in found if one is not None and not one.admits(amount)]
-    return all(one.spans and not one.queue for one in blocking)
+    return all(0 < one.spans == len([*one.holds]) and not one.queue for one in blocking)
 
 
 def recall_first(table: TableState, objects: Iterable[str], out: list[Result]) -> None:
@@ -123,11 +124,17 @@ def recall_first(table: TableState, objects: Iterable[str], out: list[Result]) -
 
 
 def recall_since(resource: Resource, fence: int, out: list[Result]) -> None:
-    """Recall the holds with a span that were granted after ``fence``; somebody waits for them."""
+    """Recall the holds with a span that were granted after ``fence``; somebody waits for them.
+
+    Of very many, keep-alives recall the rest.
+    """
+    left = RECALLS_MAX
     for hold in resource.granted_after(fence):
         if hold.details.span:
             note_awaited(hold)
-            out.append(_recall(hold, resource.waiting))
+            if left > 0:
+                out.append(_recall(hold, resource.waiting))
+            left -= 1
 
 
 def recall_again(table: Any, session: Session, out: list[Result]) -> None:

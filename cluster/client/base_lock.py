@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar
 import pykka
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import AcquireRequest, LockStatus
+from fencelock.actors.api.message import AcquireRequest, Contender, LockStatus
 from fencelock.actors.api.name import plain_name, titled
+from fencelock.actors.api.retained import RETAINER, RETAINERS
 from fencelock.actors.error import (
     AlreadyHeldError,
     FencelockError,
@@ -26,7 +27,6 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HOLDING, HoldState
 from fencelock.actors.session.holds import ClientHold as LocalHold
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
-from fencelock.actors.session.retained import RETAINER, RETAINERS
 from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import (
     BaseHold,
@@ -253,7 +253,7 @@ class BaseLock(Generic[H]):
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
             asked = request or self._acquire
-            if own.retained is not None or (self._terms is not None and own.hold is None):
+            if own.retained is not None or (self._terms is not None and not own.levels):
                 yield from self._retaining(own, call, asked, wait_ms)
             else:
                 acquire = replace(asked, owner=own.owner, request=token, wait_ms=wait_ms)
@@ -296,10 +296,7 @@ class BaseLock(Generic[H]):
         if own.hold.state_at(registry.now()) is HoldState.LOST:
             # It was granted so late that another client may hold it by now.
             registry.state_of(own)
-            error = registry.report_loss(own, call.token)
-            if own.retained is not None:
-                registry.retaining.free(own)
-            raise error
+            raise registry.report_loss(own, call.token)
 
     def _held_now(self) -> Operation[H]:
         """Acquire as ``with`` does: end with the hold, or raise."""
@@ -318,11 +315,12 @@ class BaseLock(Generic[H]):
             except FencelockError:
                 registry.left(own, token)
                 raise
-            registry.enter_again(own, token)
-            return
-        assert terms is not None
+            if registry.enter_again(own, token):
+                return
         began = time.monotonic()
-        if (yield from registry.retaining.acquiring(own, self._key, token, terms, wait_ms)):
+        if terms is not None and (
+            yield from registry.retaining.acquiring(own, self._key, token, terms, wait_ms)
+        ):
             return
         if wait_ms:
             wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
@@ -483,11 +481,15 @@ class BaseLock(Generic[H]):
 
     def _is_locked(self) -> Operation[bool]:
         status = yield from self._inspecting(None)
-        holder = status.holder
-        if holder is None or holder.fence is None or holder.owner not in RETAINERS:
-            return holder is not None
-        retaining = self._registry.retaining
-        return not retaining.is_idle(LockKey(self._options.name, holder.owner), holder.fence)
+        holders = status.holders or ((status.holder,) if status.holder else ())
+        return not all(self._is_idle_here(holder) for holder in holders)
+
+    def _is_idle_here(self, holder: Contender) -> bool:
+        """Return whether ``holder`` is this client, which retains the lock for nobody now."""
+        if holder.fence is None or holder.owner not in RETAINERS:
+            return False
+        key = LockKey(self._options.name, holder.owner)
+        return self._registry.retaining.is_idle(key, holder.fence)
 
     def _prune(self) -> None:
         """Forget the acquire that was released."""
@@ -514,7 +516,7 @@ class BaseLock(Generic[H]):
     def _give_up(self, call: AcquireCall) -> None:
         """Undo an acquire that was interrupted, however far it came."""
         own, registry = call.own, self._registry
-        if own is not None:
+        if own is not None and not self._channel.forked:
             if own.retained is None and self._terms is None:
                 undone = registry.give_up(call)
             else:

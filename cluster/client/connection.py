@@ -30,6 +30,7 @@ from fencelock.actors.api.name import (
     check_new_lock_name,
     check_owner,
 )
+from fencelock.actors.api.retained import RETAINERS
 from fencelock.actors.api.session_message import (
     CloseSession,
     Evict,
@@ -62,7 +63,6 @@ from fencelock.actors.session.message import (
     WatchCluster,
 )
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
-from fencelock.actors.session.retained import RETAINERS
 from fencelock.actors.session.retainer import Retainer
 from fencelock.actors.session.session import CLOSE_MS, ClientSession
 from fencelock.cluster.client.accounts import operator_named
@@ -161,6 +161,7 @@ class Connection:
             self.hold_registry.retaining = self.retaining
             role_set = self._cast(settings, tuple(links), holds, cancels)
             self._dispatcher.start(role_set)
+            self._dispatcher.ended.add_done_callback(self.retaining.close)
         except BaseException:
             hub.close()
             raise
@@ -198,7 +199,7 @@ class Connection:
             "watcher": self._dispatcher.listen("retaining", self.retaining.on_event),
             "holds": holds,
             "locks": self.retaining.locks,
-            "guard": self.retaining.guard,
+            "guard": self.retaining.mending,
         }
         retainer = Spawn(address_of(self.session, "retainer"), Retainer, retaining)
         clock = Spawn(address_of(self.session, "clock"), Clock)

@@ -95,8 +95,9 @@ class BaseHold:
         own = self.own
         if self._channel.forked:
             return HoldState.LOST
-        if own.hold is not self._hold:
-            return HoldState.LOST  # Its owner was granted the lock anew since.
+        if own.hold is not self._hold:  # Its owner was granted the lock anew since.
+            released = self._hold.state is HoldState.RELEASED
+            return HoldState.RELEASED if released else HoldState.LOST
         state = self._registry.state_of(own)
         if state in (HoldState.LOST, HoldState.FREE) or own.is_unreleased(self.token):
             return state

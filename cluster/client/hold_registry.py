@@ -292,6 +292,8 @@ class HoldRegistry:
         state = hold.state_at(now)
         if state is HoldState.LOST and not own.noticed:
             self._find_lost(own, hold, now)
+            if (retained := self.let_go(own)) is not None:
+                self.retaining.free(*retained)
         return state
 
     def enter_as_new(self, lock: str, call: AcquireCall, listeners: Listeners) -> Ownership:
@@ -347,7 +349,7 @@ class HoldRegistry:
             assert isinstance(answer, Granted)
             hold, earlier = self._holds[lock_key_named(own.lock, own.owner)], own.hold
             if earlier is not None and earlier is not hold:
-                if not own.reported:
+                if not own.reported and earlier.state is not HoldState.RELEASED:
                     call.lost_before = own
                     self._drop_if_done(own)
                     return
@@ -366,11 +368,14 @@ class HoldRegistry:
                 own.levels.append(token)
             self._begun(own, token)
 
-    def enter_again(self, own: Ownership, token: int) -> None:
-        """Let the owner of a retained lock acquire it once more."""
+    def enter_again(self, own: Ownership, token: int) -> bool:
+        """Let the owner of a retained lock acquire it once more, unless it has just released it."""
         with self._guard:
+            if own.retained is None or not own.levels:
+                return False
             own.levels.append(token)
             self._begun(own, token)
+            return True
 
     def _begun(self, own: Ownership, token: int) -> None:
         if own.acquiring == token:
@@ -388,6 +393,8 @@ class HoldRegistry:
     def leave_retained(self, own: Ownership, token: int) -> None:
         """Release the acquire ``token`` of a retained lock, of which the session knows nothing.
 
+        With the last one ``own.retained`` becomes None: the lock is to be freed.
+
         Raises:
             NotHeldError: that acquire was released, or its loss was reported.
             LockOwnershipLostError: the hold was lost; this error reports it for that acquire.
@@ -402,15 +409,28 @@ class HoldRegistry:
             if token not in own.levels:
                 raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
             own.levels.remove(token)
-            if not own.levels:
-                self._drop_if_done(own)
+            if own.levels:
+                return
+            own.retained = None
+            if hold.state is HoldState.HELD:
+                hold.move(HoldState.RELEASING)
+                hold.move(HoldState.RELEASED)
+            self._drop_if_done(own)
+
+    def let_go(self, own: Ownership) -> tuple[LockKey, int] | None:
+        """Return what is to be freed of a retained lock that ``own`` does not have now, once."""
+        with self._guard:
+            retained, own.retained = own.retained, None
+            return retained
 
     def lose(self, owns: list[Ownership], reason: str) -> None:
         """Note that owners of retained locks have lost them."""
         with self._guard:
             for own in owns:
                 assert own.hold is not None
-                own.hold.lose(reason)
+                own.retained = None
+                if own.hold.state is HoldState.HELD:
+                    own.hold.lose(reason)
             lost = [own for own in owns if not own.noticed]
             for own in lost:
                 self._notice_loss(own, reason)
@@ -659,8 +679,8 @@ class HoldRegistry:
                 return  # loss-reported-once
             if hold.state is not HoldState.LOST:
                 hold.disowned = True  # lost-is-final
+                # The session may yet believe that it is held. A retained lock is freed instead.
                 for _ in own.levels if own.retained is None else ():
-                    # The session may yet believe that it is held.
                     self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
             reason = hold.why(now)
             self._notice_loss(own, reason)

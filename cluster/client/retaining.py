@@ -4,8 +4,9 @@
 releases. This module carries out what it decides: it wakes local owners itself, and sends the
 `Retainer` what needs a message. What the `Retainer` decides comes back through `on_event`.
 
-All of it happens under one guard, which is never held while anybody waits. `HoldRegistry` has a
-guard of its own, which may be taken inside this one, never the other way round.
+All of it happens under one guard, which is never held while anybody waits, nor while a thread or
+task is woken. `HoldRegistry` has a guard of its own, which may be taken inside this one, never the
+other way round.
 
 An exception that a signal's handler raises may end any function between two steps. A call that was
 cut short may have decided something and not carried it out. Whoever enters the guard next finds
@@ -16,15 +17,22 @@ admitted, and the hold goes back to the cluster.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pykka
 from msgspec.structs import replace
 
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.rwlock import Downgrade
-from fencelock.actors.error import AcquireCancelledError, FencelockError, LockTimeoutError
+from fencelock.actors.error import (
+    AcquireCancelledError,
+    ClosedError,
+    FencelockError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+)
 from fencelock.actors.message import Address, Event
 from fencelock.actors.session.holds import UNCONFIRMED, ClientHold
 from fencelock.actors.session.lease import SessionTrust
@@ -52,7 +60,7 @@ from fencelock.actors.session.retainer import (
 from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ownership
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.owner import name_of
-from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.host.pending_asks import AskReply
 
 _NOWHERE = Address("")
@@ -92,6 +100,8 @@ class Retaining:
         self._deciding: LockKey | None = None
         """The lock about which something is being decided. Whoever enters the guard and finds one
         mends it: the call that left it was cut short."""
+        self._answered: deque[RetainedCall] = deque()
+        """Calls with an answer whose callers are still to be woken, outside the guard."""
         self._closed = False
 
     def acquiring(
@@ -109,12 +119,15 @@ class Retaining:
         call = RetainedCall()
         call.own, call.key, call.token = own, key, token
         with self.guard:
-            if self._deciding is not None:
-                self._mend()
-            self._deciding, self._calls[token] = key, call
+            self._begin(key)
+            if self._closed:
+                self._deciding = None
+                raise closed_meanwhile()
+            self._calls[token] = call
             now = self._registry.now()
             self._carry_out(self.locks.acquire(key, token, terms, now, waits=wait_ms != 0))
             self._deciding = None
+        self._wake()
         if not call.done:
             try:
                 yield call if not wait_ms else AwaitReply(call, wait_ms / 1000)
@@ -133,84 +146,116 @@ class Retaining:
 
         """
         channel.check()
+        retained = own.retained
+        assert retained is not None
         try:
             try:
                 self._registry.leave_retained(own, token)
             finally:
-                self.free(own)
+                if own.retained is None:
+                    self.free(*retained)
         except FencelockError:
             raise
         except BaseException:  # An interrupted release still happens.
             with suppress(FencelockError):
                 self._registry.leave_retained(own, token)
-            self.free(own)
+            if own.retained is None:
+                self.free(*retained)
             raise
 
-    def free(self, own: Ownership) -> None:
-        """Take the lock from ``own`` if it has released all its acquires. It may be repeated."""
-        assert own.retained is not None
-        key, token = own.retained
-        if own.levels:
-            return
+    def free(self, key: LockKey, token: int) -> None:
+        """Take a lock from a local owner that has released or lost it. It may be repeated."""
         with self.guard:
-            if self._deciding is not None:
-                self._mend()
-            if token not in self._inside:
-                return  # It was lost, or released before.
-            self._deciding = key
-            del self._inside[token]
-            self._carry_out(self.locks.release(key, token, self._registry.now()))
+            self._begin(key)
+            if self._inside.pop(token, None) is not None:
+                self._carry_out(self.locks.release(key, token, self._registry.now()))
+            excess = self.locks.excess()
+            if excess is not None:
+                self._deciding = excess
+                self._carry_out(self.locks.evict(excess))
             self._deciding = None
+        self._wake()
 
     def undo(self, call: AcquireCall, key: LockKey) -> int:
         """Undo an acquire that was interrupted, whether it waits or not; see `give_up`."""
-        assert call.own is not None
+        own = call.own
+        assert own is not None
         self._withdraw(key, call.token)
         undone = self._registry.give_up(call)
-        if call.own.retained is not None:
-            self.free(call.own)
+        if not own.levels and (retained := self._registry.let_go(own)) is not None:
+            self.free(*retained)
         return undone
 
     def downgrade(self, own: Ownership, request: Downgrade) -> Downgrade:
         """Return ``request`` for the hold of the session.
 
         The hold goes back to the cluster with its local owner, who only reads from now on.
+
+        Raises:
+            LockOwnershipLostError: the owner has lost it, which was not reported yet.
+
         """
-        assert own.retained is not None
-        key, _ = own.retained
+        retained, hold = own.retained, own.hold
+        assert hold is not None
         with self.guard:
-            lock = self.locks.by_key[key]
+            key, token = retained or (LockKey("", ""), 0)
+            self._begin(key)
+            lock = self.locks.by_key.get(key)
+            if lock is None or token not in (lock.users or ()):
+                self._deciding = None
+                raise LockOwnershipLostError(
+                    f"{titled(own.lock)}: owner {own.owner!r} lost its hold under fence "
+                    f"{hold.fence}"
+                )
             self._carry_out([(key, act) for act in lock.surrender()])
-            return replace(request, fence=lock.fence, owner=key.owner)
+            self._deciding = None
+            fence = lock.fence
+        self._wake()
+        return replace(request, fence=fence, owner=key.owner)
 
     def is_idle(self, key: LockKey, fence: int) -> bool:
         """Return whether this client retains a lock under ``fence``, and no local owner has it."""
-        with self.guard:
-            found = self.locks.by_key.get(key)
-            return found is not None and found.fence == fence and not found.users
+        lock = self.locks.by_key.get(key)
+        return lock is not None and lock.fence == fence and not lock.users
 
     def on_event(self, event: Event) -> None:
         """Carry out what the `Retainer` decided; on the dispatcher's thread."""
-        with self.guard:
+        with self.mending():
             match event:
                 case Admitted(token=token, fence=fence, trust=trust):
                     self._admit(token, fence, trust)
                 case Diverted(token=token):
-                    self._divert(token)
+                    self._answer(token, admitted=False)
                 case AcquireRefused(token=token, no=no):
-                    if (call := self._calls.pop(token, None)) is not None:
-                        self._registry.left(call.own, token)
-                        call.fail(no.error())
+                    self._fail(token, no.error())
                 case OwnersLost(tokens=tokens, detail=detail):
                     self._lose(tokens, detail)
                 case _:
                     raise AssertionError(f"no local owner is notified of {event}")
 
+    @contextmanager
+    def mending(self) -> Iterator[None]:
+        """Hold the guard on the dispatcher's thread, which no handler of a signal interrupts."""
+        with self.guard:
+            if self._deciding is not None:
+                self._mend()
+            yield
+        self._wake()
+
     def close(self) -> None:
-        """End all waits: the client is being closed."""
+        """End all waits: the client is being closed, or its dispatcher has ended. Any thread."""
         with self.guard:
             self._closed = True
-            self._carry_out(self.locks.close())
+            for token, call in [*self._calls.items()]:
+                text = f"{titled(call.own.lock)}: the client was closed"
+                self._fail(token, AcquireCancelledError(text))
+        self._wake()
+
+    def _begin(self, key: LockKey) -> None:
+        """Begin to decide about a lock, once what was cut short before is mended."""
+        if self._deciding is not None:
+            self._mend()
+        self._deciding = key
 
     def _end_in_time(self, key: LockKey, token: int) -> None:
         """End a wait whose time is over, unless it has just ended.
@@ -218,46 +263,49 @@ class Retaining:
         Its caller is refused if another owner here has the lock. Otherwise the cluster is asked.
         """
         with self.guard:
-            if self._deciding is not None:
-                self._mend()
+            self._begin(key)
             lock = self.locks.by_key.get(key)
-            if lock is not None and lock.users and token in self._calls:
-                self._deciding = key
+            users = {} if lock is None else lock.users or {}
+            if lock is not None and token in users:  # The news of that is on its way.
+                self._admit(token, users[token], lock.trust)
+            elif users and token in self._calls:
                 self._refuse(token)
                 self._carry_out(self.locks.withdraw(key, token, self._registry.now()))
-                self._deciding = None
+            self._deciding = None
+        self._wake()
         self._withdraw(key, token)
 
     def _withdraw(self, key: LockKey, token: int) -> None:
         """End a wait, unless it has just ended: its caller is diverted."""
         with self.guard:
-            if self._deciding is not None:
-                self._mend()
+            self._begin(key)
             if token in self._calls:
-                self._deciding = key
                 self._carry_out(self.locks.withdraw(key, token, self._registry.now()))
-                self._divert(token)
-                self._deciding = None
+                self._answer(token, admitted=False)
+            self._deciding = None
+        self._wake()
 
     def _mend(self) -> None:
         """Let a lock go back to the cluster about which a call was cut short."""
         key = self._deciding
         assert key is not None
         lock = self.locks.by_key.get(key)
-        if lock is not None:
-            users: dict[int, int] = {}
-            for token, call in [*self._calls.items()]:
-                if call.key != key:
-                    continue
-                if call.own.hold is None:
-                    self._divert(token)
-                else:  # Its admission was cut short.
-                    self._admit(token, call.own.hold.fence, lock.trust)
-            for token, own in self._inside.items():
-                if own.retained == (key, token) and own.hold is not None:
-                    users[token] = own.hold.fence
-            now = self._registry.now()
-            self._carry_out(self.locks.note(key, lock, lock.reset(users), now))
+        for token, call in [*self._calls.items()]:
+            if call.key != key:
+                continue
+            if call.done:
+                self._answered.append(call)
+                del self._calls[token]
+            elif call.own.hold is not None and lock is not None:  # Its admission was cut short.
+                self._admit(token, call.own.hold.fence, lock.trust)
+            else:
+                self._answer(token, admitted=False)
+        users = {
+            token: own.hold.fence
+            for token, own in self._inside.items()
+            if own.retained == (key, token) and own.hold is not None
+        }
+        self._carry_out(self.locks.reset(key, users, self._registry.now()))
         self._deciding = None
 
     def _carry_out(self, acts: list[LockAct]) -> None:
@@ -268,20 +316,23 @@ class Retaining:
                 case Admit(token, fence):
                     self._admit(token, fence, locks.by_key[key].trust)
                 case Divert(token):
-                    self._divert(token)
+                    self._answer(token, admitted=False)
                 case Lose(token, _):
                     self._lose((token,), UNCONFIRMED)
                 case Request() | Withdraw() | GiveBack():
                     self._send(Perform(key=key, act=act))
                 case Refuse(token):
                     self._refuse(token)
-        if locks.due_at is not None and not locks.watched:
-            locks.watched = True
+        if locks.is_watch_due():
             self._send(WatchIdle())
 
     def _send(self, message: Event) -> None:
-        with suppress(pykka.ActorDeadError):  # The client is closed: its session ends as a whole.
+        try:
             self._tell(message)
+        except (pykka.ActorDeadError, ClosedError):  # Its session ends as a whole.
+            self._closed = True
+            for token in [*self._calls]:
+                self._fail(token, closed_meanwhile())
 
     def _admit(self, token: int, fence: int, trust: SessionTrust | None) -> None:
         """Let a local owner have the lock, unless it has given up: that has released it."""
@@ -290,19 +341,25 @@ class Retaining:
             return
         self._registry.admitted(call.own, token, ClientHold(_NOWHERE, fence, [], trust), call.key)
         self._inside[token] = call.own
-        if not call.done:
-            call.set(True)
-        del self._calls[token]
+        self._answer(token, admitted=True)
 
-    def _divert(self, token: int) -> None:
+    def _answer(self, token: int, *, admitted: bool) -> None:
         call = self._calls.get(token)
         if call is None:
             return
-        if not call.done and self._closed:
+        if not call.done:
+            call.settle(admitted, None)
+        self._answered.append(call)
+        del self._calls[token]
+
+    def _fail(self, token: int, error: FencelockError) -> None:
+        call = self._calls.get(token)
+        if call is None:
+            return
+        if not call.done:
             self._registry.left(call.own, token)
-            call.fail(AcquireCancelledError(f"{titled(call.own.lock)}: the client was closed"))
-        elif not call.done:
-            call.set(False)
+            call.settle(None, error)
+        self._answered.append(call)
         del self._calls[token]
 
     def _refuse(self, token: int) -> None:
@@ -310,16 +367,23 @@ class Retaining:
         call = self._calls.get(token)
         if call is None:
             return
-        if not call.done:
-            own = call.own
-            held = [one for one in self._inside.values() if one.lock == own.lock]
-            who = (
-                f"held by {name_of(held[0].owner)}" if held else "another owner waits for it, also"
-            )
-            self._registry.left(own, token)
-            call.fail(LockTimeoutError(f"{titled(own.lock)}: {who} of this client"))
-        del self._calls[token]
+        lock = call.own.lock
+        held = [own for own in self._inside.values() if own.lock == lock]
+        who = f"held by {name_of(held[0].owner)}" if held else "another owner waits for it, also"
+        self._fail(token, LockTimeoutError(f"{titled(lock)}: {who} of this client"))
 
     def _lose(self, tokens: tuple[int, ...], detail: str) -> None:
         found = [self._inside.pop(token, None) for token in tokens]
         self._registry.lose([own for own in found if own is not None], detail)
+
+    def _wake(self) -> None:
+        """Wake those who have an answer. Waking twice does no harm, and losing one would."""
+        answered = self._answered
+        while answered:
+            try:
+                call = answered[0]
+            except IndexError:  # Another thread was faster.
+                return
+            call.wake()
+            with suppress(ValueError):
+                answered.remove(call)

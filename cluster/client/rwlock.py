@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
+from fencelock.actors.api.retained import READERS, WRITERS
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.error import (
     AlreadyHeldError,
@@ -18,7 +19,6 @@ from fencelock.actors.error import (
     UnsupportedError,
 )
 from fencelock.actors.session.requests import lock_key_named
-from fencelock.actors.session.retained import READERS, WRITERS
 from fencelock.cluster.client.base_lock import BaseRLock, H
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory

@@ -255,6 +255,8 @@ def test_r8_the_least_recently_used_go_first() -> None:
     for key in (A, B, C):
         lock = locks.by_key[key] = Client().idle().lock
         acts += locks.note(key, lock, [], at(10))
+        if (excess := locks.excess()) is not None:
+            acts += locks.evict(excess)
     assert acts == [(A, GiveBack(1))]
     assert locks.due_at == at(1_010)
     assert locks.expire(at(1_009)) == []
@@ -373,6 +375,51 @@ def test_readers_of_one_client_share_a_retained_lock() -> None:
     assert client.release(ANN) == []
     assert client.release(CEM) == []
     assert client.release(BEN) == [GiveBack(1)]
+
+
+def test_a_reader_whom_this_client_cannot_admit_takes_the_normal_way(client: Client) -> None:
+    client = Client(RetainedLock(RetainTerms(1_000, shared=True)))
+    client.acquire(ANN)
+    client.granted(span=1)
+    assert client.acquire(BEN) == [Divert(BEN)]
+    assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
+
+
+def test_who_comes_after_the_time_of_a_cohort_goes_to_the_cluster() -> None:
+    client = Client(RetainedLock(RetainTerms(1_000, cohort=9)))
+    client.acquire(ANN)
+    client.granted()
+    client.recall()
+    client.ms += COHORT_MS
+    assert client.acquire(BEN) == [Divert(BEN)]
+
+
+def test_recalls_are_forgotten_although_the_lock_was_never_idle() -> None:
+    locks, client = RetainedLocks(), Client()
+    lock = locks.by_key[A] = client.lock
+    client.acquire(ANN)
+    client.granted()
+    client.recall()
+    client.release(ANN)
+    locks.note(A, lock, client.released(), at(10))
+    assert locks.due_at == at(10 + PEACE_MS)
+    locks.expire(at(10 + PEACE_MS))
+    assert locks.by_key == {}
+
+
+def test_a_loss_that_was_cut_short_leaves_nobody_behind(client: Client) -> None:
+    client.acquire(ANN)
+    client.granted()
+    client.lock.lose()
+    assert client.lock.reset({ANN: 1}) == [Lose(ANN, 1), GiveBack(1)]
+    assert client.lock.users is None
+
+
+def test_a_lock_that_was_being_moved_is_not_forgotten() -> None:
+    locks, client = RetainedLocks(), Client().idle()
+    locks._moving = A, client.lock
+    assert locks.excess() is None
+    assert locks.by_key == {A: client.lock}
 
 
 def test_every_move_is_in_the_table(client: Client) -> None:

@@ -16,6 +16,9 @@ import pytest
 import fencelock
 from fencelock import aio
 from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client import rwlock
+from fencelock.cluster.client.hold_registry import HoldRegistry
+from fencelock.cluster.client.lock import AsyncLock
 
 PATIENCE_S = 30
 CLUSTER = "faces"
@@ -263,6 +266,93 @@ def test_a_retained_writer_reads_and_turns_into_a_reader(connect: Connect, name:
     two.read().release() if two.read().held else None
     with one.write():
         pass
+
+
+def test_an_owner_enters_again_only_while_it_has_the_lock(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread of a named owner releases the lock while another is about to enter again."""
+    client = connect()
+    one, two = (client.rlock(name, owner="job", retain=60) for _ in range(2))
+    one.acquire()
+    registry, enter = client._connection.hold_registry, HoldRegistry.enter
+
+    def interleaved(*arguments: Any, **named: Any) -> Any:
+        blocker = enter(registry, *arguments, **named)
+        monkeypatch.undo()
+        one.release()
+        return blocker
+
+    monkeypatch.setattr(registry, "enter", interleaved)
+    assert two.acquire()
+    assert two.held
+    assert client.lock(name, owner="other", retain=60).acquire(blocking=False) is None
+    two.release()
+
+
+def test_a_downgrade_after_an_unseen_loss_leaves_the_next_writer_alone(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = connect(), connect().rwlock(name)
+    mine = client.rwlock(name, owner="mine", retain=60).write()
+    theirs = client.rwlock(name, owner="theirs", retain=60).write()
+    mine.acquire()
+
+    def lost_meanwhile(*arguments: Any) -> None:
+        del arguments
+        monkeypatch.undo()
+        other.evict(other.status().holders[0].fence or 0, "root")
+        assert theirs.acquire(timeout=PATIENCE_S)
+
+    monkeypatch.setattr(rwlock, "check_held", lost_meanwhile)
+    with pytest.raises((fencelock.LockOwnershipLostError, fencelock.NotHeldError)):
+        mine.downgrade()
+    assert other.read().acquire(blocking=False) is None
+    assert theirs.held
+
+
+def test_a_lock_that_is_due_sooner_goes_back_sooner(connect: Connect, name: str) -> None:
+    client = connect()
+    with client.lock(f"{name} late", retain=3_600), client.lock(f"{name} soon", retain=0.2):
+        pass
+    lock = client.lock(f"{name} soon")
+    until(lambda: holder_of(lock) == ("", 0))
+
+
+def test_waits_end_when_the_client_ends_by_itself(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    client = connect()
+    lock = client.lock(name, retain=60)
+    lock.acquire()
+    wait = pool.submit(lock.acquire)
+    until(lambda: len(waiting_here(lock)) == 1)
+    client._connection.stop()
+    with pytest.raises(fencelock.AcquireCancelledError):
+        wait.result(PATIENCE_S)
+    with pytest.raises(fencelock.ClosedError):
+        lock.acquire()
+
+
+def test_a_loop_that_is_gone_does_not_stop_the_client(paxos_addresses: str, name: str) -> None:
+    """A task waits for a retained lock on a loop that is closed; then its turn comes."""
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+        lock = client.lock(name)
+        hold = lock.acquire()
+        assert hold is not None
+        loop = asyncio.new_event_loop()
+        waiting = AsyncLock(lock._channel, lock._registry, lock._options)
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def begin() -> None:
+            tasks.append(loop.create_task(waiting.acquire()))
+            while not waiting_here(lock):
+                await asyncio.sleep(0)
+
+        loop.run_until_complete(begin())
+        loop.close()
+        hold.release()
+        assert lock.acquire(timeout=PATIENCE_S)
 
 
 def test_a_lost_lock_is_reported_to_the_owner_that_has_it(connect: Connect, name: str) -> None:

@@ -203,7 +203,8 @@ class Model:
 
     def recall(self, holds: list[ModelClaim]) -> None:
         """Ask the sessions that retain ``holds`` to give them back, where others wait."""
-        for hold in sorted(holds, key=lambda c: c.fence):
+        spans = sorted((hold for hold in holds if hold.span), key=lambda c: c.fence)
+        for hold in spans[: retained.RECALLS_MAX]:
             waiting = len([c for c in self.claims if hold.lock in c.names and not c.fence])
             if hold.span and waiting:
                 word = ("Recall", hold.lock, hold.fence, hold.session, hold.owner, waiting)
@@ -587,7 +588,8 @@ class Model:
             others = [c for c in self.claims if name in c.names]
             taken = self.held(name) + claim.amount > claim.permits
             waits = any(not c.fence for c in others)
-            if (taken or waits) and (waits or not any(c.span for c in others if c.fence)):
+            spans = [c.span for c in others if c.fence]
+            if (taken or waits) and (waits or not spans or not all(spans)):
                 return False
         return True
 

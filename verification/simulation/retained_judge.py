@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fencelock.actors.api.message import Granted, Release
-from fencelock.actors.api.retained import AcquireRetained, Recall
+from fencelock.actors.api.retained import RETAINERS, AcquireRetained, Recall
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Instant, node_of, role_of
 from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.message import HoldsLost, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey, later
-from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS, RETAINERS
+from fencelock.actors.session.retained import COHORT_MS, RETAINED_INVARIANTS
 from fencelock.actors.session.retainer import Admitted
 from fencelock.verification.simulation.client_view import ClientView
 from fencelock.verification.simulation.judge import LockJudge

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.retained import READERS, RETAINER, RETAINERS, WRITERS
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, ms_between, node_of
@@ -22,10 +23,6 @@ from fencelock.actors.session.lease import SessionTrust
 from fencelock.actors.session.message import Close, Closed, ReleaseUnawaited
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.retained import (
-    READERS,
-    RETAINER,
-    RETAINERS,
-    WRITERS,
     Admit,
     Divert,
     GiveBack,
@@ -301,8 +298,7 @@ class LocalOwners(Role[OwnersEvent]):
                     effects.append(Send(self.retainer, Perform(key=key, act=act)))
                 case Refuse(token):
                     effects += self._refuse_in_time(token)
-        if self.locks.due_at is not None and not self.locks.watched:
-            self.locks.watched = True
+        if self.locks.is_watch_due():
             effects.append(Send(self.retainer, WatchIdle()))
         return effects
 
