@@ -85,7 +85,8 @@ class LogPlan:
     answered_ms: int = 30_000
     """Deadline for the last answers, from the end of all faults (ms)."""
     equal_ms: int = 15_000
-    """Deadline after that for equal replicas and the end of all sessions (ms)."""
+    """Deadline after that for equal replicas and the end of all sessions (ms). Messages that are
+    very late have their time in addition."""
     partial_per_mille: int = 0
     """Share of a leader's proposals that reach only some, after which it is silent for a while."""
     partial_leadership_per_mille: int = 0
