@@ -152,16 +152,20 @@ class Retaining:
             try:
                 self._registry.leave_retained(own, token)
             finally:
-                if own.retained is None:
-                    self.free(*retained)
+                self._free_if_left(own, retained)
         except FencelockError:
             raise
         except BaseException:  # An interrupted release still happens.
             with suppress(FencelockError):
                 self._registry.leave_retained(own, token)
-            if own.retained is None:
-                self.free(*retained)
+            self._free_if_left(own, retained)
             raise
+
+    def _free_if_left(self, own: Ownership, retained: tuple[LockKey, int]) -> None:
+        """Free the lock once the last acquire is released. Nobody else has it before that."""
+        if not own.levels:
+            self._registry.let_go(own)
+            self.free(*retained)
 
     def free(self, key: LockKey, token: int) -> None:
         """Take a lock from a local owner that has released or lost it. It may be repeated."""
