@@ -46,7 +46,7 @@ from fencelock.actors.table.wire import LogCommand, Queued, Result
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
 HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
-RETAIN = AcquireRetained(session=ME, owner="o", request=2, lock="a", span=100)
+RETAIN = AcquireRetained(session=ME, owner="*", request=2, lock="a", span=100)
 FREED = api.Released(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
@@ -82,8 +82,8 @@ def proxy() -> Proxy:
         (
             RETAIN,
             RETAIN,
-            HELD,
-            api.Granted(lock="a", fence=5, session=ME, owner="o", request=2, count=1),
+            replace(HELD, owner="*"),
+            api.Granted(lock="a", fence=5, session=ME, owner="*", request=2, count=1),
         ),
         (
             RELEASE,

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -402,20 +402,21 @@ class BarrierComposer(ObjectComposer):
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
+    KINDS: ClassVar[tuple[type[ObjectComposer], ...]] = (
+        RWComposer,
+        SeveralComposer,
+        MixedComposer,
+        ElectionComposer,
+        DeadlineComposer,
+        MapComposer,
+        LatchComposer,
+        BarrierComposer,
+        RetainedComposer,
+    )
+
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kinds = (
-            RWComposer,
-            SeveralComposer,
-            MixedComposer,
-            ElectionComposer,
-            DeadlineComposer,
-            RetainedComposer,
-            MapComposer,
-            LatchComposer,
-            BarrierComposer,
-        )
-        kind = kinds[step[5] // 2 % len(kinds)]
+        kind = self.KINDS[step[5] // 2 % len(self.KINDS)]
         return kind().turned(made, step, model)
 
 

@@ -166,16 +166,22 @@ def test_the_judge_sees_an_overlap_and_a_fence_that_falls() -> None:
             judge([first, wrong])
 
 
+def folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 def test_a_client_that_was_stopped_beyond_its_time_grants_nothing_when_it_wakes(
     members: PaxosProcesses, tmp_path: Path
 ) -> None:
     """Another has the lock by then, and the fences of the one that wakes are above."""
     with ExitStack() as stack:
-        first = RetainingClient(members, tmp_path)
+        first = RetainingClient(members, folder(tmp_path / "first"))
         stack.callback(first.close)
         first.wait_for(HOLDS)
         first.process.send_signal(signal.SIGSTOP)
-        second = RetainingClient(members, tmp_path)
+        # Files of its own, since the stopped one may have the file lock of its own.
+        second = RetainingClient(members, folder(tmp_path / "second"))
         stack.callback(second.close)
         second.wait_for(HOLDS)  # After the time to live of the first.
         woken = time.monotonic()

@@ -163,6 +163,7 @@ def test_a_status_as_json_has_names_for_every_part() -> None:
         "since_ms": 2500,
         "label": "",
         "times": 1,
+        "span": 0,
     }
     assert lock["waits_for"] == [{"node": "n2", "silent_ms": 7000}]
     assert not {"session", "request"} & plain.keys()
