@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.effects import HOST, T0, at, sent
+from support.impossible_fields import Row, cases, demand_bounds, demand_honest, errors
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import REQUEST_MAX, WAIT_MS_MAX
@@ -55,12 +56,11 @@ from fencelock.actors.bakery.ticket import (
     Who,
     pack_fence,
 )
-from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send
+from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Message
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import Level, RoleNotice
 
 NAMES = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in NAMES)
@@ -253,15 +253,6 @@ FENCES = (-1, pack_fence(FAR, 1), pack_fence(3, 0), pack_fence(3, COUNTER_MAX), 
 """Fences that no leader has granted, for a proxy: it knows only which epochs are plausible."""
 COUNTS = (-1, COUNTER_MAX + 1, INT)
 KNOWN = (-1, ROUND_MAX + 1, INT)
-
-
-class Row(NamedTuple):
-    """A message that an honest member may send, and values of its fields that none sends."""
-
-    role: Callable[[], Role[Any]]
-    sender: Address
-    honest: Any
-    impossible: Mapping[str, Sequence[Any]]
 
 
 OF_OWNER: dict[str, Any] = {"lock": "x", "who": WHO}
@@ -636,20 +627,7 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
 RECORDS = {messages.Install: "a record, which `find_impossible` and `why_unusable` judge"}
 
 
-def cases() -> list[Any]:
-    return [
-        pytest.param(row, field, value, id=f"{type(row.honest).__name__}.{field}-{number}")
-        for row in ROWS
-        for field, values in row.impossible.items()
-        for number, value in enumerate(values)
-    ]
-
-
-def errors(effects: Effects) -> list[str]:
-    return [one.text for one in sent(effects, RoleNotice) if one.level is Level.ERROR]
-
-
-@pytest.mark.parametrize(("row", "field", "value"), cases())
+@pytest.mark.parametrize(("row", "field", "value"), cases(ROWS))
 def test_what_no_honest_member_sends_is_refused_and_logged(
     row: Row, field: str, value: Any
 ) -> None:
@@ -668,7 +646,7 @@ def test_what_no_honest_member_sends_is_refused_and_logged(
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.honest).__name__)
 def test_what_an_honest_member_sends_is_not(row: Row) -> None:
-    assert errors(row.role().handle(row.sender, row.honest, at(1))) == []
+    demand_honest(row)
 
 
 def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
@@ -678,13 +656,9 @@ def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, Message) and kind.__module__ == module.__name__
     }
-    bounded: dict[Any, set[str]] = {}
-    for row in ROWS:
-        bounded.setdefault(type(row.honest), set()).update(row.impossible)
-    assert declared == bounded.keys() | HARMLESS.keys() | RECORDS.keys()
-    for kind in declared - RECORDS.keys():
-        known = bounded.get(kind, set()) | HARMLESS.get(kind, {}).keys()
-        assert known == set(kind.__struct_fields__), kind
+    bounded: set[Any] = {type(row.honest) for row in ROWS}
+    assert declared == bounded | HARMLESS.keys() | RECORDS.keys()
+    demand_bounds(ROWS, HARMLESS, declared - RECORDS.keys())
 
 
 def test_a_round_that_a_forger_used_up_ends_the_request_and_accuses_nobody() -> None:

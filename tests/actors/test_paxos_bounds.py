@@ -6,17 +6,17 @@ the reasons are in the docstring of `fencelock.actors.paxos.config`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.effects import HOST, T0, at, sent
+from support.impossible_fields import Row, cases, demand_bounds, demand_honest, errors
 from support.replicas import config_of, replica_of_a
 
-from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.effect import Checkpoint, Observe, Persist
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
@@ -37,7 +37,6 @@ from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.paxos.snapshots import CatchUp
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import Level, RoleNotice
 
 BALLOT, MINE = messages.Ballot(1, leader_of("b")), messages.Ballot(3, leader_of("a"))
 FAR = 2 + GROWTH_MAX
@@ -82,15 +81,6 @@ def a_replica() -> Role[Any]:
     role = replica_of_a(config=config_of(), digest_slots=100)
     role.begin(T0)
     return role
-
-
-class Row(NamedTuple):
-    """A message that an honest member may send, and values of its fields that none sends."""
-
-    role: Callable[[], Role[Any]]
-    sender: Address
-    honest: Any
-    impossible: dict[str, tuple[Any, ...]]
 
 
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
@@ -261,20 +251,7 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
 }
 
 
-def cases() -> list[Any]:
-    return [
-        pytest.param(row, field, value, id=f"{type(row.honest).__name__}.{field}-{number}")
-        for row in ROWS
-        for field, values in row.impossible.items()
-        for number, value in enumerate(values)
-    ]
-
-
-def errors(effects: Effects) -> list[str]:
-    return [one.text for one in sent(effects, RoleNotice) if one.level is Level.ERROR]
-
-
-@pytest.mark.parametrize(("row", "field", "value"), cases())
+@pytest.mark.parametrize(("row", "field", "value"), cases(ROWS))
 def test_what_no_honest_member_sends_is_refused_and_logged(
     row: Row, field: str, value: Any
 ) -> None:
@@ -290,14 +267,12 @@ def test_what_no_honest_member_sends_is_refused_and_logged(
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.honest).__name__)
 def test_what_an_honest_member_sends_is_not(row: Row) -> None:
-    assert errors(row.role().handle(row.sender, row.honest, at(1))) == []
+    demand_honest(row)
 
 
 def test_every_field_of_every_message_has_a_bound_or_needs_none() -> None:
-    bounded: dict[type[Any], set[str]] = {type(row.honest): set(row.impossible) for row in ROWS}
-    for kind in bounded.keys() | HARMLESS.keys():
-        known = bounded.get(kind, set()) | HARMLESS.get(kind, {}).keys()
-        assert known == set(kind.__struct_fields__), kind
+    sent_kinds: list[Any] = [type(row.honest) for row in ROWS]
+    demand_bounds(ROWS, HARMLESS, [*sent_kinds, *HARMLESS])
 
 
 def test_a_report_is_written_once_a_minute_for_each_sender() -> None:

@@ -1,5 +1,7 @@
 """Cancels and unawaited releases under all faults."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

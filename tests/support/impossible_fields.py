@@ -1,0 +1,55 @@
+"""Messages of members with fields that no honest member sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import Address
+from fencelock.actors.role import Role
+from fencelock.actors.role_message import Level, RoleNotice
+from support.effects import at, sent
+
+
+class Row(NamedTuple):
+    """A message that an honest member may send, and values of its fields that none sends."""
+
+    role: Callable[[], Role[Any]]
+    sender: Address
+    honest: Any
+    impossible: Mapping[str, Sequence[Any]]
+
+
+def cases(rows: Iterable[Row]) -> list[Any]:
+    """Return a parameter set for each impossible value: the row, the field, and the value."""
+    return [
+        pytest.param(row, field, value, id=f"{type(row.honest).__name__}.{field}-{number}")
+        for row in rows
+        for field, values in row.impossible.items()
+        for number, value in enumerate(values)
+    ]
+
+
+def errors(effects: Effects) -> list[str]:
+    """Return the texts that are logged at ERROR."""
+    return [one.text for one in sent(effects, RoleNotice) if one.level is Level.ERROR]
+
+
+def demand_honest(row: Row) -> None:
+    """Fail if the honest message is refused."""
+    assert errors(row.role().handle(row.sender, row.honest, at(1))) == []
+
+
+def demand_bounds(
+    rows: Iterable[Row], harmless: Mapping[Any, Mapping[str, str]], kinds: Iterable[Any]
+) -> None:
+    """Fail unless each field of the messages ``kinds`` has a bound, or a reason to need none."""
+    bounded: dict[Any, set[str]] = {}
+    for row in rows:
+        bounded.setdefault(type(row.honest), set()).update(row.impossible)
+    for kind in kinds:
+        known = bounded.get(kind, set()) | harmless.get(kind, {}).keys()
+        assert known == set(kind.__struct_fields__), kind
