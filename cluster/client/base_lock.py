@@ -27,6 +27,7 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HOLDING, HoldState
 from fencelock.actors.session.holds import ClientHold as LocalHold
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
+from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import (
     BaseHold,
@@ -87,7 +88,7 @@ class BaseLock(Generic[H]):
         self._confirm = options.confirm_release
         self._wait_ms = wait_ms_of(options.timeout)
         self._acquire: AcquireRequest = options.acquire()
-        self._terms = options.terms
+        self._terms: RetainTerms | None = options.terms
         self._key = lock_key_named(options.name, RETAINER)
         """The owner that the client is to the cluster while it retains the lock."""
         self._listeners = Listeners()

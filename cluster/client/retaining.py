@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 import pykka
@@ -238,7 +238,7 @@ class Retaining:
                     raise AssertionError(f"no local owner is notified of {event}")
 
     @contextmanager
-    def mending(self) -> Iterator[None]:
+    def mending(self) -> Generator[None]:
         """Hold the guard on the dispatcher's thread, which no handler of a signal interrupts."""
         with self.guard:
             if self._deciding is not None:

@@ -1,5 +1,7 @@
 """Locks that a client retains, as threads and tasks see them: as others, but without messages."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
