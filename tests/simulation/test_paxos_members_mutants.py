@@ -221,7 +221,11 @@ WITHOUT_LATER_PAGES = 900_080
 count that member, nor the slots that it has applied."""
 
 
-@pytest.mark.parametrize("seed", [0, 1, WITHOUT_LATER_PAGES])
+ASKS_AGAIN = 861_473
+"""A leader asks again for a change that is decided, and of which it does not know that."""
+
+
+@pytest.mark.parametrize("seed", [0, 1, WITHOUT_LATER_PAGES, ASKS_AGAIN])
 def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_target_plan(seed))
 

@@ -61,6 +61,8 @@ class TargetJudge:
 
     def _judge(self, node: str, membership: Membership, time: int) -> None:
         new = set(membership.names)
+        if new == self.members:
+            return  # The leader asks again for what it does not know to be decided.
         slow, quick = PPM - self.plan.drift_ppm, PPM + self.plan.drift_ppm
         for gone in self.members - new:
             silent = time - self.heard.get((node, gone), -self.plan.chaos_ms * NS_PER_MS)
