@@ -552,7 +552,7 @@ class PaxosBackend(MembersBackend):
             if isinstance(wait, CancellableRequest) and node_of(known.sender) in removed:
                 self.in_flight.end(known)
                 cancel = Cancel(
-                    lock=wait.name, session=wait.session, owner=wait.owner, request=wait.request
+                    lock=wait.lock, session=wait.session, owner=wait.owner, request=wait.request
                 )
                 gathered.append(self.in_flight.add(cancel, cancel.key, now, sender=known.sender))
         return (Send(self.proxy, Gather()),) if was_empty and gathered else ()

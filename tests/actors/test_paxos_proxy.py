@@ -27,6 +27,7 @@ from support.unbatched_proxy import UnbatchedProxy
 from fencelock.actors.api import message as api
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.retained import AcquireRetained, Recall
+from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
     End,
@@ -37,7 +38,7 @@ from fencelock.actors.api.session_message import (
     ended,
 )
 from fencelock.actors.effect import Observe, Send, Wake
-from fencelock.actors.message import Address, Message
+from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy, Tick
@@ -130,6 +131,19 @@ def test_a_client_hears_unasked_that_its_session_ended(
     (notice,) = told(happens(proxy, ended(ME, reason)), Ended)
     assert (notice.session, notice.request) == (ME, 0)
     assert words in notice.detail
+
+
+@pytest.mark.parametrize(
+    "wait", [ACQUIRE, AcquirePermits(semaphore="a", permits=3, session=ME, owner="o", request=2)]
+)
+def test_a_wait_for_any_object_is_cancelled_when_the_key_of_its_client_is_removed(
+    proxy: Proxy, wait: api.AcquireRequest
+) -> None:
+    proxy.handle(ANN, wait, T0)
+    proxy.backend.cancel_waits([node_of(ANN)], T0)
+    (cancel,) = [command for _, command in proxy.backend.pending()]
+    assert isinstance(cancel, api.Cancel)
+    assert cancel.key == (ME, "o", wait.lock, -2)
 
 
 def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> None:
