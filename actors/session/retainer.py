@@ -110,19 +110,21 @@ class RetainerTick(Timer):
     round: int
 
 
-class Retainer(
-    Role[
-        Perform
-        | WatchIdle
-        | Granted
-        | Refused
-        | Released
-        | Cancelled
-        | Recall
-        | HoldsLost
-        | RetainerTick
-    ]
-):
+Event = (
+    Perform
+    | WatchIdle
+    | Granted
+    | Refused
+    | Released
+    | Cancelled
+    | Recall
+    | HoldsLost
+    | RetainerTick
+)
+"""Everything that a retainer receives."""
+
+
+class Retainer(Role[Event]):
     """Acquires retained locks through the session of its client; see the head of this module.
 
     Args:
@@ -159,20 +161,7 @@ class Retainer(
         """Return the number of locks that are retained, wanted or remembered."""
         return (("locks", len(self.locks.by_key)),)
 
-    def handle(
-        self,
-        sender: Address,
-        event: Perform
-        | WatchIdle
-        | Granted
-        | Refused
-        | Released
-        | Cancelled
-        | Recall
-        | HoldsLost
-        | RetainerTick,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
         """Perform what a thread decided, or decide about a reply and perform that."""
         del sender
         match event:

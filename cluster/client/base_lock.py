@@ -257,8 +257,7 @@ class BaseLock(Generic[H]):
             if own.retained is not None or (self._terms is not None and not own.levels):
                 yield from self._retaining(own, call, asked, wait_ms)
             else:
-                acquire = replace(asked, owner=own.owner, request=token, wait_ms=wait_ms)
-                channel.submit(acquire, call)
+                self._submit(own, call, asked, wait_ms)
                 yield call
             self._check_granted(own, call)
             if not options.reentrant:
@@ -308,7 +307,7 @@ class BaseLock(Generic[H]):
     def _retaining(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
     ) -> Operation[None]:
-        """Acquire a lock that the client retains; from the cluster if that does not do."""
+        """Acquire a lock that the client may retain, or acquire it from the cluster if diverted."""
         registry, terms, token = self._registry, self._terms, call.token
         if own.retained is not None:
             try:
@@ -325,9 +324,15 @@ class BaseLock(Generic[H]):
             return
         if wait_ms:
             wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
-        acquire = replace(asked, owner=own.owner, request=token, wait_ms=wait_ms)
-        self._channel.submit(acquire, call)
+        self._submit(own, call, asked, wait_ms)
         yield call
+
+    def _submit(
+        self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
+    ) -> None:
+        """Send the acquire of ``own`` to the session."""
+        acquire = replace(asked, owner=own.owner, request=call.token, wait_ms=wait_ms)
+        self._channel.submit(acquire, call)
 
     def _check_again(self, own: Ownership) -> None:
         """Return if the owner of a retained lock may acquire it once more.

@@ -330,7 +330,7 @@ class Connection:
         if retain_ms:
             demand(self.protocol, Guarantee.RETAINED)
         if owner in RETAINERS:
-            raise InvalidRequestError(f"owner is {owner!r}, the name of clients that retain a lock")
+            raise InvalidRequestError(f"owner is {owner!r}, a name reserved for retained locks")
         return LockOptions(
             name,
             timeout,

@@ -221,8 +221,8 @@ def releasing(
     channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
 ) -> Operation[None]:
     """Release the acquire ``token`` of ``own``, and wait until that is confirmed."""
-    if own.retained is not None:
-        registry.retaining.release(channel, own, token)
+    if (retained := own.retained) is not None:
+        registry.retaining.release(channel, own, token, retained)
         return
     if channel.closed or channel.forks != ForkCounter.forks:
         channel.check()
@@ -265,8 +265,8 @@ def releasing_unawaited(
     releases this one after it.
     """
     yield from ()
-    if own.retained is not None:
-        registry.retaining.release(channel, own, token)
+    if (retained := own.retained) is not None:
+        registry.retaining.release(channel, own, token, retained)
         return
     channel.check()
     hold = own.hold

@@ -418,7 +418,7 @@ class HoldRegistry:
             self._drop_if_done(own)
 
     def let_go(self, own: Ownership) -> tuple[LockKey, int] | None:
-        """Return what is to be freed of a retained lock that ``own`` does not have now, once."""
+        """Take a retained lock from ``own``; return its key and token, or None if that was done."""
         with self._guard:
             retained, own.retained = own.retained, None
             return retained

@@ -9,9 +9,9 @@ task is woken. `HoldRegistry` has a guard of its own, which may be taken inside 
 other way round.
 
 An exception that a signal's handler raises may end any function between two steps. A call that was
-cut short may have decided something and not carried it out. Whoever enters the guard next finds
-that, and *mends* it: the local owners of the lock keep it until they release it, nobody else is
-admitted, and the hold goes back to the cluster.
+cut short may have decided something and not carried it out. The next call that enters the guard
+notices this and *mends* it: the local owners of the lock keep it until they release it, nobody else
+is admitted, and the hold goes back to the cluster.
 """
 
 from __future__ import annotations
@@ -136,8 +136,12 @@ class Retaining:
         admitted: bool = call.get(timeout=0)
         return admitted
 
-    def release(self, channel: SessionChannel, own: Ownership, token: int) -> None:
+    def release(
+        self, channel: SessionChannel, own: Ownership, token: int, retained: tuple[LockKey, int]
+    ) -> None:
         """Release the acquire ``token`` of ``own``. Nothing has to be confirmed.
+
+        ``retained`` is the ``own.retained`` that the caller saw: a loss clears it at any time.
 
         Raises:
             NotHeldError: it was released already.
@@ -146,8 +150,6 @@ class Retaining:
 
         """
         channel.check()
-        retained = own.retained
-        assert retained is not None
         try:
             try:
                 self._registry.leave_retained(own, token)
@@ -381,7 +383,7 @@ class Retaining:
         self._registry.lose([own for own in found if own is not None], detail)
 
     def _wake(self) -> None:
-        """Wake those who have an answer. Waking twice does no harm, and losing one would."""
+        """Wake the callers that have an answer: some perhaps twice, but each at least once."""
         answered = self._answered
         while answered:
             try:

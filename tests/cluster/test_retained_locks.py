@@ -292,6 +292,27 @@ def test_an_owner_enters_again_only_while_it_has_the_lock(
     two.release()
 
 
+def test_a_loss_during_a_release_is_reported_by_the_release(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect()
+    lock = client.lock(name, retain=60)
+    hold = lock.acquire()
+    assert hold is not None
+    retaining = client._connection.retaining
+    release = retaining.release
+
+    def lost_meanwhile(*arguments: Any) -> None:
+        client.evict(name, hold_fence, "root")
+        until(lambda: hold.own.retained is None)
+        release(*arguments)
+
+    hold_fence = holder_of(lock)[1]
+    monkeypatch.setattr(retaining, "release", lost_meanwhile)
+    with pytest.raises(fencelock.LockOwnershipLostError):
+        hold.release()
+
+
 def test_a_downgrade_after_an_unseen_loss_leaves_the_next_writer_alone(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
