@@ -169,6 +169,9 @@ class ClientHold(Struct, gc=False):
             session has its own `Trust`. So a reader that finds a time passed may be too careful,
             never too confident.
 
+    Of a lock that the client retains, the session's hold has owner ``*``. Each local owner has a
+    `ClientHold` besides, which `HoldRegistry` alone writes, under its guard.
+
     A thread that finds the hold lost by its clock sets `disowned` (`HoldRegistry`). From then on
     all readers find it lost, even if the session receives a confirmation at that moment and keeps
     the hold.
