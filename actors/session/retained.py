@@ -70,11 +70,13 @@ What must hold is in `RETAINED_INVARIANTS`. The other rules:
 
 - After a recall a lock in use goes back with the release of its local owner. Up to ``cohort`` local
   owners may have it before, within `COHORT_MS` of the recall. With 0 nobody overtakes the queue of
-  the cluster, and whoever waits here is diverted to it at once.
+  the cluster, and whoever waits here is diverted to it at once. Otherwise whoever still waits then
+  waits for the next turn of the session: it acquires the lock again as soon as the release is
+  confirmed, so that one turn serves several of them.
 - After a recall the lock is not retained again for a while: `PAUSE_MS`, doubling up to
   `PAUSE_MS_MAX` while recalls go on, forgotten after `PEACE_MS` without one. Meanwhile owners are
-  diverted. With a ``cohort`` there is no such pause: whoever queues in the cluster gets the lock in
-  turn anyway, and each turn serves several owners of this client.
+  diverted. With a ``cohort`` there is no such pause: the clients take turns, and each turn serves
+  several owners.
 - Idle locks are given back after ``retain_ms``, and the least recently used first if the session
   has more than `LOCKS_MAX` locks of this kind.
 
@@ -377,7 +379,10 @@ class RetainedLock(Struct, gc=False):
             self.users = None
         if self.state is RetainedState.RECALLED:
             acts = self._admit_cohort(now)
-            return acts if self.users else [*acts, *self._give_back(), *self._divert_all()]
+            if self.users:
+                return acts
+            diverted = [] if self._has_turns(now) else self._divert_all()
+            return [*acts, *self._give_back(), *diverted]
         if not self._is_trusted(now) or self.closed:
             return [] if self.users else [*self._give_back(), *self._divert_all()]
         acts = self._admit_waiting(now)
@@ -508,6 +513,10 @@ class RetainedLock(Struct, gc=False):
         calm = self.terms.cohort > 0 or recalls is None or now >= recalls.calm_at
         return self.closed or not calm
 
+    def _has_turns(self, now: Instant) -> bool:
+        """Return whether the session acquires the lock again, for those whom it did not serve."""
+        return self.terms.cohort > 0 and not self._is_paused(now) and self._is_trusted(now)
+
     def _may_admit(self, now: Instant) -> bool:
         has_fences = self.next_fence < self.fence + self.span
         return has_fences and not self.closed and self._is_trusted(now)
@@ -562,7 +571,7 @@ class RetainedLock(Struct, gc=False):
 
     def _wait(self, token: int, now: Instant) -> list[Act]:
         """Let ``token`` wait for the lock, or divert it if it could not be retained then."""
-        leaves = self.state is RetainedState.RECALLED and not self._may_follow(now)
+        leaves = self.state is RetainedState.RECALLED and not self._has_turns(now)
         if leaves or (not self.queue and self.state not in KEPT and self._is_paused(now)):
             return [Divert(token)]
         self._enqueue(token)

@@ -189,7 +189,9 @@ def test_r6_a_cohort_may_have_the_lock_first(client: Client) -> None:
     client.recall()
     assert client.release(ANN) == [Admit(BEN, 2)]
     assert client.release(BEN) == [Admit(CEM, 3)]
-    assert client.release(CEM) == [GiveBack(1), Divert(DAN)]
+    assert client.release(CEM) == [GiveBack(1)]
+    assert client.released() == [Request(2)]
+    assert client.granted(fence=99) == [Admit(DAN, 99)]
 
 
 def test_r6_a_cohort_ends_in_time(client: Client) -> None:
@@ -199,6 +201,18 @@ def test_r6_a_cohort_ends_in_time(client: Client) -> None:
     client.acquire(BEN)
     client.recall()
     client.ms += COHORT_MS
+    assert client.release(ANN) == [GiveBack(1)]
+    assert client.released() == [Request(2)]
+
+
+def test_r6_a_suspect_session_has_no_further_turns(client: Client) -> None:
+    client = Client(RetainedLock(RetainTerms(1_000, cohort=1)))
+    client.trust = trusted(suspect_ms=50)
+    client.acquire(ANN)
+    client.granted()
+    client.acquire(BEN)
+    client.recall()
+    client.ms = 60
     assert client.release(ANN) == [GiveBack(1), Divert(BEN)]
 
 
@@ -385,13 +399,15 @@ def test_a_reader_whom_this_client_cannot_admit_takes_the_normal_way(client: Cli
     assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
 
 
-def test_who_comes_after_the_time_of_a_cohort_goes_to_the_cluster() -> None:
+def test_who_comes_after_the_time_of_a_cohort_waits_for_the_next_turn() -> None:
     client = Client(RetainedLock(RetainTerms(1_000, cohort=9)))
     client.acquire(ANN)
     client.granted()
     client.recall()
     client.ms += COHORT_MS
-    assert client.acquire(BEN) == [Divert(BEN)]
+    assert client.acquire(BEN) == []
+    assert client.release(ANN) == [GiveBack(1)]
+    assert client.released() == [Request(2)]
 
 
 def test_recalls_are_forgotten_although_the_lock_was_never_idle() -> None:

@@ -91,6 +91,15 @@ def test_clients_retain_read_write_locks_for_readers_and_for_writers() -> None:
     assert marks["owners.downgrade"]
 
 
+HELD_BY_A_CUT = 910_623
+"""A cut holds what goes to a client until long after all faults: it waits, and is not connected."""
+
+
+def test_a_waiter_behind_what_a_cut_held_is_not_connected() -> None:
+    report = run_seed("paxos", HELD_BY_A_CUT)
+    assert report.violation is None, report.violation
+
+
 RIGHT_RECALL = RetainedLock.recall
 
 

@@ -34,6 +34,9 @@ class Network:
         self.fault_counts = fault_counts
         self.calm = False
         """Whether all links are good from now on."""
+        self.clear_at = 0
+        """Time by which every frame has arrived that was on its way when the links became good. On
+        a link that keeps the order, what a cut held is in front of all that follows."""
         self._random = random
         self._cuts: dict[tuple[str, str], Cut] = {}
         self._last: dict[tuple[str, str], int] = {}
@@ -46,6 +49,7 @@ class Network:
     def mend(self) -> None:
         """Make every link good and keep it so. Frames in flight still arrive."""
         self.calm = True
+        self.clear_at = max(self._last.values(), default=0)
         self._cuts.clear()
 
     def unmend(self) -> None:

@@ -190,7 +190,8 @@ class RetainedJudge:
 
     def _look(self, time: int) -> None:
         """Find the holds that others wait for, and that should have gone back."""
-        calm = self.view.world.calm
+        world = self.view.world
+        calm = world.calm and time >= world.network.clear_at
         for hold in self.holds.values():
             waiting = self.locks.waiting_for(hold.key.lock) if calm else ()
             waits = any(node_of(user) != hold.client for user in waiting)
