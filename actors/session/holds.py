@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -132,7 +132,7 @@ HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.REL
 """The states in which no other owner can hold the lock."""
 
 
-class Acquisition(NamedTuple):
+class Acquisition(Struct, frozen=True, gc=False):
     """One acquire of a lock by its owner."""
 
     user: Address
@@ -180,7 +180,7 @@ class ClientHold(Struct, gc=False):
     endpoint: Address
     """The endpoint that granted it. Where the cluster keeps no sessions, only it knows the hold."""
     fence: int
-    levels: list[Acquisition]
+    levels: tuple[Acquisition, ...]
     """Its acquires without a confirmed release, oldest first."""
     trust: SessionTrust | None
     """The trust in its session; None where the cluster keeps no sessions."""
@@ -240,7 +240,7 @@ class ClientHold(Struct, gc=False):
 
     def take(self, found: Acquisition) -> None:
         """Remove that acquire; its hold is now to be released."""
-        self.levels.remove(found)
+        self._remove(self.levels.index(found))
         self.owed += 1
 
     def freed(self, count: int, token: int | None) -> None:
@@ -253,8 +253,11 @@ class ClientHold(Struct, gc=False):
             self.owed -= 1
         elif self.levels:
             tokens = [level.token for level in self.levels]
-            self.levels.pop(tokens.index(token) if token in tokens else -1)
+            self._remove(tokens.index(token) if token in tokens else len(tokens) - 1)
         self.owed = max(0, count - len(self.levels))
+
+    def _remove(self, at: int) -> None:
+        self.levels = self.levels[:at] + self.levels[at + 1 :]
 
 
 @dataclass(slots=True)

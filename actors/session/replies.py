@@ -237,11 +237,11 @@ def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant)
     acquisition = Acquisition(pending.user, pending.request.request)
     if hold is None:
         trust, fence = state.session_lease.trust, granted.fence
-        state.holds[lock_key] = ClientHold(pending.endpoint, fence, [acquisition], trust)
+        state.holds[lock_key] = ClientHold(pending.endpoint, fence, (acquisition,), trust)
         if isinstance(pending.request, AcquireRequest) and not pending.request.owner:
             state.anonymous[lock_key.lock, fence] = lock_key.owner
     else:
-        hold.levels.append(acquisition)
+        hold.levels += (acquisition,)
     if begins:
         holds.begin_lease(state, lock_key, pending, granted, now)
     effects += state.reply(pending, granted)

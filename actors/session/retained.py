@@ -233,10 +233,12 @@ Act = Admit | Divert | Refuse | Lose | Request | Withdraw | GiveBack
 
 @dataclass(slots=True)
 class Recalls:
-    """The recalls of one lock, and how long it is not retained after them."""
+    """The recalls of one lock, and what follows from them."""
 
     last_at: Instant
     pause_ms: int = PAUSE_MS
+    budget: int = 0
+    """The number of local owners that may still have the lock after the last one."""
 
     @property
     def calm_at(self) -> Instant:
@@ -270,9 +272,9 @@ class RetainedLock(Struct, gc=False):
     """The trust in the session that has the lock, while it does."""
     fence: int = 0
     """The first fence of the span."""
-    next_fence: int = 0
-    """The fence of the next local owner."""
     span: int = SPAN
+    used: int = 0
+    """The number of its fences that were given to local owners."""
     users: dict[int, int] | None = None
     """The fences of the local owners that have the lock, by their tokens."""
     queue: OrderedDict[int, bool] | None = None
@@ -288,8 +290,6 @@ class RetainedLock(Struct, gc=False):
     """The recalls so far, None if there were none or they are forgotten."""
     recalled_fence: int = 0
     """The fence of a recall that came before its grant."""
-    budget: int = 0
-    """The number of local owners that may still have the lock after its recall."""
     closed: bool = False
 
     @property
@@ -318,8 +318,7 @@ class RetainedLock(Struct, gc=False):
             case RetainedState.HELD if self._is_open():
                 return [self._admit(token) if self._may_admit(now) else Divert(token)]
             case RetainedState.RECALLED if self._is_open() and self._may_follow(now):
-                self.budget -= 1
-                return [self._admit(token)]
+                return [self._follow(token)]
             case RetainedState.FREE | RetainedState.LOST if not self._is_paused(now):
                 self._enqueue(token, waits=waits)
                 return [self._request(waits=waits)]
@@ -334,7 +333,7 @@ class RetainedLock(Struct, gc=False):
         """Take the grant of request ``number``: the lock under ``span`` fences from ``fence``."""
         if number != self.number or self.state is not RetainedState.ACQUIRING:
             return [GiveBack(fence)]
-        self.trust, self.fence, self.next_fence, self.span = trust, fence, fence, span
+        self.trust, self.fence, self.span, self.used = trust, fence, span, 0
         recalled, self.recalled_fence = self.recalled_fence == fence, 0
         if self._is_over(now) or not self._is_trusted(now):
             return self._give_back_at_once()
@@ -349,7 +348,7 @@ class RetainedLock(Struct, gc=False):
         first, _ = self.queue.popitem(last=False)
         self._note_recall(now)
         acts: list[Act] = [self._admit(first)]
-        if not self.budget:
+        if not self.terms.cohort:
             return acts + self._divert_all()
         return acts + (self._admit_cohort(now) if self.terms.shared else [])
 
@@ -388,7 +387,7 @@ class RetainedLock(Struct, gc=False):
         acts = self._admit_waiting(now)
         if self.users:
             return acts
-        if self.next_fence >= self.fence + self.span:
+        if self.used >= self.span:
             return [*acts, *self._give_back()]
         self._move(RetainedState.IDLE)
         self.idle_until = later(now, self.terms.retain_ms)
@@ -418,13 +417,14 @@ class RetainedLock(Struct, gc=False):
         if self.state is RetainedState.IDLE:
             return self._give_back()
         self._move(RetainedState.RECALLED)
-        return [] if self.budget else self._divert_all()
+        return [] if self.terms.cohort else self._divert_all()
 
     def surrender(self) -> list[Act]:
         """Let the lock, which a local owner has, go back to the cluster when that releases it."""
         if self.state is RetainedState.HELD:
             self._move(RetainedState.RECALLED)
-        self.budget = 0
+        if self.recalls is not None:
+            self.recalls.budget = 0
         return self._divert_all()
 
     def reset(self, users: dict[int, int]) -> list[Act]:
@@ -518,8 +518,7 @@ class RetainedLock(Struct, gc=False):
         return self.terms.cohort > 0 and not self._is_paused(now) and self._is_trusted(now)
 
     def _may_admit(self, now: Instant) -> bool:
-        has_fences = self.next_fence < self.fence + self.span
-        return has_fences and not self.closed and self._is_trusted(now)
+        return self.used < self.span and not self.closed and self._is_trusted(now)
 
     def _is_open(self) -> bool:
         """Return whether another local owner may have it beside those that have it."""
@@ -528,15 +527,22 @@ class RetainedLock(Struct, gc=False):
     def _may_follow(self, now: Instant) -> bool:
         """Return whether a local owner may have the lock although it was recalled."""
         recalls = self.recalls
-        in_time = recalls is not None and now < later(recalls.last_at, COHORT_MS)
-        return self.budget > 0 and in_time and self._may_admit(now)
+        if recalls is None or not recalls.budget:
+            return False
+        return now < later(recalls.last_at, COHORT_MS) and self._may_admit(now)
+
+    def _follow(self, token: int) -> Admit:
+        """Admit a local owner although the lock was recalled."""
+        assert self.recalls is not None  # `_may_follow`
+        self.recalls.budget -= 1
+        return self._admit(token)
 
     def _admit(self, token: int) -> Admit:
         users = self.users
         assert self.terms.shared or not users  # one-local-owner
-        fence = self.next_fence
-        assert self.fence <= fence < self.fence + self.span  # span-fences-rise
-        self.next_fence = fence + 1
+        assert self.used < self.span  # span-fences-rise
+        fence = self.fence + self.used
+        self.used += 1
         if users is None:
             self.users = {token: fence}
         else:
@@ -559,8 +565,7 @@ class RetainedLock(Struct, gc=False):
         acts: list[Act] = []
         while self.queue and (self.terms.shared or not self.users) and self._may_follow(now):
             token, _ = self.queue.popitem(last=False)
-            self.budget -= 1
-            acts.append(self._admit(token))
+            acts.append(self._follow(token))
         self.queue = self.queue or None
         return acts
 
@@ -604,11 +609,11 @@ class RetainedLock(Struct, gc=False):
 
     def _note_recall(self, now: Instant) -> None:
         recalls = self.recalls
-        self.budget = self.terms.cohort
         if recalls is None or now - recalls.last_at >= PEACE_MS * NS_PER_MS:
-            self.recalls = Recalls(now)
+            self.recalls = recalls = Recalls(now)
         else:
             recalls.last_at, recalls.pause_ms = now, min(2 * recalls.pause_ms, PAUSE_MS_MAX)
+        recalls.budget = self.terms.cohort
 
 
 LockAct = tuple[LockKey, Act]

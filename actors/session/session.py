@@ -479,8 +479,9 @@ def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant)
         else:
             effects += state.in_flight.withdraw(pending, now)
     for lock_key, hold in list(state.holds.items()):
-        for level in [level for level in hold.levels if level.user == user]:
-            effects += state.give_back(lock_key, level, now)
+        for level in hold.levels:
+            if level.user == user:
+                effects += state.give_back(lock_key, level, now)
     return effects
 
 
@@ -562,7 +563,7 @@ def _release_all(state: SessionState, now: Instant) -> list[Effect]:
         state.session_lease.drop()
     effects: list[Effect] = []
     for lock_key, hold in state.holds.items():
-        for level in list(hold.levels) if lock_key not in state.in_flight.releases else ():
+        for level in hold.levels if lock_key not in state.in_flight.releases else ():
             effects += state.give_back(lock_key, level, now)
     return effects
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -50,7 +51,7 @@ class LockOptions(Struct, frozen=True):
     @property
     def terms(self) -> RetainTerms | None:
         """How the lock is retained, None if it is not."""
-        return RetainTerms(self.retain_ms, self.cohort, self.label) if self.retain_ms else None
+        return _terms(self.retain_ms, self.cohort, self.label) if self.retain_ms else None
 
     def acquire(self) -> Acquire:
         """Return an acquire with the fields that all acquires with these options share."""
@@ -212,3 +213,9 @@ def wait_ms_of(timeout: float | None) -> int | None:
     allowed = f"a number of seconds from 0 to {most_s}, -1 for no limit, or None for the default"
     check_number("timeout", timeout, allowed, lambda s: 0 <= s <= most_s)
     return math.ceil(float(timeout) * 1000)
+
+
+@lru_cache(maxsize=256)
+def _terms(retain_ms: int, cohort: int, label: str) -> RetainTerms:
+    """Return the same object for equal arguments: each lock that is retained refers to one."""
+    return RetainTerms(retain_ms, cohort, label)

@@ -345,7 +345,7 @@ class Retaining:
         call = self._calls.get(token)
         if call is None:
             return
-        self._registry.admitted(call.own, token, ClientHold(_NOWHERE, fence, [], trust), call.key)
+        self._registry.admitted(call.own, token, ClientHold(_NOWHERE, fence, (), trust), call.key)
         self._inside[token] = call.own
         self._answer(token, admitted=True)
 

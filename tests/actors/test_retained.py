@@ -481,9 +481,11 @@ class SuspectGrants(RetainedLock):
 class EndlessCohort(RetainedLock):
     """Planted bug: a local grant after a recall with cohort 0."""
 
-    def _note_recall(self, now: Instant) -> None:
-        super()._note_recall(now)
-        self.budget = 9
+    def recall(self, fence: int, now: Instant) -> list[Act]:
+        terms, self.terms = self.terms, self.terms._replace(cohort=9)
+        acts = super().recall(fence, now)
+        self.terms = terms
+        return acts
 
 
 class DeafLock(RetainedLock):

@@ -119,7 +119,7 @@ def test_the_table_that_was_given_is_the_sessions_own() -> None:
 
 @pytest.mark.parametrize(("state", "to"), list(itertools.product(HoldState, HoldState)))
 def test_a_move_that_the_table_does_not_have_raises(state: HoldState, to: HoldState) -> None:
-    hold = ClientHold(A, 7, [], None)
+    hold = ClientHold(A, 7, (), None)
     hold.state = state
     if to in MOVES[state]:
         hold.move(to)
@@ -136,7 +136,7 @@ def test_lost_and_released_are_final() -> None:
 
 def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
     trust = SessionTrust(Instant(50), Instant(100))
-    hold = ClientHold(A, 7, [], trust)
+    hold = ClientHold(A, 7, (), trust)
     seen = [hold.state_at(Instant(now)) for now in (49, 50, 99, 100)]
     assert seen == [HoldState.HELD, HoldState.SUSPECT, HoldState.SUSPECT, HoldState.LOST]
     trust.suspect_at, trust.until = Instant(150), Instant(200)
@@ -150,7 +150,7 @@ def test_a_reader_between_any_two_steps_of_a_loss_is_never_too_confident() -> No
     times = [Instant(n * NS_PER_MS) for n in (90, 100, 101, 150)]
     for now in times:
         old, new = SessionTrust(Instant(0), Instant(100 * NS_PER_MS)), None
-        hold = ClientHold(A, 7, [], old)
+        hold = ClientHold(A, 7, (), old)
         assert (hold.state_at(now) in HOLDING) == (now < 100 * NS_PER_MS)
         hold.reason = "over"
         assert (hold.state_at(now) in HOLDING) == (now < 100 * NS_PER_MS)

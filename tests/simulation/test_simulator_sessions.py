@@ -89,7 +89,7 @@ def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:
     def freed(self: ClientHold, count: int, token: int | None) -> None:
         del count, token
-        self.levels.clear()
+        self.levels = ()
 
     patch.setattr(ClientHold, "freed", freed)
 
@@ -135,7 +135,7 @@ class SessionWorld:
     def give(self, user: Address, fence: int, count: int = 1) -> None:
         """Let ``user`` want the lock, and its session hold it and pass the grant on."""
         trust = SessionTrust(suspect_at=Instant(50), until=UNTIL)
-        self.holds[user] = ClientHold(Address("n1/proxy"), fence, [], trust)
+        self.holds[user] = ClientHold(Address("n1/proxy"), fence, (), trust)
         self.pass_on(user, fence, count)
 
     def pass_on(self, user: Address, fence: int, count: int = 1) -> None:

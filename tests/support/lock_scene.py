@@ -79,7 +79,7 @@ class ScriptedSession:
         """Return the grant of a lock that the session holds from now on."""
         known = self.holds.get(LockKey(lock, owner))
         if known is None or known.fence != fence:
-            hold = ClientHold(Address("a/proxy"), fence, [], self.trust)
+            hold = ClientHold(Address("a/proxy"), fence, (), self.trust)
             self.holds[LockKey(lock, owner)] = hold
         return Granted(lock=lock, owner=owner, fence=fence, count=count)
 

@@ -25,6 +25,8 @@ class JobKind(StrEnum):
     """The same with asyncio tasks."""
     WATCH = "watch"
     """The same with threads, until it receives the request to end; records the times of grants."""
+    RETAIN = "retain"
+    """Threads use locks once, and the client retains them; measures its memory for each."""
     HOLD = "hold"
     """Tasks take locks and keep them, some more for each line that is read."""
     FOLLOW = "follow"
@@ -56,7 +58,7 @@ class Job:
         cohort: the number of its owners that may have the lock before another client.
         age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
         marks: the file for marks.
-        locks: the number of locks to take for each line that is read.
+        locks: the number of locks to retain, or to take for each line that is read.
         uses: the uses that threads make in turns, each for ``seconds``.
         rounds: the number of turns of each use.
 

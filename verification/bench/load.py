@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import threading
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, islice, repeat
 
 import fencelock
 from fencelock.actors.error import FencelockError
+from fencelock.actors.session.refusals import checked_lock_key
+from fencelock.actors.session.requests import lock_key_named
 from fencelock.cluster.client.client import Client
 from fencelock.verification.bench.job import Job
 from fencelock.verification.bench.uses import one_pair, repeated
@@ -51,6 +56,25 @@ def rate(client: Client, job: Job) -> dict[str, float]:
         return partial(one_pair, lock)
 
     return _counted(work, job)
+
+
+def retained_memory(client: Client, job: Job) -> dict[str, float]:
+    """Use many locks once, which the client then retains; return its memory for each (bytes).
+
+    That includes the name of the lock.
+    """
+
+    def use(number: int) -> None:
+        one_pair(client.lock(f"{job.lock}/{number}", retain=job.retain))
+
+    with ThreadPoolExecutor(job.at_once) as pool:
+        list(pool.map(use, range(-job.at_once, 0)))
+        tracemalloc.start()
+        before = _traced()
+        list(pool.map(use, range(job.locks)))
+    used = _traced() - before
+    tracemalloc.stop()
+    return {"bytes": used / job.locks}
 
 
 def turns(client: Client, job: Job) -> dict[str, list[int]]:
@@ -192,6 +216,15 @@ def _counted(work: Callable[[int], Callable[[], object]], job: Job) -> dict[str,
     times, took = sum(crowd.times) - before, time.perf_counter() - began
     crowd.stop()
     return {"times": times, "seconds": took}
+
+
+def _traced() -> int:
+    """Return the bytes in use, without those of bounded caches."""
+    checked_lock_key.cache_clear()
+    lock_key_named.cache_clear()
+    gc.collect()
+    traced, _ = tracemalloc.get_traced_memory()
+    return traced
 
 
 def _use(status: fencelock.LockStatus) -> None:

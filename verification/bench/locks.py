@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.lock_options import RETAIN_S_MAX
 from fencelock.verification.bench.failover import failover
 from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind
@@ -27,6 +28,8 @@ THREADS = 64
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
+IDLE_LOCKS = 9_900
+"""Locks that one client retains at a time: almost as many as it may."""
 
 
 class Part(StrEnum):
@@ -276,6 +279,25 @@ class _Bench:
                 f"{each}, retain=1",
             ),
         ]
+        (idle,) = self._measured(
+            replace(
+                kept,
+                kind=JobKind.RETAIN,
+                lock="kept-idle",
+                retain=RETAIN_S_MAX,
+                locks=IDLE_LOCKS,
+                at_once=THREADS,
+            )
+        )
+        figures.append(
+            NotedFigure(
+                "retained_idle_bytes",
+                "an idle retained lock",
+                idle["bytes"],
+                "bytes",
+                f"memory of the client for each of {IDLE_LOCKS:,}, with its name",
+            )
+        )
         for cohort in (0, 16):
             rate = per_s(self._measured(*[replace(rival, cohort=cohort)] * PROCESSES))
             figures.append(

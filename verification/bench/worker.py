@@ -40,7 +40,7 @@ def main() -> None:
             from fencelock.verification.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
 
             _say(marked_pairs(job, _begin))
-        case JobKind.PAIR | JobKind.RATE | JobKind.TURNS | JobKind.READ | JobKind.WATCH:
+        case _:
             _say(_with_threads(job))
 
 
@@ -52,6 +52,8 @@ def _with_threads(job: Job) -> object:
                 return load.pair(client, job)
             case JobKind.TURNS:
                 return load.turns(client, job)
+            case JobKind.RETAIN:
+                return load.retained_memory(client, job)
             case JobKind.READ:
                 return load.read(client, job)
             case JobKind.WATCH:

@@ -306,7 +306,7 @@ class LocalOwners(Role[OwnersEvent]):
         wait = self.waiting.pop(token, None)
         if wait is None:
             return []  # It has given up: that has released the lock.
-        hold = ClientHold(_NOWHERE, fence, [], trust)
+        hold = ClientHold(_NOWHERE, fence, (), trust)
         held = LocalHold(token, wait.key, hold, reads=wait.key.owner == READERS)
         self.inside[LockKey(wait.asked.lock, wait.asked.owner)] = held
         return [self._granted(wait.asked, held), Observe("owners.admitted")]
