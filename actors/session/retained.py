@@ -89,7 +89,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -130,7 +130,7 @@ RETAINED_INVARIANTS = {
 """What holds after each call, by name."""
 
 
-class RetainedState(Enum):
+class RetainedState(StrEnum):
     """The state of a retained lock; the header draws its moves."""
 
     FREE = "free"
@@ -665,15 +665,18 @@ class RetainedLocks:
         self, key: LockKey, lock: RetainedLock, acts: list[Act], now: Instant
     ) -> list[LockAct]:
         """Note the state of ``lock`` after a call that decided ``acts``; return these."""
-        if lock.state is RetainedState.IDLE:
+        state = lock.state
+        if state is RetainedState.IDLE:
             self._moving = key, lock
             self._end_move()
-        elif lock.state in UNHELD and self._forget(key, lock, now):
-            return [(key, act) for act in acts]
-        due_at = lock.due_at
+            due_at: Instant | None = lock.idle_until
+        elif state is RetainedState.HELD or (state in UNHELD and self._forget(key, lock, now)):
+            due_at = None
+        else:
+            due_at = lock.due_at
         if due_at is not None and (self.due_at is None or due_at < self.due_at):
             self.due_at = due_at
-        return [(key, act) for act in acts]
+        return [(key, act) for act in acts] if acts else []
 
     def is_watch_due(self) -> bool:
         """Return whether the `Retainer` must be told that a lock is due sooner than it knows."""

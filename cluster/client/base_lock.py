@@ -317,7 +317,7 @@ class BaseLock(Generic[H]):
                 raise
             if registry.enter_again(own, token):
                 return
-        began = time.monotonic()
+        began = time.monotonic() if wait_ms else 0.0
         if terms is not None and (
             yield from registry.retaining.acquiring(own, self._key, token, terms, wait_ms)
         ):
@@ -505,8 +505,10 @@ class BaseLock(Generic[H]):
             leaving = own.leaving
             released = token not in own.levels and (leaving is None or leaving.token != token)
             if released or len(acquired) >= UNREPORTED_MAX:
-                with suppress(ValueError):  # Another thread removed it.
+                try:
                     acquired.remove(one)
+                except ValueError:
+                    continue  # Another thread removed it.
 
     def _not_held(self) -> NotHeldError:
         owner = self._options.owner

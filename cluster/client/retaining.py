@@ -61,6 +61,7 @@ from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ow
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 
 _NOWHERE = Address("")
@@ -76,6 +77,8 @@ class RetainedCall(AskReply):
     own: Ownership
     key: LockKey
     token: int
+    waits = False
+    """Whether its caller has to be woken: it left the guard without an answer."""
 
 
 class Retaining:
@@ -126,8 +129,10 @@ class Retaining:
             self._calls[token] = call
             now = self._registry.now()
             self._carry_out(self.locks.acquire(key, token, terms, now, waits=wait_ms != 0))
+            call.waits = not call.done
             self._deciding = None
-        self._wake()
+        if self._answered:
+            self._wake()
         if not call.done:
             try:
                 yield call if not wait_ms else AwaitReply(call, wait_ms / 1000)
@@ -149,7 +154,8 @@ class Retaining:
             ClosedError: the client is closed.
 
         """
-        channel.check()
+        if channel.closed or channel.forks != ForkCounter.forks:
+            channel.check()
         try:
             try:
                 self._registry.leave_retained(own, token)
@@ -166,7 +172,8 @@ class Retaining:
     def _free_if_left(self, own: Ownership, retained: tuple[LockKey, int]) -> None:
         """Free the lock once the last acquire is released. Nobody else has it before that."""
         if not own.levels:
-            self._registry.let_go(own)
+            if own.retained is not None:  # The release was interrupted.
+                self._registry.let_go(own)
             self.free(*retained)
 
     def free(self, key: LockKey, token: int) -> None:
@@ -180,7 +187,8 @@ class Retaining:
                 self._deciding = excess
                 self._carry_out(self.locks.evict(excess))
             self._deciding = None
-        self._wake()
+        if self._answered:
+            self._wake()
 
     def undo(self, call: AcquireCall, key: LockKey) -> int:
         """Undo an acquire that was interrupted, whether it waits or not; see `give_up`."""
@@ -355,7 +363,8 @@ class Retaining:
             return
         if not call.done:
             call.settle(admitted, None)
-        self._answered.append(call)
+        if call.waits:
+            self._answered.append(call)
         del self._calls[token]
 
     def _fail(self, token: int, error: FencelockError) -> None:
@@ -391,5 +400,7 @@ class Retaining:
             except IndexError:  # Another thread was faster.
                 return
             call.wake()
-            with suppress(ValueError):
+            try:
                 answered.remove(call)
+            except ValueError:
+                continue  # Here, too.

@@ -13,11 +13,11 @@ a note. ``docs/performance.md`` describes the figures and the set-up of the peer
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
 import signal
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -29,6 +29,7 @@ import compare_wire
 from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of, wire_table
 from compare_runs import (
     DISTINCT,
+    FRESH,
     HANDOVER,
     PAIR,
     PATIENCE_S,
@@ -127,12 +128,12 @@ class PeerComparison:
             try:
                 peer.start(Path(folder))
                 self.results["versions"][name] = peer.version()
-                for workload in (PAIR, DISTINCT, HANDOVER, PING_PONG):
+                for workload in (PAIR, FRESH, DISTINCT, HANDOVER, PING_PONG):
                     doing = f"round {number}, {workload.name}"
                     self._interrupts.check()
                     figures = measure(peer, workload, Path(folder), self._seconds)
                     self._note(name, workload.name, figures)
-                if name == OURS:
+                if peer.has_asyncio:
                     doing = f"round {number}, asyncio"
                     self._asyncio(peer, Path(folder))
             except FAILURES as error:
@@ -141,18 +142,22 @@ class PeerComparison:
                 peer.stop()
 
     def _asyncio(self, peer: ComparedPeer, folder: Path) -> None:
-        if importlib.util.find_spec("fencelock.aio") is None:
-            self.results["skipped"]["asyncio"] = "this fencelock has no asyncio client"
-            return
-        task = {"connect": peer.spec()["connect"], "tasks": TASKS}
-        task |= {"warm_s": peer.warm_s, "seconds": self._seconds}
+        """Measure one task of fencelock's asyncio client, and many."""
+        alone = self._with_tasks(peer, folder, 1)
+        self._note(peer.name, "task", {"p50_us": statistics.median(alone) / 1000})
+        pairs_per_s = len(self._with_tasks(peer, folder, TASKS)) / self._seconds
+        per_trip = pairs_per_s / self.results["wire"][-1]["per_s"]
+        self._note(peer.name, "asyncio", {"pairs_per_s": pairs_per_s, "per_round_trip": per_trip})
+
+    def _with_tasks(self, peer: ComparedPeer, folder: Path, tasks: int) -> list[int]:
+        """Return the durations of pairs (ns)."""
+        task = {**peer.spec(), "tasks": tasks, "warm_s": peer.warm_s, "seconds": self._seconds}
         patience_s = peer.warm_s + self._seconds + PATIENCE_S
         with ClientProcesses("compare_tasks.py", [task], folder, patience_s) as clients:
             clients.tell()
             (result,) = clients.results()
-        pairs_per_s = result["pairs"] / self._seconds
-        per_trip = pairs_per_s / self.results["wire"][-1]["per_s"]
-        self._note(OURS, "asyncio", {"pairs_per_s": pairs_per_s, "per_round_trip": per_trip})
+        durations: list[int] = result["durations"]
+        return durations
 
     def _note(self, name: str, workload: str, figures: dict[str, float]) -> None:
         self.results["figures"].setdefault(name, {}).setdefault(workload, []).append(figures)

@@ -26,6 +26,8 @@ class Bar:
     """False: told for orientation, without a verdict."""
     ours: str = OURS
     """The peer whose figure it is."""
+    against: str = ""
+    """The peer's workload, if it is another."""
 
     def values(self, results: Results) -> list[float]:
         """Return the figure, or its ratio to the peer's, of each round that has it."""
@@ -37,7 +39,7 @@ class Bar:
             ]
         pairs = zip(
             _rounds(results, self.ours, self.workload),
-            _rounds(results, self.peer, self.workload),
+            _rounds(results, self.peer, self.against or self.workload),
             strict=False,
         )
         return [
@@ -68,7 +70,15 @@ class Bar:
         }
 
 
-def _ratio(text: str, workload: str, figure: str, peer: str, limit: float, ours: str = OURS) -> Bar:
+def _ratio(
+    text: str,
+    workload: str,
+    figure: str,
+    peer: str,
+    limit: float,
+    ours: str = OURS,
+    against: str = "",
+) -> Bar:
     at_most = figure.endswith("_us")
     text = f"{text}, beside {peer}" if ours == OURS else f"{ours}: {text}, beside {peer}"
     return Bar(
@@ -79,10 +89,13 @@ def _ratio(text: str, workload: str, figure: str, peer: str, limit: float, ours:
         at_most=at_most,
         limit=limit,
         ours=ours,
+        against=against,
     )
 
 
 RETAINED, COHORT = "fencelock-retained", "fencelock-cohort"
+UNCONFIRMED = "fencelock-unconfirmed"
+FRESH = "pair p50, a new name each time"
 
 
 PAIR, DISTINCT, HANDOVER = (
@@ -98,11 +111,14 @@ BARS = (
     _ratio(DISTINCT, "distinct", "pairs_per_s", "redlock", 2.0),
     _ratio(HANDOVER, "handover", "handovers_per_s", "etcd", 8.0),
     _ratio(PAIR, "pair", "p50_us", "redis", 0.1, RETAINED),
+    _ratio("pair p50, one asyncio task", "task", "p50_us", "redis", 0.2, RETAINED, "pair"),
     _ratio(DISTINCT, "distinct", "pairs_per_s", "etcd", 20.0, RETAINED),
     _ratio(DISTINCT, "distinct", "pairs_per_s", "redis", 5.0, RETAINED),
     _ratio(PAIRS_OF_ONE, "handover", "pairs_per_s", OURS, 1.0, RETAINED),
     _ratio(PAIRS_OF_ONE, "handover", "pairs_per_s", OURS, 5.0, COHORT),
     _ratio(PING_PONG, "ping-pong", "pairs_per_s", OURS, 0.9, RETAINED),
+    _ratio(FRESH, "fresh", "p50_us", OURS, 0.6, UNCONFIRMED),
+    _ratio(FRESH, "fresh", "p50_us", "etcd", 0.65, UNCONFIRMED),
     Bar(
         text="asyncio, 256 tasks, pairs/s", workload="asyncio", figure="pairs_per_s", peer=None,
         at_most=False, limit=6000,
@@ -175,6 +191,8 @@ def figures_table(results: Results) -> str:
     columns = (
         ("pair p50, us", "pair", "p50_us"),
         ("pair p99, us", "pair", "p99_us"),
+        ("new names, pair p50, us", "fresh", "p50_us"),
+        ("1 asyncio task, pair p50, us", "task", "p50_us"),
         ("2x64 distinct, pairs/s", "distinct", "pairs_per_s"),
         ("2x4 one lock, hand-overs/s", "handover", "handovers_per_s"),
         ("2x4 one lock, pairs/s", "handover", "pairs_per_s"),

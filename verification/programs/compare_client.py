@@ -35,6 +35,8 @@ class ClientTask:
     threads: int
     lock: str | None
     """The one lock of all threads; None: each has its own."""
+    fresh: bool
+    """Whether each pair is of a lock with a new name."""
     warm_s: float
     """Load that is not counted, at the start (s)."""
     seconds: float
@@ -107,7 +109,9 @@ class ClientWorker(threading.Thread):
         clock, durations = time.monotonic_ns, self.tally.durations
         now = clock()
         while now < self.until_ns:
-            began = now
+            if self._task.fresh:
+                handle = self._connection.lock(f"{self._name}-{now}")
+            began = clock()
             handle.acquire()
             taken_over = self._enter()
             self._leave()

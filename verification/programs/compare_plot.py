@@ -33,6 +33,9 @@ class Chart(NamedTuple):
 CHARTS = (
     Chart("pair", "p50_us", "One client, one lock: acquire and release", "p50, us", True),
     Chart(
+        "fresh", "p50_us", "One client, a new name each time: acquire and release", "p50, us", True,
+    ),
+    Chart(
         "distinct", "pairs_per_s", "2 processes of 64 threads, a lock each", "pairs per second",
         False,
     ),
@@ -103,14 +106,14 @@ def _draw(
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.grid(axis="x", which="both", color="#e6e6e6", linewidth=0.6)
     else:
-        colours = [OUR_COLOUR if name == OURS else THEIR_COLOUR for name in names]
+        colours = [OUR_COLOUR if name.startswith(OURS) else THEIR_COLOUR for name in names]
         axes.barh(names, middles, height=0.6, color=colours, alpha=0.55)
         axes.grid(axis="x", color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
     for row, (name, middle) in enumerate(zip(names, middles, strict=True)):
         axes.errorbar(
             middle, row, xerr=[[lines[0][row]], [lines[1][row]]], fmt="o", markersize=6,
-            capsize=4, color=OUR_COLOUR if name == OURS else "#555555",
+            capsize=4, color=OUR_COLOUR if name.startswith(OURS) else "#555555",
             markerfacecolor="white" if name in YARDSTICKS else None,
         )  # fmt: skip
         axes.annotate(

@@ -45,14 +45,17 @@ class Workload:
     name: str
     processes: int
     threads: int
-    one_lock: bool
+    one_lock: bool = False
+    fresh: bool = False
+    """Whether each pair is of a lock with a new name."""
 
 
-PAIR = Workload("pair", 1, 1, one_lock=False)
-DISTINCT = Workload("distinct", 2, 64, one_lock=False)
+PAIR = Workload("pair", 1, 1)
+FRESH = Workload("fresh", 1, 1, fresh=True)
+DISTINCT = Workload("distinct", 2, 64)
 HANDOVER = Workload("handover", 2, 4, one_lock=True)
 PING_PONG = Workload("ping-pong", 2, 1, one_lock=True)
-FAILOVER = Workload("failover", 2, 8, one_lock=False)
+FAILOVER = Workload("failover", 2, 8)
 
 
 class ClientProcesses:
@@ -226,6 +229,7 @@ def _tasks(
                 client=client,
                 threads=workload.threads,
                 lock="the-one" if workload.one_lock else None,
+                fresh=workload.fresh,
                 warm_s=peer.warm_s,
                 seconds=seconds,
                 mark=None if mark is None else str(mark),

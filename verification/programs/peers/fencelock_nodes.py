@@ -21,6 +21,7 @@ class Fencelock(ReplicatedPeer):
     """Three ``fencelock serve`` processes with the default settings."""
 
     name = "fencelock"
+    has_asyncio = True
     lock_options: ClassVar[dict[str, float]] = {}
     """The arguments of `Client.lock` besides the name."""
 
@@ -88,6 +89,13 @@ class FencelockCohort(Fencelock):
     lock_options: ClassVar[dict[str, float]] = {"retain": 1.0, "cohort": 16}
 
 
+class FencelockUnconfirmed(Fencelock):
+    """The same nodes; a release returns before it is confirmed. Nothing is retained."""
+
+    name = "fencelock-unconfirmed"
+    lock_options: ClassVar[dict[str, float]] = {"confirm_release": False}
+
+
 class FencelockConnection:
     """One client for all threads of a process."""
 
@@ -96,10 +104,12 @@ class FencelockConnection:
             spec["connect"], cluster="compare", connect_timeout=CONNECT_S
         )
         self._options: dict[str, Any] = spec["lock"]
+        self._failover: bool = spec["failover"]
 
     def lock(self, name: str) -> Handle:
         """Return the calling thread's lock."""
-        return FencelockHandle(self._client.lock(name, **self._options))
+        lock = self._client.lock(name, **self._options)
+        return FencelockHandle(lock) if self._failover else lock
 
     def close(self) -> None:
         """End the session."""

@@ -20,7 +20,7 @@ Spec = dict[str, Any]
 class Handle(Protocol):
     """One lock as one thread of a client process sees it."""
 
-    def acquire(self) -> None:
+    def acquire(self) -> object:
         """Wait until the lock is held. After an error it may be called again as it is."""
 
     def release(self) -> None:
@@ -57,6 +57,9 @@ class ComparedPeer(ABC):
         words = [f"apt-get install {' '.join(programs)}"] if programs else []
         words += [f"pip install {' '.join(packages)}"] if packages else []
         return " and ".join(words) or None
+
+    has_asyncio = False
+    """Whether its asyncio client is compared, too."""
 
     @abstractmethod
     def version(self) -> str:

@@ -11,6 +11,10 @@ PEERS: dict[str, tuple[Callable[[], ComparedPeer], Callable[[Spec], PeerConnecti
     "fencelock": (fencelock_nodes.Fencelock, fencelock_nodes.open_connection),
     "fencelock-retained": (fencelock_nodes.FencelockRetained, fencelock_nodes.open_connection),
     "fencelock-cohort": (fencelock_nodes.FencelockCohort, fencelock_nodes.open_connection),
+    "fencelock-unconfirmed": (
+        fencelock_nodes.FencelockUnconfirmed,
+        fencelock_nodes.open_connection,
+    ),
     "bare": (bare.Bare, bare.open_connection),
     "redlock": (redlock.Redlock, redlock.open_connection),
     "redlock-raw": (redlock.RawRedlock, redlock.open_raw_connection),
