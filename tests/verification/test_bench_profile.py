@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.hub_station import Make, alive, stations, until
 
+from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.machine import this_machine
 from fencelock.verification.bench.members import BenchFailedError
 from fencelock.verification.bench.profile import Profile, profile_table, steps_table
@@ -163,6 +165,25 @@ def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
     marks.marks += LEADER_MARKS
     marks.write(tmp_path / "n1.marks")
     assert read_marks(tmp_path / "n1.marks") == LEADER_MARKS
+
+
+station = pytest.fixture(stations)
+
+
+def test_frames_are_marked_with_the_link_that_they_took(station: Make) -> None:
+    marks = ProfileMarks()
+    ends = [f"tcp://127.0.0.1:{port}" for port in free_ports(2)]
+    a = station("a", listen=ends[0], peers={"b": ends[1]})
+    b = station("b", listen=ends[1], peers={"a": ends[0]})
+    marks.links(a.hub)
+    until(lambda: a.up() and b.up(), a, b)
+
+    a.say("b", alive(1))
+    b.say("a", alive(2))
+    until(lambda: a.arrivals and b.arrivals, a, b)
+
+    marked = {(what, detail) for what, _, _, detail in marks.marks if detail}
+    assert marked == {("send", "b"), ("receive", "b")}
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import node as nodes
 from fencelock.cluster.node.storage.journal import Journal
+from fencelock.transport.listener import Arrival
 
 MARKS_MAX = 1_000_000
 """Limit of marks of one node, some 200 bytes each; above it the oldest are dropped."""
@@ -157,12 +158,12 @@ def _receiver(link: Any, sent: Any) -> str:
     return str(link)
 
 
-def _senders(most: Any, arrivals: Any) -> str:
+def _senders(most: int, arrivals: Iterable[Arrival]) -> str:
     del most
-    return " ".join(dict.fromkeys(arrival.link for arrival in arrivals))
+    return " ".join(dict.fromkeys(link for link, _ in arrivals))
 
 
-def _senders_of_clients(most: Any, received: Any) -> str:
+def _senders_of_clients(most: int, received: tuple[Iterable[Arrival], int]) -> str:
     return _senders(most, received[0])
 
 
