@@ -135,7 +135,8 @@ def test_what_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
 
 def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     ended = run("--peers", "memcached")
-    assert "no such peer: memcached; there are fencelock, bare, redlock" in ended.stderr
+    assert "no such peer: memcached; there are fencelock, fencelock-retained, " in ended.stderr
+    assert ", redlock, " in ended.stderr
     assert ended.returncode == 2
 
 

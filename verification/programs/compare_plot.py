@@ -16,6 +16,13 @@ OUR_COLOUR, THEIR_COLOUR = "#0072b2", "#999999"
 """Blue and grey also differ in lightness: for every eye, and in print."""
 
 
+LABELS = {
+    "fencelock-retained": "fencelock, lock retained",
+    "fencelock-cohort": "fencelock, retained, cohort of 16",
+    "fencelock-unconfirmed": "fencelock, release not confirmed",
+}
+"""What the charts call them, where the name is too short."""
+
 YARDSTICKS = ("bare",)
 """No peers, but what wire and disk take: drawn as a hollow point."""
 
@@ -121,7 +128,7 @@ def _draw(
             (middle + lines[1][row], row), xytext=(8, 0), textcoords="offset points",
             va="center", weight="bold" if name == OURS else "normal",
         )  # fmt: skip
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [LABELS.get(name, name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.margins(x=0.15)
     if not wide:
