@@ -303,9 +303,9 @@ def release(
     cluster's log records forced releases with the operator. On central, the lock
     of a dead client stays held until an operator releases it.
 
-    A lock that its client retains for its own threads and tasks (paxos) is not taken:
-    the client is asked for it, and gives it back unless one of them has it. --force
-    takes it at once.
+    A lock that its client retains (paxos) is not taken: the client is asked for
+    it, and gives it back unless one of its own threads or tasks has it. --fence
+    is the first of its fences. --force takes it at once.
 
     For example:
 
