@@ -1,4 +1,4 @@
-"""``fencelock lock``: runs a command while a lock is held."""
+"""``fencelock lock``: runs a command while a lock, or another object, is held."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 import typer
 
@@ -43,17 +43,26 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 SIGINT is passed on too."""
 
 
+class Holdable(Protocol):
+    """A lock, or another object that is held for a command."""
+
+    def acquire(self, *, blocking: bool, timeout: float | None) -> Hold | None:
+        """Return the hold, or None if it could not be had in time."""
+        ...
+
+
 WaitOption = Annotated[
     float | None,
-    typer.Option(
-        "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: forever."
-    ),
+    typer.Option("--timeout", "-w", min=0, help="How long to wait for it (s). Default: forever."),
+]
+CommandArgument = Annotated[
+    list[str], typer.Argument(help="The command and its arguments.", show_default=False)
 ]
 NameArgument = Annotated[
     str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
 ]
 NonblockOption = Annotated[
-    bool, typer.Option("--nonblock", "-n", help="Do not wait if the lock is held.")
+    bool, typer.Option("--nonblock", "-n", help="Do not wait if it is held.")
 ]
 SharedOption = Annotated[
     int | None,
@@ -61,7 +70,7 @@ SharedOption = Annotated[
 ]
 GraceOption = Annotated[
     float,
-    typer.Option("--grace", min=0, help="Time from SIGTERM to SIGKILL if the lock is lost (s)."),
+    typer.Option("--grace", min=0, help="Time from SIGTERM to SIGKILL if it is lost (s)."),
 ]
 FirstReplyOption = Annotated[
     float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
@@ -71,9 +80,7 @@ FirstReplyOption = Annotated[
 @asks_cluster
 def lock(
     name: NameArgument,
-    command: Annotated[
-        list[str], typer.Argument(help="The command and its arguments.", show_default=False)
-    ],
+    command: CommandArgument,
     timeout: WaitOption = None,
     nonblock: NonblockOption = False,
     shared: SharedOption = None,
@@ -100,6 +107,41 @@ def lock(
       [cyan]fencelock lock encoder --shared 4 -- ffmpeg -i in.mov out.mp4[/cyan]
 
     """
+
+    def wanted(client: Client) -> Holdable:
+        return client.lock(name) if shared is None else client.semaphore(name, permits=shared)
+
+    def whose(client: Client) -> str:
+        return holder_of(client, name) if shared is None else f"all {shared} permits are taken"
+
+    hold_while(
+        command, name, wanted, whose, given, 0 if nonblock else timeout, grace, connect_timeout
+    )
+
+
+def hold_while(
+    command: list[str],
+    name: str,
+    wanted: Callable[[Client], Holdable],
+    whose: Callable[[Client], str],
+    given: TargetOptions,
+    timeout: float | None,
+    grace: float,
+    connect_timeout: float,
+) -> NoReturn:
+    """Run ``command`` while an object is held, and exit with its status, as `lock` describes.
+
+    Args:
+        command: the command and its arguments.
+        name: the name of the object, for texts.
+        wanted: returns the object.
+        whose: returns a text that says who has it.
+        given: names the cluster.
+        timeout: how long to wait for it (s), 0 for not at all, None for without limit.
+        grace: the time from SIGTERM to SIGKILL if it is lost (s).
+        connect_timeout: how long to wait for the first reply (s).
+
+    """
     if shutil.which(command[0]) is None:
         typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
         raise typer.Exit(ExitStatus.NO_COMMAND)
@@ -110,7 +152,8 @@ def lock(
     with ExitStack() as stack:
         try:
             client = stack.enter_context(connect_to(where, timeout=connect_timeout))
-            hold = _acquire(client, name, shared, 0 if nonblock else timeout)
+            waits = timeout != 0
+            hold = wanted(client).acquire(blocking=waits, timeout=timeout if waits else None)
         except UnavailableError as error:
             say(f"{name} was not acquired: {error}", err=True)
             raise typer.Exit(ExitStatus.NOT_ACQUIRED) from error
@@ -118,7 +161,7 @@ def lock(
             typer.echo(f"{name} was not acquired: interrupted", err=True)
             raise
         if hold is None:
-            say(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
+            say(f"{name} was not acquired: {whose(client)}", err=True)
             raise typer.Exit(ExitStatus.NOT_ACQUIRED)
         status, lost = _run(command, hold, grace, renews=hold.deadline is not None)
         lost = lost or _release(hold)
@@ -141,19 +184,10 @@ def lost_advice(hold: Hold) -> str:
     )
 
 
-def _acquire(client: Client, name: str, shared: int | None, timeout: float | None) -> Hold | None:
-    """Return the hold; None if the lock was not free in time."""
-    wanted = client.lock(name) if shared is None else client.semaphore(name, permits=shared)
-    blocking = timeout != 0
-    return wanted.acquire(blocking=blocking, timeout=timeout if blocking else None)
-
-
-def _whose(client: Client, name: str, shared: int | None) -> str:
-    """Return a text that names the present holder of the lock."""
-    if shared is not None:
-        return f"all {shared} permits are taken"
+def holder_of(client: Client, lock: str) -> str:
+    """Return a text that names the present holder of an object, by its name in the table."""
     try:
-        holder = client.status(name).holder
+        holder = client.status(lock).holder
     except FencelockError:
         return "it is held"
     return "it was held" if holder is None else f"{in_full(holder)} holds it"

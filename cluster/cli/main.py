@@ -30,6 +30,7 @@ from fencelock.cluster.cli.repair import repair
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 from fencelock.cluster.cli.staying import OBJECT_APPS, map_app
+from fencelock.cluster.cli.using import USING_APPS
 from fencelock.cluster.log import printable
 
 
@@ -105,6 +106,7 @@ COMMANDS: tuple[Callable[..., None] | typer.Typer, ...] = (
     *(dev, init, serve, found, keys, status, lock, locks, who, release, sessions, audit),
     map_app,
     *OBJECT_APPS,
+    *USING_APPS,
     members,
     *(join, leave, remove, replace, transfer, backup, restore, repair),
 )

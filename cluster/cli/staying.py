@@ -60,7 +60,7 @@ map_app = typer.Typer(
 
 @map_app.callback()
 def maps() -> None:
-    """List, read and delete [bold]entries of maps[/bold], which outlive their clients.
+    """List, read, put, watch and delete [bold]entries of maps[/bold], which outlive their clients.
 
     With keys, a client's key works for the names that it allows, and an operator's
     for all. `fencelock keys usage` shows which key has how many entries.
@@ -72,6 +72,8 @@ def maps() -> None:
       [cyan]fencelock map list config --prefix workers/[/cyan]
 
       [cyan]fencelock map get config colour[/cyan]
+
+      [cyan]fencelock map put config colour blue[/cyan]
 
       [cyan]fencelock map delete config --prefix workers/[/cyan]
 

@@ -1,0 +1,406 @@
+"""Objects from a shell: semaphores, read/write locks and elections around a command; latches; maps.
+
+A command that changes or waits for something prints what came of it. ``--json`` prints one JSON
+object, and a watch prints one for each change, a line each.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fencelock.actors.api.election import ELECTION
+from fencelock.actors.api.latch import LATCH
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.lock import (
+    CommandArgument,
+    FirstReplyOption,
+    GraceOption,
+    NonblockOption,
+    WaitOption,
+    hold_while,
+    holder_of,
+)
+from fencelock.cluster.cli.screen import say
+from fencelock.cluster.cli.staying import OBJECT_APPS, MapArgument, map_app
+from fencelock.cluster.cli.target import (
+    NONE_GIVEN,
+    DoneJsonOption,
+    TargetOptions,
+    TimeoutOption,
+    asking,
+    asks_cluster,
+)
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.election import Leader
+    from fencelock.cluster.client.map import MapChange, MapListing
+
+STDIN = "-"
+"""Stands for standard input in place of a value."""
+
+CountOption = Annotated[
+    int, typer.Option("--count", min=1, help="The count with which the latch begins.")
+]
+LineJsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object for each.")]
+EntryKeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
+
+
+def _app(name: str, text: str) -> typer.Typer:
+    return typer.Typer(
+        name=name,
+        rich_markup_mode="rich",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=text,
+    )
+
+
+semaphore_app = _app("semaphore", "Hold permits of a [bold]semaphore[/bold] while a command runs.")
+rw_app = _app("rw", "Hold a [bold]read/write lock[/bold] while a command runs.")
+election_app = _app(
+    "election", "[bold]Lead[/bold] while a command runs, print the leader, or watch for it."
+)
+latch_app = next(app for app in OBJECT_APPS if app.info.name == LATCH)
+latch_app.info.help = "Count down, wait for, list and delete [bold]latches[/bold]."
+
+
+@semaphore_app.callback()
+def semaphores() -> None:
+    """Hold permits of a [bold]semaphore[/bold] while a command runs.
+
+    `fencelock who semaphore:NAME` shows who holds them.
+    """
+
+
+@semaphore_app.command("run")
+@asks_cluster
+def run_with_permits(
+    name: Annotated[str, typer.Argument(help="The semaphore.", show_default=False)],
+    command: CommandArgument,
+    permits: Annotated[
+        int, typer.Option("--permits", min=1, help="How many are held at most at a time.")
+    ],
+    timeout: WaitOption = None,
+    nonblock: NonblockOption = False,
+    grace: GraceOption = 5.0,
+    given: TargetOptions = NONE_GIVEN,
+    connect_timeout: FirstReplyOption = 5.0,
+) -> None:
+    """Hold [bold]one permit[/bold] while a command runs.
+
+    Environment and exit statuses are those of `fencelock lock`.
+
+    For example:
+
+      [cyan]fencelock semaphore run encoder --permits 4 -- ffmpeg -i in.mov out.mp4[/cyan]
+
+    """
+    hold_while(
+        command,
+        name,
+        lambda client: client.semaphore(name, permits=permits),
+        lambda _: f"all {permits} permits are taken",
+        given,
+        0 if nonblock else timeout,
+        grace,
+        connect_timeout,
+    )
+
+
+def _side(write: bool) -> Callable[..., None]:
+    """Return the command that holds a read/write lock on one side."""
+
+    @asks_cluster
+    def run_on_side(
+        name: Annotated[str, typer.Argument(help="The read/write lock.", show_default=False)],
+        command: CommandArgument,
+        timeout: WaitOption = None,
+        nonblock: NonblockOption = False,
+        grace: GraceOption = 5.0,
+        given: TargetOptions = NONE_GIVEN,
+        connect_timeout: FirstReplyOption = 5.0,
+    ) -> None:
+        hold_while(
+            command,
+            name,
+            lambda client: client.rwlock(name).write() if write else client.rwlock(name).read(),
+            lambda client: holder_of(client, object_name(RWLOCK, name)),
+            given,
+            0 if nonblock else timeout,
+            grace,
+            connect_timeout,
+        )
+
+    return run_on_side
+
+
+for _verb, _with in (("read", "while other readers may run, too"), ("write", "alone")):
+    rw_app.command(
+        _verb,
+        help=f"Run a command that may [bold]{_verb}[/bold], {_with}.\n\n"
+        "Environment and exit statuses are those of `fencelock lock`.\n\nFor example:\n\n"
+        f"  [cyan]fencelock rw {_verb} catalogue -- ./{_verb}.sh[/cyan]",
+    )(_side(_verb == "write"))
+
+
+@election_app.command("lead")
+@asks_cluster
+def lead(
+    name: Annotated[str, typer.Argument(help="The election.", show_default=False)],
+    command: CommandArgument,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", help="What others see, such as an address. Default: this host."),
+    ] = None,
+    timeout: WaitOption = None,
+    nonblock: NonblockOption = False,
+    grace: GraceOption = 5.0,
+    given: TargetOptions = NONE_GIVEN,
+    connect_timeout: FirstReplyOption = 5.0,
+) -> None:
+    """Campaign, run a command [bold]while leading[/bold], and step down when it ends.
+
+    Environment and exit statuses are those of `fencelock lock`: the fence is that of
+    the term.
+
+    For example:
+
+      [cyan]fencelock election lead scheduler --value 10.0.0.7:80 -- ./scheduler[/cyan]
+
+    """
+    seen = socket.gethostname() if value is None else value
+    hold_while(
+        command,
+        name,
+        lambda client: client.election(name).lead(seen),
+        lambda client: holder_of(client, object_name(ELECTION, name)),
+        given,
+        0 if nonblock else timeout,
+        grace,
+        connect_timeout,
+    )
+
+
+@election_app.command("leader")
+@asks_cluster
+def leader(
+    name: Annotated[str, typer.Argument(help="The election.", show_default=False)],
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """Print the [bold]value[/bold] of the present leader. Exits with 1 if nobody leads.
+
+    For example:
+
+      [cyan]curl http://$(fencelock election leader scheduler)/jobs[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked:
+        found = asked.election(name).leader()
+    if as_json:
+        typer.echo(json.dumps(_led(name, found), indent=2))
+    elif found is not None:
+        say(found.value)
+    else:
+        say(f"nobody leads {name}", err=True)
+    if found is None:
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+@election_app.command("watch")
+@asks_cluster
+def watch_election(
+    name: Annotated[str, typer.Argument(help="The election.", show_default=False)],
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: LineJsonOption = False,
+) -> None:
+    """Print [bold]each leader[/bold], beginning with the present one, until Ctrl-C.
+
+    For example:
+
+      [cyan]fencelock election watch scheduler[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked, asked.election(name).watch() as terms:
+        for found in terms:
+            text = "nobody leads" if found is None else f"{found.value}, fence {found.fence}"
+            _line(_led(name, found) if as_json else text)
+
+
+def _led(name: str, found: Leader | None) -> dict[str, Any]:
+    term = {"value": None, "fence": None} if found is None else found._asdict()
+    return {"election": name, **term}
+
+
+@latch_app.command("down")
+@asks_cluster
+def count_down(
+    name: Annotated[str, typer.Argument(help="The latch.", show_default=False)],
+    count: CountOption,
+    by: Annotated[int, typer.Option("--by", min=1, help="By how much to lower the count.")] = 1,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """[bold]Lower the count[/bold] of a latch, and print what is left.
+
+    The first command about a latch creates it. Others must name the same --count.
+
+    For example:
+
+      [cyan]fencelock latch down migrated/7 --count 3[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked:
+        left = asked.latch(name, count).count_down(by)
+    if as_json:
+        typer.echo(json.dumps({"latch": name, "left": left, "of": count}, indent=2))
+    else:
+        say(f"{left} of {count} left" if left else "open")
+
+
+@latch_app.command("wait")
+@asks_cluster
+def wait_for_latch(
+    name: Annotated[str, typer.Argument(help="The latch.", show_default=False)],
+    count: CountOption,
+    timeout: WaitOption = None,
+    given: TargetOptions = NONE_GIVEN,
+    connect_timeout: FirstReplyOption = 5.0,
+) -> None:
+    """[bold]Wait[/bold] until the count of a latch is 0. Exits with 1 if --timeout ends first.
+
+    For example:
+
+      [cyan]fencelock latch wait migrated/7 --count 3 --timeout 600 && ./serve[/cyan]
+
+    """
+    with asking(given.target(), connect_timeout) as asked:
+        latch = asked.latch(name, count)
+        if latch.wait(timeout):
+            return
+        left = latch.count()
+    say(f"{name} is not open after {timeout:g} s: {left} of {count} left", err=True)
+    raise typer.Exit(ExitStatus.FAILED)
+
+
+@map_app.command("put")
+@asks_cluster
+def put_entry(
+    name: MapArgument,
+    entry_key: EntryKeyArgument,
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="The value as text, or - for standard input.")
+    ],
+    ttl: Annotated[
+        float | None, typer.Option("--ttl", help="How long the entry lives (s). Default: for ever.")
+    ] = None,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Only if there is no such entry.")
+    ] = False,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=1, help="Only if the entry has this version."),
+    ] = None,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """[bold]Put[/bold] a value under a key, and print the new version.
+
+    Exits with 1 if --if-absent finds an entry, and with 2 if it has not --version.
+
+    For example:
+
+      [cyan]fencelock map put config colour blue[/cyan]
+
+      [cyan]fencelock map put config image - < image.png[/cyan]
+
+      [cyan]fencelock map put config colour red --version 17[/cyan]
+
+    """
+    if if_absent and version is not None:
+        raise ConfigError("--if-absent and --version exclude each other: leave one out")
+    data = sys.stdin.buffer.read() if value == STDIN else value.encode()
+    with asking(given.target(), timeout) as asked:
+        entries = asked.map(name)
+        if if_absent:
+            new = entries.put_if_absent(entry_key, data, ttl=ttl)
+        elif version is not None:
+            new = entries.replace(entry_key, data, version=version, ttl=ttl)
+        else:
+            new = entries.put(entry_key, data, ttl=ttl)
+    if as_json:
+        typer.echo(json.dumps({"map": name, "key": entry_key, "version": new}, indent=2))
+    elif new is not None:
+        say(str(new))
+    else:
+        say(f"map {name} has an entry {entry_key!r}: nothing was changed", err=True)
+    if new is None:
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+@map_app.command("watch")
+@asks_cluster
+def watch_map(
+    name: MapArgument,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only keys that begin with this.")] = "",
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: LineJsonOption = False,
+) -> None:
+    """Print [bold]each change[/bold] of a map, after its present entries, until Ctrl-C.
+
+    With --json, values are in Base64, and null where an entry has ended.
+
+    For example:
+
+      [cyan]fencelock map watch config --prefix workers/[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked, asked.map(name).watch(prefix) as items:
+        for item in items:
+            for change in _changes_in(item):
+                _line(_changed(name, change) if as_json else _change_text(change))
+
+
+def _changes_in(item: MapChange | MapListing) -> tuple[MapChange, ...]:
+    """Return what an item of a watch has: the entries of a listing, or one change."""
+    from fencelock.cluster.client.map import MapListing  # noqa: PLC0415 (sockets: not for --help)
+
+    return item.entries if isinstance(item, MapListing) else (item,)
+
+
+def _changed(name: str, change: MapChange) -> dict[str, Any]:
+    value = None if change.value is None else base64.b64encode(change.value).decode()
+    return {"map": name, "key": change.key, "value": value, "version": change.version}
+
+
+def _change_text(change: MapChange) -> str:
+    what = "ended" if change.value is None else f"{len(change.value):,} bytes"
+    return f"{change.key}: {what}, version {change.version}"
+
+
+def _line(found: str | dict[str, Any]) -> None:
+    """Print one item of a watch at once, also into a pipe."""
+    if isinstance(found, str):
+        say(found)
+    else:
+        typer.echo(json.dumps(found))
+    sys.stdout.flush()
+
+
+USING_APPS = (semaphore_app, rw_app, election_app)
+"""The groups of commands that are of this module alone."""
