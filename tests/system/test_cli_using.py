@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Shell:
         return json.loads(self.run(*arguments, "--json")[1])
 
     @contextmanager
-    def holding(self, *arguments: str) -> Iterator[None]:
+    def holding(self, *arguments: str) -> Generator[None]:
         """Run a command that holds something until the end of the block."""
         process = self.start(*arguments, "--", sys.executable, "-c", WAITS)
         assert process.stdout is not None
