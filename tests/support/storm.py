@@ -216,7 +216,7 @@ def raging(folder: Path, options: str = "", protocol: str = "paxos") -> Generato
 
     Args:
         folder: for everything.
-        options: the end of every node's configuration.
+        options: the end of every node's configuration; on `paxos`, of its section ``[paxos]``.
         protocol: the protocol of the nodes.
 
     """

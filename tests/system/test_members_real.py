@@ -320,7 +320,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
 
 @pytest.mark.long
 def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path) -> None:
-    with raging(tmp_path, "[paxos]\ntarget_members = 3\nreplace_after_s = 2\n") as storm:
+    with raging(tmp_path, "target_members = 3\nreplace_after_s = 2\n") as storm:
         members = storm.members
         with fencelock.connect(
             members.connect, cluster=members.cluster, connect_timeout=LONG_S
