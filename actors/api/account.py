@@ -43,7 +43,7 @@ class Amounts(NamedTuple):
     bytes: Int64
     """Size of the names, keys and values of these entries (bytes)."""
     objects: Int64
-    """Latches and barriers."""
+    """Objects that nobody can hold, other than maps: latches and the like."""
     claims: Int64
     """Holds and waits."""
     sessions: Int64
@@ -200,10 +200,10 @@ class ListMaps(TableQuery, tag=0x77):
 
 
 class Purge(OperatorCommand, tag=0x79):
-    """Remove entries of maps, or latches or barriers, one step. Answered by `Purged`.
+    """Remove entries of maps, or other objects that nobody can hold, one step.
 
-    A step is small, so that other requests are served between two steps: it looks at a bounded
-    number of entries or objects. The reply says where the next step begins.
+    Answered by `Purged`. A step is small, so that other requests are served between two steps: it
+    looks at a bounded number of entries or objects. The reply says where the next step begins.
 
     The objects are of ``kind``, and their names begin with ``prefix``; with ``exact``, only the
     object of that very name is meant, and of a map only the entries whose keys begin with

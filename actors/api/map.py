@@ -19,14 +19,12 @@ from fencelock.actors.api.name import (
     check_age,
     check_lock_name,
     check_number,
-    check_object_name,
     check_owner,
     check_size,
     check_text,
     object_name,
-    plain_name,
 )
-from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64, declared
@@ -56,7 +54,7 @@ def check_key(key: str) -> None:
     check_text("key", key, KEY_BYTES_MAX)
 
 
-class EntryRequest(UpdateRequest):
+class EntryRequest(GuardedRequest):
     """A request to change one entry. Answered by `EntryChanged`."""
 
     KIND = MAP
@@ -67,29 +65,15 @@ class EntryRequest(UpdateRequest):
         version: int | None = declared()
         """The version that the entry must have: 0 if there must be no entry, None for any version.
         If the entry has another version, nothing changes, and the reply has that version."""
-        guard: str = declared()
-        """The lock, or another object of the table, that must be held; otherwise the change is
-        refused with NOT_HELD. Empty if nothing must be held."""
-        fence: int = declared()
-        """The fence under which ``guard`` must be held when the log applies the request."""
         map: str = declared()
         """The name of the map."""
 
-    @property
-    def reach(self) -> tuple[str, ...]:
-        """The names of the map and of the guard."""
-        map_name = plain_name(self.lock)
-        return (map_name, plain_name(self.guard)) if self.guard else (map_name,)
-
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        UpdateRequest.check(self)
+        GuardedRequest.check(self)
         check_key(self.entry_key)
         if self.version is not None:
             check_number("version", self.version, 0, INT_MAX)
-        if self.guard:
-            check_object_name(self.guard)
-        check_number("fence", self.fence, 1 if self.guard else 0, INT_MAX)
 
 
 class PutEntry(EntryRequest, tag=0x71):

@@ -514,8 +514,9 @@ class LockStatus(Reply, tag=0x1C):
     """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
     no deadline, or if the answering node does not know it."""
     left: Int64 | None = None
-    """For an object that nobody can hold, such as a latch: the number of its ``permits`` that are
-    still missing before its waiters pass. None if it does not exist, and for other objects."""
+    """For an object that nobody can hold, such as a latch: its count, which is what is left of its
+    ``permits``, or 0 ``permits`` if it counts without a whole. None if it does not exist, and for
+    other objects."""
 
 
 class NodeStatus(Reply, tag=0x1D):

@@ -13,7 +13,13 @@ from fencelock.actors.api.message import (
     LockRequest,
     ReleaseRequest,
 )
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import (
+    INT_MAX,
+    check_number,
+    check_object_name,
+    object_name,
+    plain_name,
+)
 from fencelock.actors.api.request import Outcome
 from fencelock.actors.message import declared
 
@@ -79,6 +85,30 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
     def needs_session(self) -> bool:
         """Whether its effect ends with the session, so that the client must keep that alive."""
         return False
+
+
+class GuardedRequest(UpdateRequest):
+    """A request that changes an object, if a certain hold exists when the log applies it."""
+
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        guard: str = declared()
+        """The lock, or another object of the table, that must be held; otherwise the change is
+        refused with NOT_HELD. Empty if nothing must be held."""
+        fence: int = declared()
+        """The fence under which ``guard`` must be held; 0 if nothing must be held."""
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The names of the object and of the guard."""
+        name = plain_name(self.lock)
+        return (name, plain_name(self.guard)) if self.guard else (name,)
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        if self.guard:
+            check_object_name(self.guard)
+        check_number("fence", self.fence, 1 if self.guard else 0, INT_MAX)
 
 
 class UpdateReply(LockReply, Outcome):

@@ -56,7 +56,7 @@ class Cause(IntEnum):
     SESSIONS = 20
     """Numbers: the limit of open sessions."""
     OBJECTS = 21
-    """Numbers: the latches and barriers, and the limit."""
+    """Numbers: the objects that nobody can hold, other than maps, and the limit."""
     ENTRIES = 22
     """Numbers: the entries of all maps, and the limit."""
     MAP_BYTES = 23

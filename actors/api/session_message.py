@@ -199,7 +199,8 @@ class ListedObject(NamedTuple):
     left: Int64
     """See `LockStatus.left`."""
     permits: Int64
-    """The count with which a latch began, or the number of parties of a barrier."""
+    """The whole of which ``left`` is left: the count with which a latch began, or the number of
+    parties of a barrier. 0 if there is none."""
 
 
 class LockList(Reply, tag=0x66):

@@ -6,8 +6,8 @@ no other id from a client with that key. So the log itself says who pays, and ev
 alike, whatever its own list of keys is.
 
 - A session, with its holds and waits, is charged to its own key.
-- An entry of a map is charged to the key that put it last, and a latch or barrier to the key that
-  made it. They stay charged when that session ends. The charge ends with the thing.
+- An entry of a map is charged to the key that put it last, and another object that nobody can hold
+  to the key that made it. They stay charged when that session ends. The charge ends with the thing.
 - Clients without keys, and callers inside the nodes, are one account, `NO_KEY`: an id that nobody
   has proved cannot limit anybody.
 
@@ -32,8 +32,8 @@ BYTES_MAX = 256 << 20
 entries in memory, and while it makes a snapshot also those that have been replaced since."""
 
 OBJECTS_MAX = 100_000
-"""Maximum number of latches and barriers of a group. A latch that was counted down stays until its
-count is 0, so their number must have a limit."""
+"""Maximum number of objects of a group that nobody can hold, other than maps. A latch that was
+counted down stays until its count is 0, so their number must have a limit."""
 
 CLAIMS_MAX = 1_000_000
 """Maximum holds and waits of the whole table, which must fit a member's memory several times."""
@@ -60,7 +60,7 @@ class Account:
         limits: what it may have.
         entries: number of entries of maps.
         bytes: the size of their names, keys and values (bytes).
-        objects: number of latches and barriers.
+        objects: number of objects that nobody can hold, other than maps.
         claims: number of holds and waits.
         sessions: number of sessions.
 

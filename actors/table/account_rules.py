@@ -71,7 +71,7 @@ def set_quota(table: TableState, command: SetQuota, out: list[Result]) -> None:
 
 
 def purge(table: TableState, command: Purge, out: list[Result]) -> None:
-    """Remove a bounded number of entries, or of latches or barriers with their waits.
+    """Remove a bounded number of entries, or of other objects with their waits.
 
     Raises:
         InvalidRequestError: see `Purge.check`; nothing was done.

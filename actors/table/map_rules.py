@@ -14,9 +14,8 @@ from fencelock.actors.api.map import (
 )
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import without_secret
-from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.map import Entry
-from fencelock.actors.table.requests import conclude, deny
+from fencelock.actors.table.requests import conclude, deny, holds_guard
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.wire import Result
@@ -72,9 +71,7 @@ def _meets_conditions(
     table: TableState, owner_state: OwnerState, command: EntryRequest, out: list[Result]
 ) -> bool:
     """Return whether the guard is held and the entry has its version; otherwise answer."""
-    if command.guard and not table.is_held(command.guard, command.fence):
-        why = Why(Cause.GUARD, (command.fence,), obstacle=table.state_of(command.guard))
-        deny(table, owner_state, Reason.NOT_HELD, why, out)
+    if not holds_guard(table, owner_state, command, out):
         return False
     if command.version is not None:
         entry = table.maps.find(command.map, command.entry_key)

@@ -20,6 +20,7 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.object_request import (
+    GuardedRequest,
     PartRequest,
     PermitRequest,
     UpdateReply,
@@ -436,6 +437,17 @@ def has_object_room(table: TableState, owner_state: OwnerState, out: list[Result
             return True
         why = Why(Cause.OBJECTS, (count, OBJECTS_MAX))
     deny(table, owner_state, Reason.OVERLOADED, why, out)
+    return False
+
+
+def holds_guard(
+    table: TableState, owner_state: OwnerState, command: GuardedRequest, out: list[Result]
+) -> bool:
+    """Return whether the guard of a request is held under its fence; deny the request if not."""
+    if not command.guard or table.is_held(command.guard, command.fence):
+        return True
+    why = Why(Cause.GUARD, (command.fence,), obstacle=table.state_of(command.guard))
+    deny(table, owner_state, Reason.NOT_HELD, why, out)
     return False
 
 

@@ -319,10 +319,10 @@ class TableObject(Awaited, ABC):
 
     KIND: ClassVar[str]
     """The beginning of its name in the table."""
-    SIZE: ClassVar[str]
-    """The sentence part that names its size, which is a number."""
-    STATE: ClassVar[str]
-    """The sentence about its `Obstacle`, whose fields it names."""
+    SIZE: ClassVar[str] = ""
+    """The sentence part that names its size, which is a number; empty if it has none."""
+    STATE: ClassVar[str] = ""
+    """The sentence about its `Obstacle`, whose fields it names; empty if nobody waits for it."""
     REMOVED: ClassVar = Reason.CANCELLED
     """The reason by which its waits are refused when it is removed."""
 
@@ -332,7 +332,7 @@ class TableObject(Awaited, ABC):
 
     @abstractmethod
     def progress(self) -> tuple[int, int]:
-        """Return the number that is missing before its waiters pass, and the number at first."""
+        """Return its count, and the whole of which that is what is left; 0 if there is none."""
 
     @abstractmethod
     def obstacle(self) -> Obstacle:

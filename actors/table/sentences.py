@@ -28,11 +28,14 @@ SKIPPED = (
     "nothing was done. Sending it again gives the same result"
 )
 
+_LISTED = " and ".join((", ".join([*OBJECTS][:-1]), [*OBJECTS][-1]))
+"""The kinds of objects that nobody can hold."""
+
 CHARGED = {
     "entries": ("entries of maps", 'delete some ("fencelock map delete")'),
     "bytes": ("bytes in entries of maps", 'delete entries ("fencelock map delete")'),
     "objects": (
-        "latches and barriers",
+        _LISTED,
         'count latches down, or delete some ("fencelock latch delete")',
     ),
     "claims": ("holds and waits", "release locks, or give up waits"),
@@ -68,7 +71,7 @@ SENTENCES = {
     Cause.SESSION_CLAIMS: "{0} holds and waits, a session may have {1}",
     Cause.CLAIMS: "{0} holds and waits in all, {1} are allowed",
     Cause.SESSIONS: "{0} sessions are open, no more are allowed",
-    Cause.OBJECTS: "this cluster has {0} latches and barriers, {1} are allowed",
+    Cause.OBJECTS: f"this cluster has {{0}} {_LISTED}, {{1}} are allowed",
     Cause.ENTRIES: "the maps of this cluster have {0} entries, {1} are allowed",
     Cause.MAP_BYTES: "the maps of this cluster have {0} bytes of names, keys and values, {1} are "
     "allowed",

@@ -109,4 +109,6 @@ def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
 
 def progress_of(one: LockStatus | ListedObject) -> str:
     """Return the progress of an object that nobody can hold; empty for other objects."""
-    return "" if one.left is None else f"{one.left} of {one.permits} left"
+    if one.left is None:
+        return ""
+    return f"{one.left} of {one.permits} left" if one.permits else str(one.left)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 
 from fencelock.actors.api.lock_all import SEVERAL
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
 from fencelock.actors.api.object_request import ObjectRequest, UpdateRequest
@@ -30,6 +31,16 @@ def object_kinds() -> tuple[str, ...]:
 def unheld_kinds() -> frozenset[str]:
     """Return the kinds of objects that nobody can hold: all their requests are updates."""
     return frozenset(_kinds_of(UpdateRequest))
+
+
+def plural(kind: str) -> str:
+    """Return the name of several objects of a kind."""
+    return f"{kind}es" if kind.endswith("ch") else f"{kind}s"
+
+
+def counted_objects() -> str:
+    """Return the kinds of objects that nobody can hold, other than maps: ``barriers, latches``."""
+    return ", ".join(plural(kind) for kind in sorted(unheld_kinds() - {MAP}))
 
 
 def _kinds_of(base: type[ObjectRequest]) -> set[str]:

@@ -12,7 +12,7 @@ import typer
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amounts, Purge, Quota
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.locks import listing
-from fencelock.cluster.cli.naming import unheld_kinds
+from fencelock.cluster.cli.naming import counted_objects, unheld_kinds
 from fencelock.cluster.cli.screen import Column, Rows, View, say
 from fencelock.cluster.cli.staying import confirm_deletion
 from fencelock.cluster.cli.target import (
@@ -43,7 +43,7 @@ _SIZE = re.compile(r"(\d{1,18}) ?(KiB|MiB|GiB)?")
 _TITLES = {
     "entries": "map entries",
     "bytes": "map bytes",
-    "objects": "latches, barriers",
+    "objects": counted_objects(),
     "claims": "holds and waits",
     "sessions": "sessions",
 }
@@ -76,7 +76,7 @@ def quota(
             metavar="SIZE|default",
         ),
     ] = None,
-    objects: Annotated[LimitOption, _limit("Latches and barriers.")] = None,
+    objects: Annotated[LimitOption, _limit(f"{counted_objects().capitalize()}.")] = None,
     claims: Annotated[LimitOption, _limit("Holds and waits.")] = None,
     sessions: Annotated[LimitOption, _limit("Open sessions, one or more a client.")] = None,
     operator: OperatorOption = None,
@@ -86,7 +86,7 @@ def quota(
 ) -> None:
     """Set [bold]how much a key may have[/bold] in the cluster, or show it (only paxos).
 
-    Entries of maps, latches and barriers stay when their client is gone. They
+    Entries of maps, latches and the like stay when their client is gone. They
     are charged to the key that put or made them last, until they end or are
     deleted. By default a key may have a quarter of what all may have together,
     and clients without keys may have all. Limits that are not given stay as
@@ -231,12 +231,12 @@ def purge(
     as_json: DoneJsonOption = False,
     timeout: TimeoutOption = 5.0,
 ) -> None:
-    """Delete [bold]what outlived a key's clients[/bold]: map entries, latches, barriers.
+    """Delete [bold]what outlived a key's clients[/bold]: map entries, latches and the like.
 
     Only what is charged to this key is deleted, as `fencelock keys usage` shows
-    it. Clients that wait for such a latch or barrier get an error. Sessions and
-    locks of the key stay: `fencelock keys remove` and `fencelock sessions close`
-    end those. It works in small steps, between which others are served.
+    it. Clients that wait for such an object get an error. Sessions and locks of
+    the key stay: `fencelock keys remove` and `fencelock sessions close` end those.
+    It works in small steps, between which others are served.
 
     For example:
 
@@ -249,7 +249,7 @@ def purge(
         if not yes:
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)
-            what = f"{entries:,} map entries, {objects:,} latches and barriers of key {name}"
+            what = f"{entries:,} map entries, {objects:,} of {counted_objects()} of key {name}"
             confirm_deletion(what)
         who = operator_named(operator)
         deleted = {

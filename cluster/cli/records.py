@@ -156,8 +156,8 @@ def audit(
     """List the [bold]locks that were taken by force[/bold], the oldest first: from whom, by whom.
 
     A session that was closed by force is listed in place of its locks. Quotas that
-    were set, and entries, latches and barriers of others that were deleted, are
-    listed too. The cluster keeps the last 1,000 entries.
+    were set, and what was deleted of others, are listed too. The cluster keeps
+    the last 1,000 entries.
 
     For example:
 

@@ -17,7 +17,7 @@ from fencelock.actors.api.session_message import ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.formatting import duration, progress_of
 from fencelock.cluster.cli.locks import at_terminal, listing
-from fencelock.cluster.cli.naming import object_shown, unheld_kinds
+from fencelock.cluster.cli.naming import object_shown, plural, unheld_kinds
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line, say
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
@@ -303,13 +303,12 @@ def _report(count: int, of: str, *, as_json: bool) -> None:
 
 def _objects_app(kind: str) -> typer.Typer:
     """Return the commands about the objects of one kind."""
-    plural = f"{kind}es" if kind.endswith("ch") else f"{kind}s"
     app = typer.Typer(
         name=kind,
         rich_markup_mode="rich",
         no_args_is_help=True,
         context_settings=_HELP,
-        help=f"List and delete [bold]{plural}[/bold], which may outlive their clients.",
+        help=f"List and delete [bold]{plural(kind)}[/bold], which may outlive their clients.",
     )
 
     @asks_cluster
@@ -367,7 +366,7 @@ def _objects_app(kind: str) -> typer.Typer:
 
     app.command(
         "list",
-        help="List by name, with what is missing before the waiters pass.\n\nFor example:\n\n"
+        help="List by name, with the count of each.\n\nFor example:\n\n"
         f"  [cyan]fencelock {kind} list --prefix orders/[/cyan]",
     )(list_objects)
     app.command(
@@ -382,7 +381,7 @@ def _objects_app(kind: str) -> typer.Typer:
 
 def objects_table(found: Sequence[ListedObject]) -> Rows:
     """Return a row for each object."""
-    columns = [Column("name"), Column("missing"), Column("waiting", right=True)]
+    columns = [Column("name"), Column("count"), Column("waiting", right=True)]
     rows = [
         (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found
     ]

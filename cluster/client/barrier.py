@@ -113,7 +113,7 @@ class Barrier(BaseBarrier):
                 the other parties have passed.
             UnavailableError: no node answered in time. The text says if it is unknown whether the
                 other parties have passed.
-            OverloadedError: the cluster has too many latches and barriers, or too many waiters.
+            OverloadedError: the cluster has too many such objects, or too many waiters.
             ClosedError: the client is closed.
             TypeError: ``timeout`` is no number.
             ValueError: ``timeout`` is out of its range.

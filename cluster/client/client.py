@@ -270,7 +270,7 @@ class Client(
         return drive(accounts.listing_entries(line, name, prefix, after, most))
 
     def purge(self, purge: Purge) -> int:
-        """Delete entries of maps, or latches or barriers, in small steps; return their number.
+        """Delete entries of maps, or latches and the like, in small steps; return their number.
 
         Clients that wait for what is deleted are refused. Other requests are served between the
         steps. If an error ends the work, repeating it does no harm. `evictions` lists it, unless

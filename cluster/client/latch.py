@@ -111,7 +111,7 @@ class Latch(BaseLatch):
                 the request took effect.
             UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
                 request took effect.
-            OverloadedError: the cluster has too many latches and barriers.
+            OverloadedError: the cluster has too many such objects.
             ClosedError: the client is closed.
             TypeError: ``n`` is not an int.
 
@@ -130,7 +130,7 @@ class Latch(BaseLatch):
         Raises:
             InvalidRequestError: the latch began with another count.
             UnavailableError: no node answered in time.
-            OverloadedError: the cluster has too many latches and barriers, or too many waiters.
+            OverloadedError: the cluster has too many such objects, or too many waiters.
             ClosedError: the client is closed.
             TypeError: ``timeout`` is no number.
             ValueError: ``timeout`` is out of its range.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from fencelock.actors.api.changes import ChangesRead
-from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.map import (
     MAP,
     TTL_MS_MAX,
@@ -21,13 +20,12 @@ from fencelock.actors.api.map import (
     ListEntries,
     PutEntry,
 )
-from fencelock.actors.api.name import PAGE_MAX, kind_of, object_name, plain_name, titled
-from fencelock.actors.error import InvalidRequestError, NotHeldError, VersionMismatchError
-from fencelock.cluster.client.base_lock import BaseLock
+from fencelock.actors.api.name import PAGE_MAX, object_name, titled
+from fencelock.actors.error import InvalidRequestError, VersionMismatchError
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
-from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.client.fence import Fence, guard_of
 from fencelock.cluster.client.lock_options import check_int, check_number, check_text_type, checked
 from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import Operation, drive
@@ -35,9 +33,6 @@ from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
 from fencelock.cluster.guarantee import Guarantee
-
-Fence = BaseLock[Any] | BaseHold
-"""A lock or another object that is held, or a hold. Its fence guards a change of a map."""
 
 
 class Entry(NamedTuple):
@@ -74,7 +69,7 @@ class BaseMap(BaseObject):
             raise TypeError(f"value is {type(value).__name__}, and must be bytes{advice}")
         if not isinstance(ephemeral, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"ephemeral is {ephemeral!r}, and must be True or False")
-        guard, number = _guard_of(fence)
+        guard, number = guard_of(fence)
         request = PutEntry(
             map=self.name,
             entry_key=key,
@@ -109,7 +104,7 @@ class BaseMap(BaseObject):
 
     def _deleting(self, key: str, version: int | None, fence: Fence | None) -> Operation[bool]:
         check_text_type("key", key)
-        guard, number = _guard_of(fence)
+        guard, number = guard_of(fence)
         if version is not None:
             _check_version(version, "leave it out to delete any version")
         request = DeleteEntry(
@@ -240,24 +235,6 @@ def _ttl_ms_of(ttl: float | None) -> int | None:
 def _check_version(version: int, otherwise: str) -> None:
     allowed = f"an int of at least 1; {otherwise}"
     check_int("version", version, allowed, lambda n: n >= 1, ValueError)
-
-
-def _guard_of(fence: Fence | None) -> tuple[str, int]:
-    """Return the name of the object in the table and the fence; an empty name and 0 for None.
-
-    Raises:
-        NotHeldError: the object is not held.
-        TypeError: ``fence`` is neither a lock nor a hold.
-
-    """
-    if fence is None:
-        return "", 0
-    if not isinstance(fence, BaseLock | BaseHold):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"fence is {fence!r}, and must be a lock or a hold of one")
-    name, number = fence.object_name, fence.fence
-    if number is None:
-        raise NotHeldError(f"{titled(name)} is not held by this object; nothing was changed")
-    return (plain_name(name) if kind_of(name) == SEVERAL else name), number
 
 
 class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):

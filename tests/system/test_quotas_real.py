@@ -119,7 +119,7 @@ def test_a_client_deletes_below_its_own_prefix_only(cluster: KeyedNodes) -> None
 def test_an_operator_raises_the_quota_of_one_key(cluster: KeyedNodes) -> None:
     assert "till may have: map entries 10" in run(cluster, "alice", "keys", "quota", "till")
     said = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
-    assert "till now may have: map entries 30; map bytes 2 KiB; latches, barriers 10" in said
+    assert "till now may have: map entries 30; map bytes 2 KiB; barriers, latches 10" in said
     with cluster.connect("till") as client:
         assert not refusals(20, lambda n: client.map("tills/more").put(f"k{n}", b""))
     run(cluster, "alice", "keys", "quota", "till", "--entries", "default", "--bytes", "default")
