@@ -24,6 +24,7 @@ class Guarantee(Enum):
         "callers that wait for a latch pass once its count is 0, and a repeated request counts once"
     )
     BARRIERS = "all parties of a barrier pass together, each with its own index, or none of them"
+    COUNTERS = "counters take a repeated change once, and a fence can guard each change"
     RETAINED = "a client may keep a lock for its next owner, and gives it back when others wait"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
@@ -56,6 +57,7 @@ OBJECTS = (
     Guarantee.MAPS,
     Guarantee.LATCHES,
     Guarantee.BARRIERS,
+    Guarantee.COUNTERS,
 )
 """The guarantees about objects other than a plain lock, in the order of ``--objects``."""
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from contest import Contest
 from permit_contests import LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import BarrierContest, ElectionContest, LatchContest, MapContest
+from shared_contests import (
+    BarrierContest,
+    CounterContest,
+    ElectionContest,
+    LatchContest,
+    MapContest,
+)
 
 CONTESTS: tuple[type[Contest], ...] = (
     LockContest,
@@ -15,4 +21,5 @@ CONTESTS: tuple[type[Contest], ...] = (
     MapContest,
     LatchContest,
     BarrierContest,
+    CounterContest,
 )

@@ -1,4 +1,4 @@
-"""Contests for objects with a state that clients see: elections, maps, latches and barriers."""
+"""Contests for objects with a state that clients see: elections, maps, counters and so on."""
 
 from __future__ import annotations
 
@@ -239,6 +239,56 @@ def unseen_changes(records: Sequence[Record]) -> list[str]:
                 pass
     changed = any(record.get("version") is not None for record in records)
     return problems if known or not changed else [*problems, "no player watched"]
+
+
+class CounterContest(Contest):
+    """Numbers of orders. Each player draws the next one, and reads the counter."""
+
+    kind = "counter"
+    promise = "each number is drawn once, no stale reads"
+    names = ("counter:orders",)
+
+    def play(self, player: Player) -> Turn | None:
+        orders = player.client.counter("orders")
+        began = time.monotonic()
+        self.evidence.note(who=player.name, draws=True)
+        number = orders.add()
+        turn = Turn.since(began)
+        player.work()
+        self.evidence.note(who=player.name, number=number, read=orders.get())
+        return turn
+
+    @staticmethod
+    def rounds(records: Sequence[Record]) -> int:
+        return sum("number" in record for record in records)
+
+    @staticmethod
+    def problems(records: Sequence[Record]) -> list[str]:
+        return misnumbered(records)
+
+
+def misnumbered(records: Sequence[Record]) -> list[str]:
+    """Return a text for each number that was drawn twice or too high, and for each stale read.
+
+    A client that was killed may have drawn a number without writing a line.
+    """
+    drawn: dict[int, str] = {}
+    begun, highest, problems = 0, 0, list[str]()
+    for record in records:
+        begun += "draws" in record
+        if "number" not in record:
+            continue
+        who, number, read = record["who"], record["number"], record["read"]
+        if number in drawn:
+            problems.append(f"{who} drew number {number}, which {drawn[number]} had")
+        if not 1 <= number <= begun:
+            problems.append(f"{who} drew number {number} of {begun}")
+        if read < number:
+            problems.append(f"{who} read {read} after it drew number {number}")
+        drawn[number], highest = who, max(highest, number, read)
+    if highest > begun:
+        problems.append(f"the counter was {highest} after {begun} draws")
+    return problems
 
 
 class LatchContest(Contest):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.counter import AddToCounter, SetCounter
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
@@ -46,6 +47,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.account_rules import list_maps, purge, read_usage, set_quota
 from fencelock.actors.table.barrier import Barrier, await_barrier
+from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
 from fencelock.actors.table.latch import Latch, await_latch, count_down
 from fencelock.actors.table.map_rules import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.requests import (
@@ -222,6 +224,8 @@ RULES: dict[type[Command], Rule] = {
     PutEntry: updating(put_entry),
     DeleteEntry: updating(delete_entry),
     AwaitBarrier: updating(await_barrier),
+    AddToCounter: updating(add_to_counter),
+    SetCounter: updating(set_counter),
     SetQuota: set_quota,
     Purge: purge,
 }
@@ -235,7 +239,11 @@ QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
 }
 """The reply to each query that a member answers from its table."""
 
-OBJECTS: dict[str, type[TableObject]] = {"latches": Latch, "barriers": Barrier}
+OBJECTS: dict[str, type[TableObject]] = {
+    "latches": Latch,
+    "barriers": Barrier,
+    "counters": Counter,
+}
 """The objects that nobody can hold, by the field of `TablePart` that has their records."""
 
 COMMANDS: tuple[type[LogCommand], ...] = (*RULES, ExtendSessions)

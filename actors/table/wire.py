@@ -14,6 +14,7 @@ from typing import NamedTuple
 from fencelock.actors.api.account import Quota
 from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.changes import Change
+from fencelock.actors.api.counter import CounterChanged
 from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
@@ -79,7 +80,7 @@ Result = Outcome | HoldLost | Recall
 `Recall` for one whose lock others wait for."""
 
 
-KeptReply = CountedDown | LatchPassed | EntryChanged | BarrierPassed
+KeptReply = CountedDown | LatchPassed | EntryChanged | BarrierPassed | CounterChanged
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 
@@ -203,7 +204,15 @@ class BarrierRecord(NamedTuple):
     account: str
 
 
-ObjectRecord = LatchRecord | BarrierRecord
+class CounterRecord(NamedTuple):
+    """A `fencelock.actors.table.counter.Counter`."""
+
+    lock: str
+    value: Int64
+    account: str
+
+
+ObjectRecord = LatchRecord | BarrierRecord | CounterRecord
 """The records of objects that nobody can hold."""
 
 
@@ -254,6 +263,7 @@ class TablePart(Message, tag=0x9A):
     entries: tuple[EntryRecord, ...] = ()
     barriers: tuple[BarrierRecord, ...] = ()
     quotas: tuple[QuotaRecord, ...] = ()
+    counters: tuple[CounterRecord, ...] = ()
 
 
 TableSnapshot = tuple[TablePart, ...]

@@ -28,6 +28,7 @@ from fencelock.cluster.client.barrier import AsyncBarrier, BarrierFactory
 from fencelock.cluster.client.base_client import BaseClient, namer
 from fencelock.cluster.client.base_lock import LockFactory
 from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.counter import AsyncCounter, CounterFactory
 from fencelock.cluster.client.election import AsyncElection, ElectionFactory
 from fencelock.cluster.client.latch import AsyncLatch, LatchFactory
 from fencelock.cluster.client.lock import AsyncLock, AsyncRLock
@@ -51,6 +52,7 @@ class AsyncClient(
     MapFactory[AsyncMap],
     LatchFactory[AsyncLatch],
     BarrierFactory[AsyncBarrier],
+    CounterFactory[AsyncCounter],
     BaseClient,
 ):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
@@ -73,6 +75,7 @@ class AsyncClient(
     _map_type = AsyncMap
     _latch_type = AsyncLatch
     _barrier_type = AsyncBarrier
+    _counter_type = AsyncCounter
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -29,6 +29,7 @@ from fencelock.cluster.client.base_client import BaseClient, namer
 from fencelock.cluster.client.base_lock import LockFactory
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.counter import Counter, CounterFactory
 from fencelock.cluster.client.election import Election, ElectionFactory
 from fencelock.cluster.client.latch import Latch, LatchFactory
 from fencelock.cluster.client.lock import Lock, RLock
@@ -52,6 +53,7 @@ class Client(
     MapFactory[Map],
     LatchFactory[Latch],
     BarrierFactory[Barrier],
+    CounterFactory[Counter],
     BaseClient,
 ):
     """A connection to a cluster, for all threads of one process. From `connect`.
@@ -73,6 +75,7 @@ class Client(
     _map_type = Map
     _latch_type = Latch
     _barrier_type = Barrier
+    _counter_type = Counter
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.counter import AddToCounter, CounterChanged, SetCounter
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.lock_all import AcquireAll
@@ -98,6 +99,7 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.client.barrier import Barrier
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.counter import Counter
 from fencelock.cluster.client.election import Candidate, Election, ElectionWatch, Leader
 from fencelock.cluster.client.latch import Latch
 from fencelock.cluster.client.lock import Hold, Lock, RLock
@@ -121,6 +123,7 @@ __all__ = [
     "AcquireCancelledError",
     "AcquirePermits",
     "AcquireReadWrite",
+    "AddToCounter",
     "AlreadyHeldError",
     "AwaitBarrier",
     "AwaitLatch",
@@ -145,6 +148,8 @@ __all__ = [
     "CountDown",
     "Counted",
     "CountedDown",
+    "Counter",
+    "CounterChanged",
     "DeleteEntry",
     "Describe",
     "DescribeRole",
@@ -216,6 +221,7 @@ __all__ = [
     "RoleDescription",
     "Semaphore",
     "SessionExpiredError",
+    "SetCounter",
     "StaleError",
     "StaleFenceError",
     "UnavailableError",

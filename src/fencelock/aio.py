@@ -11,6 +11,7 @@ from fencelock.cluster.client.aio_client import AsyncClient as Client
 from fencelock.cluster.client.aio_client import Connecting
 from fencelock.cluster.client.aio_client import async_connect as connect
 from fencelock.cluster.client.barrier import AsyncBarrier as Barrier
+from fencelock.cluster.client.counter import AsyncCounter as Counter
 from fencelock.cluster.client.election import AsyncCandidate as Candidate
 from fencelock.cluster.client.election import AsyncElection as Election
 from fencelock.cluster.client.election import AsyncElectionWatch as ElectionWatch
@@ -30,6 +31,7 @@ __all__ = [
     "Candidate",
     "Client",
     "Connecting",
+    "Counter",
     "Election",
     "ElectionWatch",
     "Hold",

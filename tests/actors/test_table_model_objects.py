@@ -1,4 +1,4 @@
-"""Latches and barriers in the table compared with the dumb model, and planted bugs."""
+"""Latches, barriers and counters in the table compared with the dumb model, and planted bugs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from support.planted_bugs import Plant, demand_found, repetitions_count, without
 from support.table_comparison import (
     BarrierComposer,
+    CounterComposer,
     LatchComposer,
     LogComposer,
     compare,
@@ -18,15 +19,16 @@ from support.table_comparison import (
 
 from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.table import barrier, latch, requests, snapshot
+from fencelock.actors.table import barrier, counter, latch, requests, snapshot
 from fencelock.actors.table.barrier import Barrier
+from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.resource import Wait
 from fencelock.actors.table.state import TableState
-from fencelock.actors.table.wire import BarrierRecord, LatchRecord, Result
+from fencelock.actors.table.wire import BarrierRecord, CounterRecord, LatchRecord, Result
 
 
-@pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
+@pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer, CounterComposer])
 @pytest.mark.parametrize("seed", log_seeds(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
     """Check count-falls and pass-together too."""
@@ -128,9 +130,52 @@ BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a snapshot without barriers": (snapshot, "_rest", without(BarrierRecord)),
 }
 
+
+def guards_are_not_checked(sound: Any) -> Any:
+    def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:
+        return sound(table, owner_state, replace(command, guard="", fence=0), out)
+
+    return broken
+
+
+def a_sum_beyond_the_limits_stays_at_them(sound: Any) -> Any:
+    def broken(table: TableState, owner: Any, command: Any, after: Any, out: Any) -> None:
+        sound(table, owner, command, counter.VALUE_MAX if after is None else after, out)
+
+    return broken
+
+
+def any_value_is_the_expected_one(sound: Any) -> Any:
+    def broken(table: TableState, owner: Any, command: Any, after: Any, out: Any) -> None:
+        sound(table, owner, command, getattr(command, "value", after), out)
+
+    return broken
+
+
+def a_counter_at_0_stays(sound: Any) -> Any:
+    def broken(table: TableState, one: Any) -> None:
+        if not isinstance(one, Counter):
+            sound(table, one)
+
+    return broken
+
+
+COUNTER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
+    "a repeated change counts again": (requests, "begin_update", repetitions_count),
+    "guards are not checked": (counter, "holds_guard", guards_are_not_checked),
+    "a sum beyond the limits": (counter, "_change", a_sum_beyond_the_limits_stays_at_them),
+    "any value is the expected one": (counter, "_change", any_value_is_the_expected_one),
+    "a counter at 0 stays": (TableState, "drop", a_counter_at_0_stays),
+    "a snapshot without counters": (snapshot, "_rest", without(CounterRecord)),
+}
+
 PLANTED = [
     (composer, name, plant)
-    for composer, plants in ((LatchComposer, LATCH_PLANTS), (BarrierComposer, BARRIER_PLANTS))
+    for composer, plants in (
+        (LatchComposer, LATCH_PLANTS),
+        (BarrierComposer, BARRIER_PLANTS),
+        (CounterComposer, COUNTER_PLANTS),
+    )
     for name, plant in plants.items()
 ]
 

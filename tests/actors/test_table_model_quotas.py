@@ -21,6 +21,7 @@ from support.table_model import Model
 from fencelock.actors.api import message as api
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.barrier import BARRIER
+from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.session_message import CloseSession, Evict
@@ -68,10 +69,10 @@ class QuotaComposer(AllComposer):
         if isinstance(made, Evict) or (isinstance(made, api.Release) and chance % 4 == 0):
             exact = which % 3 == 0
             return Purge(
-                kind=(MAP, LATCH, BARRIER)[what % 3],
+                kind=(MAP, LATCH, BARRIER, COUNTER)[what % 4],
                 prefix="MNST"[which % 4] if exact or which % 2 else "",
                 exact=exact,
-                entry_prefix="xyz"[delay % 3] if exact and what % 3 == 0 and delay % 2 else "",
+                entry_prefix="xyz"[delay % 3] if exact and what % 4 == 0 and delay % 2 else "",
                 account=account if chance % 3 == 0 else None,
                 after="M" if delay % 5 == 0 else "",
                 **about,

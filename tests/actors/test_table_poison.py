@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.counter import AddToCounter, SetCounter
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
@@ -45,6 +46,7 @@ STATE: tuple[Command, ...] = (
     request(CountDown, 1, latch="l", count=2),
     request(AwaitLatch, 1, T, latch="l", count=2, wait_ms=None),
     request(AwaitBarrier, 1, T, barrier="b", parties=2, wait_ms=None),
+    request(AddToCounter, 1, counter="c", amount=2),
     request(PutEntry, 1, map="m", entry_key="k", value=b"v"),
     request(Lead, 1, election="e", value="v"),
     request(AcquireRetained, 1, lock="kept", span=5),
@@ -79,6 +81,10 @@ COMMANDS: tuple[Command, ...] = (
     request(AwaitLatch, 2, latch="l", count=2, wait_ms=0),
     request(AwaitBarrier, 1, barrier="b", parties=2),
     request(AwaitBarrier, 1, barrier="c", parties=2, wait_ms=None),
+    request(AddToCounter, 2, counter="c", amount=3),
+    request(AddToCounter, 2, counter="c", amount=-2),
+    request(AddToCounter, 2, counter="new"),
+    request(SetCounter, 2, counter="c", value=5, expected=2, guard="held", fence=1),
     request(PutEntry, 2, map="m", entry_key="k", value=b"w", ttl_ms=1_000),
     request(DeleteEntry, 2, map="m", entry_key="k"),
     request(Lead, 1, T, election="e", value="w", wait_ms=None),

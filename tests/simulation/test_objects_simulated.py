@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter as Tally
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from support.workloads import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.api.latch import CountDown, LatchPassed
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
-from fencelock.actors.api.message import Granted, Reason, refused
+from fencelock.actors.api.message import Granted, Inspect, Reason, refused
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
@@ -22,7 +22,7 @@ from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.session import holds
-from fencelock.actors.table import barrier, history, latch, map_rules, requests
+from fencelock.actors.table import barrier, counter, history, latch, map_rules, requests
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.history import Histories, History
@@ -34,6 +34,7 @@ from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.guarantee import OBJECTS
 from fencelock.verification.simulation.barriers import BARRIERS
+from fencelock.verification.simulation.counters import COUNTERS
 from fencelock.verification.simulation.deadlines import DEADLINES
 from fencelock.verification.simulation.elections import ELECTIONS
 from fencelock.verification.simulation.latches import LATCHES
@@ -79,6 +80,18 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             *UNHELD,
         ),
     ),
+    "counters": (
+        COUNTERS,
+        (
+            "contender.counter_changed",
+            "contender.counter_unchanged",
+            "contender.counter_read",
+            "contender.counter_not_held",
+            "contender.counter_session_expired",
+            "contender.counter_unavailable",
+            *LOSSES,
+        ),
+    ),
     "elections": (ELECTIONS, ("contender.sees_a_change", *LOSSES)),
 }
 """Workloads, with the events that their seeds must reach."""
@@ -107,7 +120,7 @@ def test_no_seed_breaks_a_promise_of_semaphores_and_claims_waited(
 def test_no_seed_breaks_a_promise_of_several_locks_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    together: Counter[int] = Counter()
+    together: Tally[int] = Tally()
     enter_all = SeveralJudge._enter_all  # pyright: ignore[reportPrivateUsage]
 
     def counted(judge: SeveralJudge, delivered: Any, granted: Any) -> None:
@@ -123,7 +136,7 @@ def test_no_seed_breaks_a_promise_of_several_locks_at_once(
 def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: Counter[str] = Counter()
+    seen: Tally[str] = Tally()
     judge_change, judge_read = MapLog._judge_change, MapJudge._judge_read  # pyright: ignore[reportPrivateUsage]
     end = MapLog._end  # pyright: ignore[reportPrivateUsage]
 
@@ -214,6 +227,8 @@ READ, ADD = Histories.read, Histories.add
 DROP = Histories._drop_first  # pyright: ignore[reportPrivateUsage]
 CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
 TAKE = Queries.take
+HOLDS_GUARD = requests.holds_guard
+CHANGE = counter._change  # pyright: ignore[reportPrivateUsage]
 
 
 # Semaphores
@@ -394,7 +409,7 @@ def terms_that_are_over_are_left_out(
     read = READ(histories, lock, after, prefix)
     if read is None:
         return None
-    fences = Counter(change.fence for change in read[1])
+    fences = Tally(change.fence for change in read[1])
     return read[0], tuple(change for change in read[1] if fences[change.fence] == 1)
 
 
@@ -442,6 +457,27 @@ def stays(entry: Entry, table: Any, out: Any) -> None:
 
 def any_age(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     if isinstance(request, GetEntry | ListEntries):
+        request = replace(request, age_ms=60_000)
+    return TAKE(queries, sender, request, now)
+
+
+# Counters
+
+
+def no_guard_of_a_counter(table: Any, owner_state: Any, command: Any, out: Any) -> bool:
+    return HOLDS_GUARD(table, owner_state, replace(command, guard="", fence=0), out)
+
+
+def any_value_is_expected(table: Any, owner: Any, command: Any, after: Any, out: Any) -> None:
+    CHANGE(table, owner, command, getattr(command, "value", after), out)
+
+
+def a_sum_stays_at_the_limit(table: Any, owner: Any, command: Any, after: Any, out: Any) -> None:
+    CHANGE(table, owner, command, counter.VALUE_MAX if after is None else after, out)
+
+
+def an_old_value(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
+    if isinstance(request, Inspect):
         request = replace(request, age_ms=60_000)
     return TAKE(queries, sender, request, now)
 
@@ -615,6 +651,17 @@ PLANTED = {
     "maps: done again": Planted(MAPS, COUNTS_TWICE, "once"),
     "maps: outlives its session": Planted(MAPS, {(Entry, "end_with_session"): stays}, "reads", 2),
     "maps: old reads": Planted(MAPS, {(Queries, "take"): any_age}, "was known", 7),
+    "counters: counts twice": Planted(COUNTERS, COUNTS_TWICE, "once"),
+    "counters: no guard": Planted(
+        COUNTERS, {(counter, "holds_guard"): no_guard_of_a_counter}, "guard"
+    ),
+    "counters: any value": Planted(
+        COUNTERS, {(counter, "_change"): any_value_is_expected}, "counts"
+    ),
+    "counters: beyond the limits": Planted(
+        COUNTERS, {(counter, "_change"): a_sum_stays_at_the_limit}, "counts"
+    ),
+    "counters: old reads": Planted(COUNTERS, {(Queries, "take"): an_old_value}, "reads"),
     "watches of maps: no expiry": Planted(
         MAPS, {(Entry, "fall_due"): expiry_is_no_change}, "watches", 29
     ),

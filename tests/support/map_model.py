@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fencelock.actors.api.map import MAP, DeleteEntry, EntryRequest, PutEntry
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.object_request import GuardedRequest
 from fencelock.actors.table.table import LockTable
 
 if TYPE_CHECKING:
@@ -42,15 +43,24 @@ class ModelEntry:
         return self.map, self.key, self.value, self.version, self.session, self.due
 
 
+def holds_guard(model: Model, command: GuardedRequest) -> bool:
+    """Return whether the guard of a change is held; deny the change if not."""
+    if not command.guard:
+        return True
+    holds = [c for c in model.claims if c.fence and command.guard in c.names]
+    firsts = [(c.fence + c.names.index(command.guard), c.span or 1) for c in holds]
+    if any(first <= command.fence < first + span for first, span in firsts):
+        return True
+    who = command.session, command.owner, command.request
+    model.deny(*who, command.lock, Reason.NOT_HELD)
+    return False
+
+
 def change(model: Model, command: EntryRequest) -> None:
     """Apply a change that is not a repetition."""
     s, o, r, lock = command.session, command.owner, command.request, command.lock
-    if command.guard:
-        holds = [c for c in model.claims if c.fence and command.guard in c.names]
-        firsts = [(c.fence + c.names.index(command.guard), c.span or 1) for c in holds]
-        if not any(first <= command.fence < first + span for first, span in firsts):
-            model.deny(s, o, r, lock, Reason.NOT_HELD)
-            return
+    if not holds_guard(model, command):
+        return
     found = [e for e in model.entries if (e.map, e.key) == (command.map, command.entry_key)]
     version = found[0].version if found else 0
     wrong = command.version is not None and command.version != version

@@ -1,4 +1,4 @@
-"""Latches and barriers in the dumb model."""
+"""Latches, barriers and counters in the dumb model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, CounterRequest, SetCounter
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.object_request import UpdateRequest
-from support.map_model import key_of
+from support.map_model import holds_guard, key_of
 
 if TYPE_CHECKING:
     from support.table_model import Model, ModelClaim
@@ -27,7 +28,7 @@ class ModelLatch:
 
 
 class ModelObjects:
-    """The latches and barriers of a model."""
+    """The latches, barriers and counters of a model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -35,16 +36,21 @@ class ModelObjects:
         self.parties: dict[str, int] = {}
         """The number of parties of each barrier, from its last arrival."""
         self.barrier_payers: dict[str, str] = {}
+        self.counters: dict[str, tuple[int, str]] = {}
+        """The value of each counter that is not 0, and the key that is charged for it."""
 
     def payers(self) -> dict[str, str]:
-        """Return the key that is charged for each latch and barrier."""
+        """Return the key that is charged for each object."""
         now = self.model.now
         found = {lock: one.payer for lock, one in self.latches.items() if one.gone > now}
         waited = [lock for lock in self.parties if self._waits(lock)]
+        found |= {lock: payer for lock, (_, payer) in self.counters.items()}
         return found | {lock: self.barrier_payers[lock] for lock in waited}
 
     def remove(self, lock: str) -> None:
-        """Remove a latch or a barrier, whose waits are refused."""
+        """Remove an object, whose waits are refused."""
+        if self.counters.pop(lock, None):
+            return
         if lock in self.latches:
             for claim in self._waits(lock):
                 self.model.claims.remove(claim)
@@ -64,6 +70,8 @@ class ModelObjects:
         """Apply a new request."""
         if isinstance(c, AwaitBarrier):
             self._on_barrier(c)
+        elif isinstance(c, CounterRequest):
+            self._on_counter(c)
         else:
             assert isinstance(c, LatchRequest)
             self._on_latch(c)
@@ -107,6 +115,23 @@ class ModelObjects:
             self._tidy(lock)
         else:
             model.note(s, o, r, lock, ("LatchPassed", lock, s, o, r))
+
+    def _on_counter(self, c: CounterRequest) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if not holds_guard(self.model, c):
+            return
+        before, payer = self.counters.get(lock, (0, key_of(s)))
+        after, changed = before, False
+        if isinstance(c, AddToCounter) and -VALUE_MAX <= before + c.amount <= VALUE_MAX:
+            after, changed = before + c.amount, True
+        if isinstance(c, SetCounter) and (c.expected is None or c.expected == before):
+            after, changed = c.value, True
+        if after and not before and self._is_full(c):
+            return
+        self.counters.pop(lock, None)
+        if after:
+            self.counters[lock] = after, payer
+        self.model.note(s, o, r, lock, ("CounterChanged", lock, before, after, changed, s, o, r))
 
     def _waits(self, lock: str) -> list[ModelClaim]:
         return sorted(self.model.find(lock=lock), key=lambda claim: claim.place)

@@ -55,7 +55,7 @@ class ModelQuotas:
         self.model.out.append(("QuotaSet", c.account, self.limits(c.account), c.session, c.request))
 
     def purge(self, c: Purge) -> None:
-        """Remove entries, or latches or barriers; the model does it in one step."""
+        """Remove entries or objects; the model does it in one step."""
         places = self._purge_entries(c) if c.kind == MAP else self._purge_objects(c)
         after = places[-1][:2] if places else (c.after, c.after_key)
         count = sum(c.account in (None, payer) for *_, payer in places)

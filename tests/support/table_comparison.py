@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
+from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, SetCounter
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
@@ -22,6 +23,7 @@ from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
 from fencelock.actors.table.barrier import Barrier
+from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
@@ -126,6 +128,14 @@ def one_hold(claims: Iterable[ModelClaim], dice: int) -> ModelClaim | None:
     """Return one of the ``claims`` that hold, None if there is none."""
     holds = [claim for claim in claims if claim.fence]
     return holds[dice % len(holds)] if holds else None
+
+
+def guard_of(hold: ModelClaim | None, step: Dice) -> tuple[str, int]:
+    """Return what a change names as its guard, and the fence: most often those of ``hold``."""
+    _, delay, _, _, what, _ = step
+    guard = hold.names[-1] if hold else "L"
+    fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
+    return guard, fence + (what % hold.span if hold and hold.span else 0)
 
 
 class RWComposer(ObjectComposer):
@@ -322,18 +332,14 @@ class MapComposer(ObjectComposer):
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kind, delay, who, which, what, chance = step
+        kind, _, who, which, what, chance = step
         if what % 4 == 0:
             return made
         name, key = "MN"[what // 4 % 2], "xyz"[who % 3]
         known = [e.version for e in model.entries if (e.map, e.key) == (name, key)]
         version = (None, None, None, 0, *known, *known, chance)[chance % (5 + 2 * len(known))]
         hold = one_hold(model.claims, who)
-        guard, fence = "", 0
-        if kind % 3 == 0:
-            guard = hold.names[-1] if hold else "L"
-            fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
-            fence += what % hold.span if hold and hold.span else 0
+        guard, fence = guard_of(hold, step) if kind % 3 == 0 else ("", 0)
         about: dict[str, Any] = {
             "map": name,
             "entry_key": key,
@@ -399,6 +405,35 @@ class BarrierComposer(ObjectComposer):
         )
 
 
+class CounterComposer(ObjectComposer):
+    """Writes changes of two counters too, some near their limits, with and without guards."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, _, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "ST"[what // 4 % 2]
+        if isinstance(made, Evict):
+            return replace(made, lock=object_name(COUNTER, name))
+        value, _ = model.objects.counters.get(object_name(COUNTER, name), (0, ""))
+        guards = kind % 3 == 0
+        guard, fence = guard_of(one_hold(model.claims, who), step) if guards else ("", 0)
+        about: dict[str, Any] = {
+            "counter": name,
+            "session": made.session,
+            "owner": "pqrs"[which % 4],
+            "request": made.request,
+            "guard": guard,
+            "fence": fence,
+        }
+        most = VALUE_MAX if chance % 2 else -VALUE_MAX
+        if which // 4 % 4:
+            return AddToCounter(**about, amount=(1, 2, -1, -value, 0, 3, most)[chance % 7])
+        expected = (None, value, 0, 1)[chance % 4]
+        return SetCounter(**about, value=(0, 1, 5, most)[who % 4], expected=expected)
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
@@ -411,6 +446,7 @@ class AllComposer(ObjectComposer):
         MapComposer,
         LatchComposer,
         BarrierComposer,
+        CounterComposer,
         RetainedComposer,
     )
 
@@ -522,7 +558,7 @@ class TableJudge:
 
 
 def judge_objects(table: LockTable) -> int:
-    """Judge the latches and barriers; return the number of their waits."""
+    """Judge the objects that nobody can hold; return the number of their waits."""
     waits = 0
     for one in table.objects.values():
         members = [wait.owner_state for wait in one.waits]
@@ -534,6 +570,9 @@ def judge_objects(table: LockTable) -> int:
             assert one.left < one.count or members  # count-falls
         if isinstance(one, Barrier):
             assert 0 < len(members) < one.parties  # pass-together
+        if isinstance(one, Counter):
+            assert one.value  # free-leaves-nothing
+            assert not members
         waits += len(members)
     marks = sum(entry.mark for entry in table.maps.in_order())
     assert table.marked == marks + sum(one.mark() for one in table.objects.values())

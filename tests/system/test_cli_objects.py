@@ -220,7 +220,23 @@ def test_who_of_a_map_says_how_to_see_its_entries(client: fencelock.Client) -> N
     entries.delete("k")
 
 
-@pytest.mark.parametrize("kind", ["latch", "barrier"])
+def test_lists_show_counters_with_their_values(client: fencelock.Client) -> None:
+    counter = client.counter("orders")
+    counter.set(-42)
+    for command in ("locks", "status"):
+        (row,) = (row for row in run(command).output.splitlines() if "counter:orders" in row)
+        assert "-42" in row
+    (row,) = (row for row in run("counter", "list").output.splitlines() if "orders" in row)
+    assert row.split() == ["counter:orders", "-42"]
+    assert "counter:orders: -42." in run("who", "counter:orders").output
+    (listed,) = plain("locks", "--prefix", "counter:")
+    assert (listed["lock"], listed["left"], listed["permits"]) == ("counter:orders", -42, 0)
+    assert "Deleted 1 of counter orders." in run("counter", "delete", "orders", "--yes").output
+    assert counter.get() == 0
+    assert "counter:orders is not in use." in run("who", "counter:orders").output
+
+
+@pytest.mark.parametrize("kind", ["latch", "barrier", "counter"])
 def test_who_of_an_unused_object_that_nobody_can_hold_does_not_say_that_it_is_free(
     client: fencelock.Client, kind: str
 ) -> None:
@@ -252,7 +268,7 @@ def test_the_list_tells_how_many_others_hold_an_object(
 
 def paragraphs(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the lines below each name where no table fits."""
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("COLUMNS", "20")
     found: dict[str, str] = {}
     name = ""
     for row in run(*command.split()).output.splitlines():

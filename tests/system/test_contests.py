@@ -10,7 +10,14 @@ from contest import Contest, judged
 from contests import CONTESTS
 from evidence import WHOLE, Record
 from permit_contests import PERMITS, LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import COUNT, BarrierContest, ElectionContest, LatchContest, MapContest
+from shared_contests import (
+    COUNT,
+    BarrierContest,
+    CounterContest,
+    ElectionContest,
+    LatchContest,
+    MapContest,
+)
 
 
 def begins(who: str, fence: int, amount: int = 1, name: str = "a") -> Record:
@@ -88,6 +95,14 @@ def place(who: str, number: int | None) -> Record:
     return {"who": who, "place": number}
 
 
+def draws(who: str) -> Record:
+    return {"who": who, "draws": True}
+
+
+def drew(who: str, number: int, read: int) -> Record:
+    return {"who": who, "number": number, "read": read}
+
+
 KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
     "locks": (LockContest, [*counts("c1", 7, 1), *counts("c2", 8, 2), begins("c1", 9)]),
     "a killed holder": (LockContest, [begins("c1", 7), {"dead": "c1"}, *counts("c2", 8, 1)]),
@@ -131,6 +146,14 @@ KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
     "a meeting with a killed client": (
         BarrierContest,
         [*comes("c1", "c2"), {"dead": "c1"}, place("c2", 0)],
+    ),
+    "numbers": (
+        CounterContest,
+        [draws("c1"), draws("c2"), drew("c2", 1, 2), drew("c1", 2, 2)],
+    ),
+    "a number that a killed client drew": (
+        CounterContest,
+        [draws("c1"), {"dead": "c1"}, draws("c2"), drew("c2", 2, 2)],
     ),
     "a latch": (
         LatchContest,
@@ -260,6 +283,22 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
         BarrierContest,
         [*comes("c1", "c2"), place("c1", 0), place("c2", 0)],
         "given unevenly: {0: 2, 1: 0}",
+    ),
+    "a number that two players drew": (
+        CounterContest,
+        [draws("c1"), draws("c2"), drew("c2", 1, 1), drew("c1", 1, 1)],
+        "c1 drew number 1, which c2 had",
+    ),
+    "a number that nobody can have": (CounterContest, [draws("c1"), drew("c1", 2, 2)], "2 of 1"),
+    "a stale read of a counter": (
+        CounterContest,
+        [draws("c1"), draws("c2"), drew("c2", 2, 1)],
+        "c2 read 1 after it drew number 2",
+    ),
+    "a counter that counts twice": (
+        CounterContest,
+        [draws("c1"), drew("c1", 1, 2)],
+        "the counter was 2 after 1 draws",
     ),
     "a latch that opens early": (
         LatchContest,

@@ -32,6 +32,7 @@ LONG_S = 120.0
 
 PAGES = (
     "barrier.md",
+    "counter.md",
     "deadlines.md",
     "election.md",
     "latch.md",
@@ -210,6 +211,7 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
             "barrier.py",
             ("round 3: worker", "no other worker came: barrier 'rounds': waited"),
         ),
+        ("counter.py", ("order numbers 1 to 20, each of them once: 20", "total is 20")),
         (
             "latch.py",
             ("machine 3 switches over", "a machine that comes late switches over at once"),

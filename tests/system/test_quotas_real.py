@@ -85,7 +85,7 @@ def test_an_operator_finds_and_deletes_what_a_key_left(cluster: KeyedNodes) -> N
     maps = json.loads(run(cluster, "shop", "map", "list", "--prefix", "orders/", "--json"))
     assert sum(one["entries"] for one in maps) == SHARE
     deleted = json.loads(run(cluster, "alice", "keys", "purge", "shop", "--yes", "--json"))
-    assert deleted["deleted"] == {"barrier": 0, "latch": SHARE, "map": SHARE}
+    assert deleted["deleted"] == {"barrier": 0, "counter": 0, "latch": SHARE, "map": SHARE}
     listed = {one["account"]: one for one in json.loads(run(cluster, "alice", *USAGE))}
     assert listed.get("shop", {"used": {"entries": 0}})["used"]["entries"] == 0
     audit = json.loads(run(cluster, "alice", "audit", "--json"))
@@ -116,10 +116,27 @@ def test_a_client_deletes_below_its_own_prefix_only(cluster: KeyedNodes) -> None
         run(cluster, "till", "keys", "quota", "till", "--entries", "99")
 
 
+def test_a_key_with_a_prefix_changes_counters_below_it(cluster: KeyedNodes) -> None:
+    with cluster.connect("till") as client:
+        counter = client.counter("tills/orders")
+        assert counter.add(3) == 3
+        with client.lock("tills/orders") as hold:
+            assert counter.add(fence=hold) == 4
+        with pytest.raises(fencelock.ForbiddenError, match="AddToCounter is about 'orders/1'"):
+            client.counter("orders/1").add()
+        with pytest.raises(fencelock.ForbiddenError, match="Inspect is about 'orders/1'"):
+            client.counter("orders/1").get()
+    run(cluster, "till", "counter", "delete", "tills/orders", "--yes")
+    with cluster.connect("till") as client:
+        assert client.counter("tills/orders").get() == 0
+
+
 def test_an_operator_raises_the_quota_of_one_key(cluster: KeyedNodes) -> None:
     assert "till may have: map entries 10" in run(cluster, "alice", "keys", "quota", "till")
     said = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
-    assert "till now may have: map entries 30; map bytes 2 KiB; barriers, latches 10" in said
+    assert (
+        "till now may have: map entries 30; map bytes 2 KiB; barriers, counters, latches 10" in said
+    )
     with cluster.connect("till") as client:
         assert not refusals(20, lambda n: client.map("tills/more").put(f"k{n}", b""))
     run(cluster, "alice", "keys", "quota", "till", "--entries", "default", "--bytes", "default")

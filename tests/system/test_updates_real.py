@@ -63,6 +63,28 @@ def test_each_count_down_counts_once_while_a_node_stops(cluster: Cluster) -> Non
     assert sorted(lefts) == list(range(COUNT))  # Each count was reached by one request.
 
 
+def test_each_change_of_a_counter_counts_once_while_a_node_stops(cluster: Cluster) -> None:
+    """Three clients add to a counter while each node in turn is stopped and started."""
+    clients = [cluster.connect() for _ in range(3)]
+    values: list[int] = []
+
+    def work(client: Client) -> None:
+        counter = client.counter("deploys")
+        for _ in range(COUNT // len(clients)):
+            values.append(counter.add())
+
+    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for worker in workers:
+        worker.start()
+    for node in ("n1", "n2", "n3"):
+        cluster.stop(node)
+        cluster.start(node)
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert sorted(values) == list(range(1, COUNT + 1))  # Each value was reached by one change.
+    assert cluster.connect().counter("deploys").get() == COUNT
+
+
 def test_a_wait_times_out_and_its_client_counts_on(cluster: Cluster) -> None:
     client = cluster.connect()
     with pytest.raises(LockTimeoutError, match=r"latch 'deploy'.*count is 2 of 2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from fencelock.actors.api.map import (
 )
 from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
 from fencelock.actors.api.name import kind_of, object_name, without_secret
+from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
 from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -132,20 +134,11 @@ class State(NamedTuple):
     """The session with which the entry ends, or empty."""
 
 
-class MapLog(LogOrder):
-    """Replays the changes of the map in the order of the log, from the outcomes of each slot.
-
-    Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
-    """
+class GuardLog(LogOrder):
+    """Replays, in the order of the log, who holds the locks that guard changes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.commands: dict[Key, EntryRequest] = {}
-        """The changes that nodes have received, by their keys."""
-        self.outcomes: dict[Key, EntryChanged] = {}
-        self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
-        self.slots_of: dict[int, int] = {}
-        """The slot of each version."""
         self.holders: dict[str, tuple[int, str, str] | None] = {}
         """The fence, session and owner of the holder of each lock; None if it is not known."""
         self.next = 1
@@ -164,23 +157,55 @@ class MapLog(LogOrder):
                     self.holders.pop(one.lock, None)
                 case Ended():
                     self._end(one.session, slot)
-                case EntryChanged():
+                case UpdateReply():
                     self._change(one, slot)
                 case _:
                     pass
+
+    @abstractmethod
+    def _change(self, changed: Any, slot: int) -> None:
+        """Judge the reply to an update."""
 
     def _holder(self, lock: str) -> tuple[str, str] | None:
         holder = self.holders.get(lock)
         return None if holder is None else holder[1:]
 
     def _end(self, session: str, slot: int) -> None:
+        del slot
         for lock in [lock for lock in self.holders if (self._holder(lock) or ("",))[0] == session]:
             del self.holders[lock]
+
+    def _judge_guard(self, command: GuardedRequest) -> None:
+        """Check that the guard of a change is held, which was applied."""
+        holder = self.holders.get(command.guard, (0, "", "")) if command.guard else None
+        if holder is not None and holder[0] != command.fence:
+            raise ViolationError(f"guard: {command!r} was applied while the holder was {holder}")
+
+
+class MapLog(GuardLog):
+    """Replays the changes of the map in the order of the log, from the outcomes of each slot.
+
+    Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[Key, EntryRequest] = {}
+        """The changes that nodes have received, by their keys."""
+        self.outcomes: dict[Key, EntryChanged] = {}
+        self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
+        self.slots_of: dict[int, int] = {}
+        """The slot of each version."""
+
+    def _end(self, session: str, slot: int) -> None:
+        super()._end(session, slot)
         for states in self.states.values():
             if states[-1].session == session:
                 states.append(State(slot, states[-1].version, None))
 
-    def _change(self, changed: EntryChanged, slot: int) -> None:
+    def _change(self, changed: Any, slot: int) -> None:
+        if not isinstance(changed, EntryChanged):
+            return
         before = self.outcomes.get(changed.key)
         if before is not None:
             if before != changed:
@@ -207,9 +232,7 @@ class MapLog(LogOrder):
             raise ViolationError(f"versions: {command!r} was applied at version {found}")
         if changed.version <= max(self.slots_of, default=0):
             raise ViolationError(f"versions: {changed!r} after {max(self.slots_of)}")
-        holder = self.holders.get(command.guard, (0, "", "")) if command.guard else None
-        if holder is not None and holder[0] != command.fence:
-            raise ViolationError(f"guard: {command!r} was applied while the holder was {holder}")
+        self._judge_guard(command)
 
     def at(self, key: str, slot: int) -> State:
         """Return the entry after all slots before ``slot``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.verification.simulation.barriers import BARRIERS
+from fencelock.verification.simulation.counters import COUNTERS
 from fencelock.verification.simulation.deadlines import DEADLINES
 from fencelock.verification.simulation.elections import ELECTIONS
 from fencelock.verification.simulation.latches import LATCHES
@@ -24,6 +25,7 @@ WORKLOADS: dict[Guarantee, Workload] = {
     Guarantee.MAPS: MAPS,
     Guarantee.LATCHES: LATCHES,
     Guarantee.BARRIERS: BARRIERS,
+    Guarantee.COUNTERS: COUNTERS,
 }
 """The workloads, each by the guarantee that it needs from the protocol."""
 

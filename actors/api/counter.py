@@ -1,0 +1,83 @@
+"""Requests about counters, and their reply. Tags 0x7d to 0x7f.
+
+A counter is an integer. One that nobody has used is 0, and a counter at 0 leaves no state. So a
+counter need not be created. A change may require that a certain hold exists.
+"""
+
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.name import INT_MAX, check_number
+from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
+from fencelock.actors.message import Int64, declared
+
+COUNTER = "counter"
+"""The kind of a counter, in the names of the table."""
+
+VALUE_MAX = INT_MAX
+"""The largest value of a counter, and with the other sign the smallest: the integers that cross the
+wire. A change beyond them changes nothing."""
+
+
+class CounterRequest(GuardedRequest):
+    """A request to change a counter. Answered by `CounterChanged`."""
+
+    KIND = COUNTER
+
+    if TYPE_CHECKING:  # Every subclass declares it as a field.
+        counter: str = declared()
+        """The name of the counter."""
+
+
+class AddToCounter(CounterRequest, tag=0x7D):
+    """Add ``amount`` to the value of ``counter``, unless the sum is beyond `VALUE_MAX`."""
+
+    counter: str
+    amount: Int64 = 1
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+    guard: str = ""
+    fence: Int64 = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        CounterRequest.check(self)
+        check_number("amount", self.amount, -VALUE_MAX, VALUE_MAX)
+
+
+class SetCounter(CounterRequest, tag=0x7E):
+    """Let ``value`` be the value of ``counter``, if that is ``expected``, or if that is None."""
+
+    counter: str
+    value: Int64
+    expected: Int64 | None = None
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+    guard: str = ""
+    fence: Int64 = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        CounterRequest.check(self)
+        check_number("value", self.value, -VALUE_MAX, VALUE_MAX)
+        if self.expected is not None:
+            check_number("expected", self.expected, -VALUE_MAX, VALUE_MAX)
+
+
+class CounterChanged(UpdateReply, tag=0x7F):
+    """The request has been applied: the value of the counter was ``before``, and is ``after``.
+
+    If ``changed`` is false, nothing was changed, and both are the present value. Either that was
+    not the expected value, or the sum would have been beyond `VALUE_MAX`.
+    """
+
+    lock: str
+    before: Int64
+    after: Int64
+    changed: bool = True
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    ANSWERS = (AddToCounter, SetCounter)

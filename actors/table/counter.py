@@ -1,0 +1,117 @@
+"""Counters in the table: their state, and the effect of requests about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from fencelock.actors.api.counter import (
+    COUNTER,
+    VALUE_MAX,
+    AddToCounter,
+    CounterChanged,
+    CounterRequest,
+    SetCounter,
+)
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.refusal import Obstacle
+from fencelock.actors.table.requests import conclude, has_object_room, holds_guard
+from fencelock.actors.table.resource import TableObject
+from fencelock.actors.table.session import OwnerState
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import CounterRecord, Result
+
+
+@dataclass(slots=True, eq=False)
+class Counter(TableObject):
+    """A counter whose value is not 0. Nobody waits for it.
+
+    Attributes:
+        value: its value, -`VALUE_MAX` to `VALUE_MAX`.
+
+    """
+
+    value: int
+
+    KIND = COUNTER
+
+    def mark(self) -> int:
+        """Return a checksum of its state."""
+        return crc32(f"{self.name}\n{self.account.name}\n{self.value}".encode())
+
+    def progress(self) -> tuple[int, int]:
+        """Return its value; it has no whole."""
+        return self.value, 0
+
+    def obstacle(self) -> Obstacle:
+        """Return that nobody holds it."""
+        return Obstacle(self.name)
+
+    def record(self) -> CounterRecord:
+        """Return its record for a snapshot."""
+        return CounterRecord(self.name, self.value, self.account.name)
+
+    @classmethod
+    def restore(cls, table: TableState, record: CounterRecord) -> None:
+        """Put the counter of ``record`` into ``table``; raise ValueError for a wrong value."""
+        name, value, charged = record
+        if not value or abs(value) > VALUE_MAX:
+            raise ValueError(f"the snapshot has a wrong {titled(name)} of value {value}")
+        table.put(cls(name, table.accounts.of(charged), value))
+
+    def check_restored(self, table: TableState) -> None:
+        """Raise ValueError if somebody waits for it."""
+        del table
+        if self.queue:
+            raise ValueError(f"the snapshot has {self.waiting} waits for {titled(self.name)}")
+
+
+def add_to_counter(
+    table: TableState, owner_state: OwnerState, command: AddToCounter, out: list[Result]
+) -> None:
+    """Add to the value of a counter, unless that makes it too large or too small."""
+    after = _value_of(table, command.lock) + command.amount
+    allowed = abs(after) <= VALUE_MAX
+    _change(table, owner_state, command, after if allowed else None, out)
+
+
+def set_counter(
+    table: TableState, owner_state: OwnerState, command: SetCounter, out: list[Result]
+) -> None:
+    """Set the value of a counter, if it has the expected one."""
+    allowed = command.expected in (None, _value_of(table, command.lock))
+    _change(table, owner_state, command, command.value if allowed else None, out)
+
+
+def _value_of(table: TableState, name: str) -> int:
+    counter = table.objects.get(name)
+    assert counter is None or isinstance(counter, Counter)
+    return 0 if counter is None else counter.value
+
+
+def _change(
+    table: TableState,
+    owner_state: OwnerState,
+    command: CounterRequest,
+    after: int | None,
+    out: list[Result],
+) -> None:
+    """Let ``after`` be the value of a counter, or None for no change, if the guard is held."""
+    if not holds_guard(table, owner_state, command, out):
+        return
+    before, counter = _value_of(table, command.lock), table.objects.get(command.lock)
+    changed = after is not None
+    after = before if after is None else after
+    if isinstance(counter, Counter) and after:
+        table.changing = True
+        table.marked -= counter.mark()
+        counter.value = after
+        table.marked += counter.mark()
+    elif counter is not None:
+        table.drop(counter)
+    elif after:
+        if not has_object_room(table, owner_state, out):
+            return
+        table.put(Counter(command.lock, owner_state.session.account, after))
+    reply = CounterChanged(**command.fields(), before=before, after=after, changed=changed)
+    conclude(table, owner_state, reply, out)

@@ -1,0 +1,214 @@
+"""Counters: what both clients share, then the class of each client."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from fencelock.actors.api.counter import (
+    COUNTER,
+    VALUE_MAX,
+    AddToCounter,
+    CounterChanged,
+    CounterRequest,
+    SetCounter,
+)
+from fencelock.actors.api.name import titled
+from fencelock.actors.error import InvalidRequestError
+from fencelock.cluster.client.base_object import BaseObject
+from fencelock.cluster.client.connection import Connection
+from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.fence import Fence, guard_of
+from fencelock.cluster.client.lock_options import check_int, checked
+from fencelock.cluster.client.loop import drive_async
+from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.settings import Read
+from fencelock.cluster.guarantee import Guarantee
+
+
+class BaseCounter(BaseObject):
+    """One counter of the cluster."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(connection, name, COUNTER, Guarantee.COUNTERS)
+
+    def _getting(self, read: Read, max_age: float) -> Operation[int]:
+        status = yield from self._inspecting(read, max_age)
+        return status.left or 0
+
+    def _adding(self, n: int, fence: Fence | None) -> Operation[CounterChanged]:
+        _check("n", n)
+        guard, number = guard_of(fence)
+        request = AddToCounter(counter=self.name, amount=n, request=1, guard=guard, fence=number)
+        reply = yield from self._changing(request)
+        if not reply.changed:
+            raise InvalidRequestError(
+                f"{titled(self._full_name)} is {reply.before}, and {n} more is beyond the limits "
+                f"of -{VALUE_MAX} and {VALUE_MAX}; nothing was changed"
+            )
+        return reply
+
+    def _adding_after(self, n: int, fence: Fence | None) -> Operation[int]:
+        return (yield from self._adding(n, fence)).after
+
+    def _adding_before(self, n: int, fence: Fence | None) -> Operation[int]:
+        return (yield from self._adding(n, fence)).before
+
+    def _setting(
+        self, value: int, expected: int | None, fence: Fence | None
+    ) -> Operation[CounterChanged]:
+        _check("value", value)
+        guard, number = guard_of(fence)
+        request = SetCounter(
+            counter=self.name, value=value, expected=expected, request=1, guard=guard, fence=number
+        )
+        return (yield from self._changing(request))
+
+    def _setting_any(self, value: int, fence: Fence | None) -> Operation[int]:
+        return (yield from self._setting(value, None, fence)).before
+
+    def _comparing(self, expected: int, value: int, fence: Fence | None) -> Operation[bool]:
+        _check("expected", expected)
+        return (yield from self._setting(value, expected, fence)).changed
+
+    def _changing(self, request: CounterRequest) -> Operation[CounterChanged]:
+        reply = yield from self._updating(checked(request))
+        assert isinstance(reply, CounterChanged)
+        return reply
+
+
+def _check(field: str, number: int) -> None:
+    allowed = f"an int from -{VALUE_MAX} to {VALUE_MAX}"
+    check_int(field, number, allowed, lambda n: abs(n) <= VALUE_MAX)
+
+
+C = TypeVar("C", bound=BaseCounter)
+
+
+class CounterFactory(Factory, Generic[C]):
+    """The part of a client that makes counters."""
+
+    _counter_type: type[C]
+
+    def counter(self, name: str) -> C:
+        """Return the counter called ``name``; sends nothing yet.
+
+        A lock, or a map, of the same name is another object.
+
+        Args:
+            name: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._counter_type(self._begin(), name)
+
+
+class Counter(BaseCounter):
+    """One counter of the cluster, from `Client.counter`. Any thread may use it.
+
+    A counter is an int from -9,223,372,036,854,775,807 to 9,223,372,036,854,775,807, which is 0 as
+    long as nobody has changed it. A counter at 0 leaves no state.
+
+    A change takes effect once, however often the client has to send it. If the client's session
+    ends during the call, the call raises `SessionExpiredError`, and it is unknown whether the
+    change took effect.
+    """
+
+    def get(self, *, read: Read = "linearizable", max_age: float = 1.0) -> int:
+        """Return the value. Arguments and errors are those of `Client.status`."""
+        return drive(self._getting(read, max_age))
+
+    def add(self, n: int = 1, *, fence: Fence | None = None) -> int:
+        """Add ``n`` to the value, and return the new value.
+
+        Args:
+            n: what to add, which may be negative.
+            fence: a lock or another object that is held, or a hold. The change is refused unless
+                the object is held under this fence when the cluster applies the change.
+
+        Raises:
+            InvalidRequestError: ``n`` or the new value is beyond the limits of a counter. Nothing
+                was changed.
+            NotHeldError: the object of ``fence`` is not held under that fence. Nothing was changed.
+            OverloadedError: the cluster has too many such objects. Nothing was changed.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the change took effect.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                change took effect.
+            ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
+
+        """
+        return drive(self._adding_after(n, fence))
+
+    def get_and_add(self, n: int = 1, *, fence: Fence | None = None) -> int:
+        """Add ``n`` to the value, and return the value before.
+
+        Arguments and errors are those of `add`.
+        """
+        return drive(self._adding_before(n, fence))
+
+    def set(self, value: int, *, fence: Fence | None = None) -> int:
+        """Set the value, and return the value before.
+
+        Args:
+            value: the new value.
+            fence: see `add`.
+
+        Raises:
+            InvalidRequestError: ``value`` is beyond the limits of a counter.
+            FencelockError: see `add`.
+            TypeError: an argument is of a wrong type.
+
+        """
+        return drive(self._setting_any(value, fence))
+
+    def compare_and_set(self, expected: int, value: int, *, fence: Fence | None = None) -> bool:
+        """Set the value if it is ``expected``; return whether it was. If not, nothing is changed.
+
+        Args:
+            expected: the value that the counter must have; 0 for a counter that nobody has used.
+            value: the new value.
+            fence: see `add`.
+
+        Raises:
+            InvalidRequestError: ``expected`` or ``value`` is beyond the limits of a counter.
+            FencelockError: see `add`.
+            TypeError: an argument is of a wrong type.
+
+        """
+        return drive(self._comparing(expected, value, fence))
+
+
+class AsyncCounter(BaseCounter):
+    """One counter of the cluster, from `fencelock.aio.Client.counter`.
+
+    Arguments, return values and errors are those of `fencelock.Counter`. It is unknown whether a
+    cancelled change takes effect.
+    """
+
+    async def get(self, *, read: Read = "linearizable", max_age: float = 1.0) -> int:
+        """Return the value."""
+        return await drive_async(self._getting(read, max_age))
+
+    async def add(self, n: int = 1, *, fence: Fence | None = None) -> int:
+        """Add ``n`` to the value, and return the new value."""
+        return await drive_async(self._adding_after(n, fence))
+
+    async def get_and_add(self, n: int = 1, *, fence: Fence | None = None) -> int:
+        """Add ``n`` to the value, and return the value before."""
+        return await drive_async(self._adding_before(n, fence))
+
+    async def set(self, value: int, *, fence: Fence | None = None) -> int:
+        """Set the value, and return the value before."""
+        return await drive_async(self._setting_any(value, fence))
+
+    async def compare_and_set(
+        self, expected: int, value: int, *, fence: Fence | None = None
+    ) -> bool:
+        """Set the value if it is ``expected``; return whether it was."""
+        return await drive_async(self._comparing(expected, value, fence))

@@ -1,0 +1,156 @@
+"""Counters with threads, tasks and asks, on a `paxos` cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.real_nodes import ask
+
+import fencelock
+import fencelock.aio
+from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, CounterChanged
+from fencelock.actors.api.name import object_name
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.node.node import Node
+
+CALLS = 90
+
+Connect = Callable[[], fencelock.Client]
+
+
+@pytest.fixture
+def counter(connect: Connect, name: str) -> fencelock.Counter:
+    return connect().counter(name)
+
+
+def test_all_clients_see_one_value(connect: Connect, counter: fencelock.Counter) -> None:
+    other = connect().counter(counter.name)
+    assert (counter.get(), other.get()) == (0, 0)
+    assert counter.add() == 1
+    assert other.add(5) == 6
+    assert counter.get_and_add(-2) == 6
+    assert other.set(10) == 4
+    assert (counter.get(), other.get()) == (10, 10)
+    assert counter.get(read="local", max_age=60) in {0, 1, 4, 6, 10}
+
+
+def test_a_value_is_set_only_from_the_expected_one(counter: fencelock.Counter) -> None:
+    assert counter.compare_and_set(0, 7) is True
+    assert counter.compare_and_set(0, 9) is False
+    assert counter.get() == 7
+    assert counter.compare_and_set(7, 0) is True
+    assert counter.compare_and_set(expected=0, value=-1) is True
+
+
+def test_threads_count_each_once(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
+    clients = [connect() for _ in range(3)]
+    counters = itertools.cycle(client.counter(name) for client in clients)
+    values = pool.map(fencelock.Counter.add, itertools.islice(counters, CALLS))
+    assert sorted(values) == list(range(1, CALLS + 1))
+
+
+def test_a_change_is_refused_unless_its_lock_is_held(
+    connect: Connect, counter: fencelock.Counter, name: str
+) -> None:
+    client = connect()
+    lock = client.lock(name)
+    with lock as hold:
+        assert counter.add(fence=hold) == 1
+        assert counter.get_and_add(fence=lock) == 1
+        assert counter.set(5, fence=hold) == 2
+        assert counter.compare_and_set(5, 6, fence=hold)
+    for change in (
+        lambda: counter.add(fence=hold),
+        lambda: counter.get_and_add(fence=hold),
+        lambda: counter.set(0, fence=hold),
+        lambda: counter.compare_and_set(6, 7, fence=hold),
+    ):
+        with pytest.raises(
+            fencelock.NotHeldError, match=f"counter '{name}': nothing was changed: lock '{name}' is"
+        ):
+            change()
+    with pytest.raises(fencelock.NotHeldError, match="is not held by this object"):
+        counter.add(fence=lock)
+    assert counter.get() == 6
+
+
+def test_what_is_beyond_the_limits_is_refused_and_changes_nothing(
+    connect: Connect, counter: fencelock.Counter, name: str
+) -> None:
+    counter.set(VALUE_MAX)
+    with pytest.raises(
+        fencelock.InvalidRequestError,
+        match=f"counter '{name}' is {VALUE_MAX}, and 1 more is beyond the limits of -{VALUE_MAX}",
+    ):
+        counter.add()
+    assert counter.get() == VALUE_MAX
+    for made in (
+        lambda: counter.add(VALUE_MAX + 1),
+        lambda: counter.set(-VALUE_MAX - 1),
+        lambda: counter.compare_and_set(VALUE_MAX + 1, 0),
+        lambda: connect().counter(""),
+        lambda: connect().counter("x" * 257),
+    ):
+        with pytest.raises(ValueError, match=r"must be|allowed"):
+            made()
+    wrong: Any = "3"
+    with pytest.raises(TypeError, match="n is '3', and must be an int from -9223372036854775807"):
+        counter.add(wrong)
+    with pytest.raises(TypeError, match="value is '3', and must be an int"):
+        counter.set(wrong)
+    with pytest.raises(TypeError, match="expected is '3', and must be an int"):
+        counter.compare_and_set(wrong, 1)
+    with pytest.raises(TypeError, match="fence is '3', and must be a lock or a hold"):
+        counter.add(fence=wrong)
+    assert counter.get() == VALUE_MAX
+
+
+def test_lists_show_counters_which_clash_with_no_map_or_lock(
+    connect: Connect, counter: fencelock.Counter, name: str
+) -> None:
+    client = connect()
+    client.map(name).put(name, b"x")
+    with client.lock(name):
+        counter.add(3)
+        (listed,) = client.objects(f"{COUNTER}\x1f{name}")
+        assert listed == (object_name(COUNTER, name), 0, 3, 0)
+    counter.set(0)
+    assert client.objects(f"{COUNTER}\x1f{name}") == ()
+    assert client.map(name).get(name) is not None
+    assert repr(counter) == f"<Counter '{name}'>"
+
+
+def test_tasks_count(paxos_nodes: list[Node], name: str) -> None:
+    async def scene() -> None:
+        addresses = ",".join(node.address for node in paxos_nodes)
+        async with fencelock.aio.connect(addresses, cluster="faces") as client:
+            counter = client.counter(name)
+            values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
+            assert sorted(values) == list(range(1, CALLS + 1))
+            assert await counter.get_and_add(-CALLS) == CALLS
+            assert await counter.get() == 0
+            assert await counter.compare_and_set(0, 4)
+            async with client.lock(name) as hold:
+                assert await counter.set(8, fence=hold) == 4
+            with pytest.raises(fencelock.NotHeldError):
+                await counter.add(fence=hold)
+
+    asyncio.run(scene())
+
+
+def test_callers_inside_a_node_count(connect: Connect, paxos_nodes: list[Node], name: str) -> None:
+    changed = ask(paxos_nodes[0], AddToCounter(counter=name, amount=2))
+    assert isinstance(changed, CounterChanged)
+    assert (changed.before, changed.after) == (0, 2)
+    assert connect().counter(name).add() == 3
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
+def test_other_protocols_name_the_one_that_has_counters(protocol: str) -> None:
+    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
+        demand(protocol, Guarantee.COUNTERS)

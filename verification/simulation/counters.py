@@ -1,0 +1,284 @@
+"""A workload with counters and with locks that guard them, and its judge."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from fencelock.actors.api.counter import (
+    COUNTER,
+    VALUE_MAX,
+    AddToCounter,
+    CounterChanged,
+    CounterRequest,
+    SetCounter,
+)
+from fencelock.actors.api.message import Inspect, LockStatus, Refused
+from fencelock.actors.api.name import client_of, kind_of, object_name
+from fencelock.actors.api.request import Key
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, Timer, address_of, node_of
+from fencelock.actors.paxos.event import Applied, SlotOutcomes
+from fencelock.actors.role import Host
+from fencelock.verification.simulation.log_judge import LogJudge
+from fencelock.verification.simulation.maps import GuardLog
+from fencelock.verification.simulation.run import Workload
+from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
+
+NAMES = ("hits", "jobs")
+AMOUNTS = (1, 1, 1, 2, -1, -3)
+"""The amounts that users add."""
+
+LIMITS = (-VALUE_MAX, VALUE_MAX)
+"""Values at which an amount can be too much."""
+
+PAUSE_MS_MAX = 120
+"""Longest pause between two requests of a user (ms)."""
+
+READ_SHARE, SET_SHARE, LIMIT_SHARE = 0.3, 0.2, 0.2
+GUARD_SHARE, STALE_SHARE = 0.7, 0.2
+"""Shares of changes that name a hold: while the user has the hold, and after it lost it."""
+
+
+class CounterPauseEnded(Timer):
+    """Send the next request about a counter."""
+
+
+CounterEvent = ContenderEvent | CounterChanged | LockStatus | CounterPauseEnded
+
+
+class CounterUser(LockUser):
+    """Uses locks like a `LockUser`, and at the same time counters, with holds as guards."""
+
+    _named = (*LockUser._named, CounterChanged, LockStatus, CounterPauseEnded)
+
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
+        self.seen: dict[str, int] = dict.fromkeys(NAMES, 0)
+        """The last value of each counter that the user has seen."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Pause before the first requests."""
+        return [*super().begin(now), self._pause_counters()]
+
+    def handle(self, sender: Address, event: CounterEvent, now: Instant) -> Effects:
+        """Go on with the counters, or with the locks."""
+        match event:
+            case CounterPauseEnded():
+                return () if self.phase is ContenderPhase.DONE else self._use_counter()
+            case CounterChanged():
+                self.seen[event.lock.removeprefix(object_name(COUNTER, ""))] = event.after
+                changed = Observe(f"contender.counter_{'' if event.changed else 'un'}changed")
+                return [changed, self._pause_counters()]
+            case LockStatus():
+                self.seen[event.lock.removeprefix(object_name(COUNTER, ""))] = event.left or 0
+                return [Observe("contender.counter_read"), self._pause_counters()]
+            case Refused() if kind_of(event.lock) == COUNTER:
+                refused = Observe(f"contender.counter_{event.reason.name.lower()}")
+                return [refused, self._pause_counters()]
+            case _:
+                return super().handle(sender, event, now)
+
+    def _pause_counters(self) -> Wake:
+        return Wake(self.random.randint(1, PAUSE_MS_MAX), CounterPauseEnded())
+
+    def _use_counter(self) -> Effects:
+        chance, name = self.random.random, self.random.choice(NAMES)
+        if chance() < READ_SHARE:
+            return [Send(self.session, Inspect(lock=object_name(COUNTER, name)))]
+        about: dict[str, Any] = {"counter": name, "owner": self.owner}
+        share = GUARD_SHARE if self.phase is ContenderPhase.HOLDING else STALE_SHARE
+        if chance() < share and self.fence:
+            about |= {"guard": self.lock, "fence": self.fence}
+        if chance() >= SET_SHARE:
+            add = AddToCounter(**about, amount=self.random.choice(AMOUNTS))
+            return [Send(self.session, add)]
+        limits = chance() < LIMIT_SHARE
+        value = self.random.choice(LIMITS) if limits else self.random.randint(-3, 3)
+        expected = self.random.choice((None, self.seen[name], self.seen[name], 0))
+        return [Send(self.session, SetCounter(**about, value=value, expected=expected))]
+
+
+class CounterLog(GuardLog):
+    """Replays the changes of the counters in the order of the log, from the outcomes of slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[Key, CounterRequest] = {}
+        """The changes that nodes have received, by their keys."""
+        self.outcomes: dict[Key, CounterChanged] = {}
+        self.states: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [(0, 0)])
+        """By counter, the slot of each change, and the value from there on."""
+
+    def _change(self, changed: Any, slot: int) -> None:
+        if not isinstance(changed, CounterChanged):
+            return
+        first = self.outcomes.get(changed.key)
+        if first is not None:
+            if first != changed:
+                raise ViolationError(f"once: {changed!r} after {first!r}")
+            return  # A repetition.
+        self.outcomes[changed.key] = changed
+        command, states = self.commands[changed.key], self.states[changed.lock]
+        before = states[-1][1]
+        match command:
+            case AddToCounter(amount=amount):
+                after = before + amount
+                allowed = abs(after) <= VALUE_MAX
+            case SetCounter(value=after, expected=expected):
+                allowed = expected in (None, before)
+            case _:
+                raise AssertionError(command)
+        result = (before, after if allowed else before, allowed)
+        if (changed.before, changed.after, changed.changed) != result:
+            raise ViolationError(f"counts: {changed!r} of {command!r}, and not {result}")
+        self._judge_guard(command)
+        states.append((slot, changed.after))
+
+    def at(self, name: str, slot: int) -> int:
+        """Return the value of a counter after all slots before ``slot``."""
+        return next(value for at, value in reversed(self.states[name]) if at < slot)
+
+
+@dataclass(slots=True)
+class Asked:
+    """The request about a counter that a user has in flight.
+
+    Attributes:
+        floor: the slot after all changes that any user knew when it was sent.
+
+    """
+
+    request: CounterRequest | Inspect
+    floor: int
+
+
+class CounterJudge(LogJudge):
+    """Judges the locks of one run as `LockJudge` does, and the counters that they guard.
+
+    - Once: a repeated change has the outcome of the first. A user's changes are at most as many as
+      the user sent.
+    - Counts: in the order of the log, each change finds the value that the last one left, and
+      leaves the right one. It changes nothing if the value is not the expected one, or too large.
+    - Guard: a change that names a hold is applied only while the lock is held under that fence.
+    - Replies: a user receives the outcome that its change has in the log, which was applied after
+      all changes that any user knew when it was sent.
+    - Reads: a read returns the value before its slot, which comes after all changes that any user
+      knew when it was sent. Together with the order, this makes each counter linearizable.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sequence = self.log = CounterLog()
+        self.asked: dict[Address, Asked] = {}
+        self.sent: Counter[tuple[Address, str]] = Counter()
+        """The changes of each user and counter that are not in the log."""
+        self.slots: dict[Key, int] = {}
+        """The slot of each change in the log."""
+        self.unheard: dict[tuple[Address, str], list[tuple[int, CounterChanged]]] = defaultdict(
+            list
+        )
+        """The outcomes in the log, with their slots, that their users have not received."""
+        self.floor = 0
+        """The slot after all changes that any user knows by a reply or by a read."""
+        self.reads: list[tuple[Address, LockStatus]] = []
+        """Reads that are judged once the log is known up to their slots."""
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Observe the log, the changes that nodes receive, and the users."""
+        self.note_progress(delivered)
+        event, user = delivered.event, delivered.to
+        if user not in self.contenders:
+            self._follow_log(delivered)
+            super().handled(delivered, effects)
+            return
+        match event:
+            case CounterChanged():
+                self._hear(user, event)
+            case LockStatus():
+                self._read(user, event)
+            case Refused() if kind_of(event.lock) == COUNTER:
+                self.asked.pop(user, None)
+            case _:
+                super().handled(delivered, effects)
+        for effect in effects:
+            match effect:
+                case Send(message=CounterRequest() | Inspect() as request):
+                    self.asked[user] = Asked(request, self.floor)
+                    if isinstance(request, CounterRequest):
+                        self.sent[user, request.lock] += 1
+                case _:
+                    pass
+
+    def _follow_log(self, delivered: Delivery) -> None:
+        match delivered.event:
+            case SlotOutcomes(slot=slot, outcomes=outcomes):
+                for one in outcomes:
+                    if isinstance(one, CounterChanged):
+                        self._note(one, slot)
+                self.log.applied(slot, outcomes)
+                self._judge_reads()
+            case Applied():
+                self._judge_reads()
+            case CounterRequest() as change if change.session:
+                self.log.commands.setdefault(change.key, change)
+            case _:
+                pass
+
+    def left(self, client: str) -> None:
+        """End all waits and holds of ``client``, whose requests get no reply any more."""
+        super().left(client)
+        for user in [user for user in self.asked if node_of(user) == client]:
+            del self.asked[user]
+
+    def _note(self, changed: CounterChanged, slot: int) -> None:
+        """Note an outcome in the log, which may be that of a repetition."""
+        if changed.key in self.slots:
+            return
+        self.slots[changed.key] = slot
+        about = address_of(client_of(changed.session), changed.owner), changed.lock
+        self.unheard[about].append((slot, changed))
+        self.sent[about] -= 1
+        if self.sent[about] < 0:
+            raise ViolationError(f"once: {changed!r} is one change more than {about[0]} sent")
+
+    def _hear(self, user: Address, changed: CounterChanged) -> None:
+        asked = self.asked.pop(user, None)
+        result = changed.before, changed.after, changed.changed
+        found = [
+            slot
+            for slot, one in self.unheard.pop((user, changed.lock), ())
+            if (one.before, one.after, one.changed) == result
+        ]
+        if asked is None or not found:
+            raise ViolationError(f"replies: {user} received {changed!r} to {asked!r}")
+        if found[-1] < asked.floor:
+            raise ViolationError(
+                f"replies: {user} received {changed!r} of slot {found[-1]}, "
+                f"but {asked.floor} was known"
+            )
+        self.floor = max(self.floor, found[-1] + 1)
+
+    def _read(self, user: Address, status: LockStatus) -> None:
+        asked = self.asked.pop(user, None)
+        if asked is None or status.slot < asked.floor:
+            raise ViolationError(f"reads: {user} read {status!r} after {asked!r}")
+        self.floor = max(self.floor, status.slot)
+        self.reads.append((user, status))
+        self._judge_reads()
+
+    def _judge_reads(self) -> None:
+        reads, self.reads = self.reads, []
+        for user, status in reads:
+            if status.slot > self.log.next:
+                self.reads.append((user, status))
+                continue
+            value = self.log.at(status.lock, status.slot)
+            if (status.left or 0) != value:
+                raise ViolationError(f"reads: {user} read {status!r}, and the value was {value}")
+
+
+COUNTERS = Workload(CounterUser, CounterJudge)
