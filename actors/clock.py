@@ -21,11 +21,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.role_request import ClockTime, ReadClock
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, Local, Message, address_of, node_of
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import ClockTime, ReadClock
 
 STAMP_MAX = (1 << 56) - 1
 """Stamps fit 56 bits, so that a stamp and the number of a node (7 bits) pack into a fence."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import NAME_END
 from fencelock.actors.api.request import Request
-from fencelock.actors.message import Address, address_of, node_of, role_of
+from fencelock.actors.message import Address, Message, address_of, node_of, role_of
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
@@ -18,7 +18,7 @@ from fencelock.transport.cbor import (
     MalformedFrameError,
     UndecodableError,
 )
-from fencelock.transport.codec import FieldError, class_of, unpack
+from fencelock.transport.codec import FieldError, class_of, decode, unpack
 from fencelock.transport.frame import (
     ANY_NODE,
     NAMES_KEPT,
@@ -254,6 +254,18 @@ class FrameValidator:
         rejected = Rejected(code=mismatch, detail=detail)
         here, there = address_of(self.node, "link"), address_of(link, "link")
         return Frame(self.cluster, 0, 0, (Envelope(there, here, rejected),))
+
+
+def message_in(body: bytes, *, member: bool) -> Message:
+    """Return the message in ``body``, a field of a message that was admitted.
+
+    Raises:
+        MalformedFrameError: it is none, or has more arrays than a member, or a client, may send.
+
+    """
+    if not has_few_arrays(body, member=member):
+        raise MalformedFrameError("more arrays than a message has")
+    return decode(body)
 
 
 def _raise(doing: str, error: Exception) -> None:

@@ -31,10 +31,10 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
+from fencelock.actors.api.role_request import RoleDescription
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import RefusedError, UnavailableError
 from fencelock.actors.message import Int64, Local, Message, Refusal, declared
-from fencelock.actors.role_message import RoleDescription
 
 
 class Reason(IntEnum):
@@ -86,6 +86,8 @@ class Reason(IntEnum):
     """Another party of the barrier stopped waiting for the others."""
     INTERNAL = 19
     """A bug in fencelock: serving the request raised an exception. Nothing was done."""
+    GONE = 20
+    """There is no such role, or its node cannot be reached; the text names those there are."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -108,6 +110,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.FORBIDDEN: error.ForbiddenError,
     Reason.BROKEN: error.BrokenBarrierError,
     Reason.INTERNAL: error.InternalError,
+    Reason.GONE: error.RoleGoneError,
 }
 """The error that a user's program gets for each reason."""
 

@@ -37,6 +37,10 @@ class Request(Message):
         request: int = declared()
         """The number of the request in that session."""
 
+    def needs_operator(self) -> bool:
+        """Return whether it is for operators only."""
+        return self.OPERATOR
+
     @property
     def reach(self) -> tuple[str, ...]:
         """The names that it is about, or the beginning of several."""

@@ -74,6 +74,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Unpack
 
+from fencelock.actors.api.role_request import ReadLeaders
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     TRUST_MS_MAX,
@@ -138,7 +139,6 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persis
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import ReadLeaders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

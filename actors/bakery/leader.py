@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fencelock.actors.api.role_request import ReadLeaders
 from fencelock.actors.bakery.bounds import (
     FromLeader,
     impossible_records,
@@ -68,7 +69,6 @@ from fencelock.actors.fault import reading
 from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import ReadLeaders
 
 TICK_MS = 25
 """Resolution of deadlines (ms)."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+from fencelock.actors.api.role_request import Leaders
 from fencelock.actors.bakery.config import LEADERS_MAX, OFF, exports_needed, majority, quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
-from fencelock.actors.role_message import Leaders
 
 
 class Identity(NamedTuple):

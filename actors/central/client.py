@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import quoted
+from fencelock.actors.api.role_request import Queues, ReadQueues, queue_of
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
@@ -32,7 +33,6 @@ from fencelock.actors.proxy.message import (
     eviction_notice,
 )
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import Queues, ReadQueues, queue_of
 
 if TYPE_CHECKING:
     from random import Random

@@ -6,6 +6,7 @@ from heapq import nsmallest
 from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.message import Contender
+from fencelock.actors.api.role_request import QUEUES_MAX, Queues, ReadQueues, queue_of
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     EndSession,
@@ -35,7 +36,6 @@ from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
 from fencelock.actors.proxy.message import ReleaseOutcome, eviction_notice
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
 LOCKS_MAX = 100_000
 """Maximum locks held at one time. An entry is under a kilobyte, so the table is below 100 MB."""

@@ -8,6 +8,7 @@ from heapq import nsmallest
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender
+from fencelock.actors.api.role_request import QUEUES_MAX, Queues, ReadQueues, queue_of
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
@@ -49,7 +50,6 @@ from fencelock.actors.proxy.message import (
     ReleaseLock,
 )
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
 AHEAD_PROBE_MS = 500
 """Interval of probes to processes whose requests are ahead of ours (ms)."""

@@ -84,6 +84,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Unpack
 
+from fencelock.actors.api.role_request import Leaders, ReadLeaders
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
@@ -137,7 +138,6 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import Leaders, ReadLeaders
 
 if TYPE_CHECKING:
     from random import Random

@@ -76,7 +76,7 @@ class AccessControl:
         what = type(request).__name__
         if rights is None:
             raise ForbiddenError(f"key {name!r} was removed, so {what} is refused")
-        if request.OPERATOR and rights.role == CLIENT:
+        if rights.role == CLIENT and request.needs_operator():
             raise ForbiddenError(
                 f"key {name!r} has the role client, and {what} needs the role operator: use an "
                 'operator\'s key ("fencelock keys add NAME --role operator" makes one)'

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from fencelock.actors.api.message import Absence, Contender
+from fencelock.actors.api.message import Absence, Contender, Reason
 from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.role_request import RoleDescription
 from fencelock.actors.api.self_report import Counted, NodeAddress
 from fencelock.actors.message import Address, Local
-from fencelock.actors.role_message import Level, RoleDescription, RoleNotice
+from fencelock.actors.role_message import Level, RoleNotice
 
 
 class AcquireLock(Local):
@@ -172,6 +173,32 @@ class Relayed(Local):
 
     client: Address
     reply: Reply
+
+
+class PassAsk(Local):
+    """To the host, at ``node/node``: give the request in ``body`` to ``role``.
+
+    Answered by an `AskAnswered` with that ``number``, unless it is 0.
+    """
+
+    number: int
+    role: str
+    body: bytes
+
+
+class DropAsk(Local):
+    """To the host: nobody waits for the reply to that `PassAsk` any more."""
+
+    number: int
+
+
+class AskAnswered(Local):
+    """From the host: the role's reply, in CBOR; or the ``reason`` why there is none, in words."""
+
+    number: int
+    body: bytes = b""
+    reason: Reason | None = None
+    detail: str = ""
 
 
 class Report(Local):

@@ -15,6 +15,7 @@ node.
                                       their sessions, their limits, when they last sent something
     members_backend.py                where members change: they are named to clients
     queries.py, description.py        reads in flight; the description of the node
+    role_asks.py                      requests of other processes to roles of the node
     lock_manager.py, lock_request.py  the backend of `lamport` and `central`: who waits, who holds
     message.py                        events between the proxy and other roles of its node
 
@@ -52,9 +53,16 @@ from fencelock.actors.api.message import ERRORS, Describe, KeepAlive, Reason, re
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.request import Request
+from fencelock.actors.api.role_request import AskRole
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
-from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
+from fencelock.actors.error import (
+    ForbiddenError,
+    InvalidRequestError,
+    RefusedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import (
     Address,
@@ -67,9 +75,10 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
-from fencelock.actors.proxy.clients import OverQuotaError
+from fencelock.actors.proxy.clients import OverQuotaError, why_foreign
 from fencelock.actors.proxy.description import Description
-from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.proxy.message import AskAnswered, Report, Reported
+from fencelock.actors.proxy.role_asks import RoleAsks
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
 
@@ -118,6 +127,7 @@ class Proxy(Role[Request]):
         self.clients.quotas, self.clients.keyed = quotas, rights is not None
         self.access = None if rights is None else AccessControl(self.node, rights)
         self.description = Description(self.node, backend.name, self.access)
+        self.role_asks = RoleAsks(self.node)
         self.ticking = False
         self.closed = False
         """Whether the node must not serve any more; the backend knows why."""
@@ -128,6 +138,8 @@ class Proxy(Role[Request]):
         events: dict[type[Event], Handler] = {
             Describe: self._on_describe,
             Probe: self._on_probe,
+            AskRole: self._on_ask_role,
+            AskAnswered: self._on_ask_answered,
             Reported: self._on_reported,
             RightsChanged: self._on_rights_changed,
             Tick: self._on_tick,
@@ -159,7 +171,8 @@ class Proxy(Role[Request]):
             effects = [*effects, *self._describe(now)]
         if self.backend.closed:
             return [*effects, *self._close(now)]
-        if self.ticking or not (self.description.requests or self.backend.is_busy()):
+        busy = self.description.requests or self.role_asks.open or self.backend.is_busy()
+        if self.ticking or not busy:
             return effects
         self.ticking = True
         return [*effects, Wake(self.backend.TICK_MS, Tick())]
@@ -193,15 +206,48 @@ class Proxy(Role[Request]):
             request.check_new()
             return take(sender, request, now)
         except (RefusedError, UnavailableError) as error:
-            no = refused(request, REASONS[type(error)], str(error))
-            over = isinstance(error, OverQuotaError)
-            counted = Observe("proxy.over_quota" if over else "proxy.refused")
-            effects: list[Effect] = [Send(sender, no), counted]
-            if self.access is not None and type(error) is ForbiddenError:
-                effects += self.access.refused(node_of(sender), request, now)
-            return effects
+            return self._refuse(sender, request, error, now)
         except Exception as error:  # noqa: BLE001  # The proxy itself promises nothing.
             return internal(sender, request, self.node, error)
+
+    def _refuse(
+        self,
+        sender: Address,
+        request: Request,
+        error: RefusedError | UnavailableError,
+        now: Instant,
+    ) -> Effects:
+        no = refused(request, REASONS[type(error)], str(error))
+        over = isinstance(error, OverQuotaError)
+        counted = Observe("proxy.over_quota" if over else "proxy.refused")
+        effects: list[Effect] = [Send(sender, no), counted]
+        if self.access is not None and type(error) is ForbiddenError:
+            effects += self.access.refused(node_of(sender), request, now)
+        return effects
+
+    def _on_ask_role(self, sender: Address, request: AskRole, now: Instant) -> Effects:
+        """Pass a request to a role of this node, which may be another role than the proxy.
+
+        It comes from another role than the client's session, so it says nothing about that.
+        """
+        client = node_of(sender)
+        try:
+            problem = why_foreign(client, request.session)
+            if problem or client == self.node:
+                text = problem or "a caller inside the process asks the role itself"
+                raise InvalidRequestError(text)  # noqa: TRY301  (refused as in `_on_request`)
+            if self.access is not None:
+                self.access.check(client, request)
+            request.check_new()
+            return self.role_asks.begin(sender, request, self.clients.owner_of(client), now)
+        except (RefusedError, UnavailableError) as error:
+            return self._refuse(sender, request, error, now)
+        except Exception as error:  # noqa: BLE001  # As in `_on_request`.
+            return internal(sender, request, self.node, error)
+
+    def _on_ask_answered(self, sender: Address, answered: AskAnswered, now: Instant) -> Effects:
+        del sender, now
+        return self.role_asks.answer(answered)
 
     def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
         del sender
@@ -279,7 +325,7 @@ class Proxy(Role[Request]):
             times.fold()
         silent = self.clients.forget_silent(now)
         forgotten = self.backend.forget(silent, now) if silent else ()
-        return [*forgotten, *self.backend.tick(now)]
+        return [*forgotten, *self.role_asks.expire(now), *self.backend.tick(now)]
 
     def _close(self, now: Instant) -> list[Effect]:
         """End the service: refuse the requests of callers inside the process, and notify them."""

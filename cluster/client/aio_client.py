@@ -35,6 +35,7 @@ from fencelock.cluster.client.lock import AsyncLock, AsyncRLock
 from fencelock.cluster.client.lock_all import AsyncLockAll, LockAllFactory
 from fencelock.cluster.client.loop import LoopExecutor, drive_async
 from fencelock.cluster.client.map import AsyncMap, MapFactory
+from fencelock.cluster.client.remote_ref import AsyncProxyRef, AsyncRemoteRef
 from fencelock.cluster.client.rwlock import AsyncRWLock, RWLockFactory
 from fencelock.cluster.client.semaphore import AsyncSemaphore, SemaphoreFactory
 from fencelock.cluster.client.settings import CONNECT_S, Read, Settings, Target
@@ -182,6 +183,15 @@ class AsyncClient(
     async def change_members(self, change: ChangeMembers) -> MembersChanged:
         """Begin a change of the members; see `fencelock.Client.change_members`."""
         return await drive_async(self._connection.changing_members(change))
+
+    @property
+    def proxy(self) -> AsyncProxyRef:
+        """The reference of this client's session; see `fencelock.Client.proxy`."""
+        return AsyncProxyRef(self._connection)
+
+    def ref(self, address: str) -> AsyncRemoteRef:
+        """Return a reference of a role of a node; see `fencelock.Client.ref`."""
+        return AsyncRemoteRef(self._connection, address)
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""

@@ -36,9 +36,11 @@ from fencelock.cluster.client.lock import Lock, RLock
 from fencelock.cluster.client.lock_all import LockAll, LockAllFactory
 from fencelock.cluster.client.map import Map, MapFactory
 from fencelock.cluster.client.operation import drive
+from fencelock.cluster.client.remote_ref import RemoteRef
 from fencelock.cluster.client.rwlock import RWLock, RWLockFactory
 from fencelock.cluster.client.semaphore import Semaphore, SemaphoreFactory
 from fencelock.cluster.client.settings import CONNECT_S, Read, Settings, Target
+from fencelock.cluster.host.role_ref import RoleRef
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -311,6 +313,37 @@ class Client(
 
         """
         return drive(self._connection.changing_members(change))
+
+    @property
+    def proxy(self) -> RoleRef:
+        """The reference of this client's session, for requests as Pykka messages.
+
+        ``client.proxy.ask(Acquire(lock="orders/42"), timeout=5)`` returns a `Granted`, as
+        ``node.proxy`` does in the process of a node. A request that names no owner is an owner of
+        its own, and its `Release` must name the fence. What is held so has no `Hold`: callbacks are
+        not called for it.
+
+        Raises:
+            ClosedError: the client is closed, or belongs to a process that was forked.
+
+        """
+        self._connection.line.check()
+        return self._connection.session_ref
+
+    def ref(self, address: str) -> RemoteRef:
+        """Return a reference of a role of a node, such as ``"n2/clock"``; it sends nothing.
+
+        ``client.ref("n2/clock").ask(ReadClock(), timeout=1).time`` is the logical time of ``n2``.
+        The client must be connected to that node: it is, if the node's address was given to
+        `connect`, or if the cluster names its members to clients (`paxos`, `bakery`). Where keys
+        are used, the client's key needs the role operator for any role but ``proxy``.
+
+        Raises:
+            InvalidRequestError: ``address`` is not the name of a node, ``/``, and of a role.
+            ClosedError: the client is closed, or belongs to a process that was forked.
+
+        """
+        return RemoteRef(self._connection, address)
 
     def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node of the address list, in that order.

@@ -53,6 +53,7 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.actors.message import Event, address_of
+from fencelock.actors.session.asker import Asker
 from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.message import (
     Close,
@@ -168,6 +169,8 @@ class Connection:
         try:
             self.line = SessionChannel(self._dispatcher.ref(address_of(self.session, "session")))
             self._retainer = self._dispatcher.ref(address_of(self.session, "retainer"))
+            self.session_ref = self._dispatcher.ref(address_of(self.session, "session"))
+            self.asker = self._dispatcher.ref(address_of(self.session, "asker"))
         except BaseException:
             self._dispatcher.stop(STOP_S, at_once=True)
             raise
@@ -202,10 +205,14 @@ class Connection:
             "guard": self.retaining.mending,
         }
         retainer = Spawn(address_of(self.session, "retainer"), Retainer, retaining)
+        labels = dict(zip(links, self.endpoints, strict=True))
+        asking = {"client": self.session, "labels": labels}
+        asker = Spawn(address_of(self.session, "asker"), Asker, asking)
         clock = Spawn(address_of(self.session, "clock"), Clock)
         # Pykka's `stop_all` closes the client in order; `closing` sends the same message itself.
         return RoleSet(
-            (session, retainer, clock), closings=(Closing(session.address, Close(), 2 * CLOSE_MS),)
+            (session, retainer, asker, clock),
+            closings=(Closing(session.address, Close(), 2 * CLOSE_MS),),
         )
 
     def _tell(self, message: Event) -> None:

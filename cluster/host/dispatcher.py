@@ -14,6 +14,7 @@ import pykka
 from loguru import logger
 
 from fencelock.actors.api.message import Abandon
+from fencelock.actors.api.role_request import DescribeRole
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import (
@@ -26,7 +27,6 @@ from fencelock.actors.message import (
     ms_between,
 )
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
@@ -160,11 +160,30 @@ class Dispatcher:
             self._thread.join(timeout)
         return self.stopped.is_set()
 
+    def add(self, role: Role[Any]) -> RoleRef:
+        """Run ``role``, which is new, beside those of the node. From any other thread.
+
+        Raises:
+            ValueError: the node has a role with its address.
+            pykka.ActorDeadError: the node has stopped.
+
+        """
+        address = role.address
+
+        def enter(scheduler: Scheduler) -> None:
+            if address in scheduler.roles:
+                names = ", ".join(sorted(slot.name for slot in scheduler.roles.values()))
+                raise ValueError(f"{address} is running already; the node has {names}")
+            scheduler.adopt(role, stops_alone=True)
+
+        self.read(enter, None)
+        return self.ref(address)
+
     def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
         self._enter(partial(self._abandon, reply))
 
-    def read(self, look: Callable[[Scheduler], A], timeout: float) -> A:
+    def read(self, look: Callable[[Scheduler], A], timeout: float | None) -> A:
         """Return what ``look`` returns on the dispatcher's thread. From any other thread.
 
         Raises:

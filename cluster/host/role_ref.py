@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeVar, overload
 import pykka
 from pykka import messages
 
+from fencelock.actors.api.role_request import DescribeRole, RoleRequest
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import DescribeRole, Query
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.codec import check_types
 
@@ -78,12 +78,12 @@ class RoleRef(pykka.ActorRef[Any]):
 
     @overload
     def ask(
-        self, message: Query[A], *, block: Literal[False], timeout: float | None = None
+        self, message: RoleRequest[A], *, block: Literal[False], timeout: float | None = None
     ) -> pykka.Future[A]: ...
 
     @overload
     def ask(
-        self, message: Query[A], *, block: Literal[True] = True, timeout: float | None = None
+        self, message: RoleRequest[A], *, block: Literal[True] = True, timeout: float | None = None
     ) -> A: ...
 
     @overload

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from fencelock.actors.api.self_report import Counted
-from fencelock.actors.effect import Send, Spawn
-from fencelock.actors.message import Address, Local, role_of
-from fencelock.actors.role import Role, Summary
-from fencelock.actors.role_message import (
+from fencelock.actors.api.role_request import (
     COUNTERS_MAX,
     ROLES_MAX,
     SUMMARY_MAX,
@@ -20,6 +16,10 @@ from fencelock.actors.role_message import (
     Fact,
     RoleDescription,
 )
+from fencelock.actors.api.self_report import Counted
+from fencelock.actors.effect import Send, Spawn
+from fencelock.actors.message import Address, Local, role_of
+from fencelock.actors.role import Role, Summary
 
 
 class Closing(NamedTuple):

@@ -13,6 +13,7 @@ import pykka
 from loguru import logger
 
 from fencelock.actors.api.name import without_secret
+from fencelock.actors.api.role_request import RoleDescription
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointEnd,
@@ -44,11 +45,12 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.proxy.message import DropAsk, PassAsk, Report, Reported
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleDescription, RoleNotice
+from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleNotice
 from fencelock.actors.table.poison import PoisonError
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
+from fencelock.cluster.host.role_asks import RoleAsks
 from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import Repeated, write
 from fencelock.cluster.node.storage.record import Mark
@@ -115,6 +117,8 @@ class Scheduler:
         self._welcome = welcome
         self.roles: dict[Address, RoleSlot] = {}
         self.asks = PendingAsks(node)
+        self._role_asks = RoleAsks(self, INBOX_MAX)
+        """Requests of other processes to roles."""
         self.listeners: dict[Address, Callable[[Event], None]] = {}
         """Callbacks for messages to addresses without a role, called on the roles' thread."""
         self.ready: deque[tuple[RoleSlot, Address, Event]] = deque()
@@ -234,7 +238,11 @@ class Scheduler:
                 try:
                     effects = handle(sender, event, now())
                 except Exception as error:
-                    raise self._failed(role_slot, event, sender, error) from error
+                    failure = self._failed(role_slot, event, sender, error)
+                    if role_slot.stops_alone:
+                        self.retire(role_slot)
+                        continue
+                    raise failure from error
             else:
                 return
             for effect in effects:
@@ -327,7 +335,10 @@ class Scheduler:
         try:
             effects = role_slot.role.begin(self.now())
         except Exception as error:
-            raise self._failed(role_slot, None, role_slot.address, error) from error
+            failure = self._failed(role_slot, None, role_slot.address, error)
+            if role_slot.stops_alone:
+                self.retire(role_slot)
+            raise failure from error
         self._performing.append((role_slot, effects))
 
     def _failed(
@@ -382,6 +393,7 @@ class Scheduler:
 
     def _write(self, role_slot: RoleSlot, records: Sequence[Message | Mark | None]) -> None:
         name = role_slot.name
+        assert not role_slot.stops_alone, f"{name} persists, but only the protocol's roles may"
         for record in records:
             self.records.append((name, record))
         if not role_slot.held:
@@ -404,6 +416,10 @@ class Scheduler:
             listener(message)
         elif to == self.here and type(message) is Report:
             self.post(role_slot, self.here, self._report())
+        elif type(message) is PassAsk:
+            self._role_asks.begin(role_slot, message)
+        elif type(message) is DropAsk:
+            self._role_asks.drop(message)
         elif type(message) is RoleNotice:
             self._write_notice(message)
         else:

@@ -13,14 +13,16 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fencelock import __version__
+from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.bootstrap_message import Founding, GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
 from fencelock.actors.proxy.access import RightsChanged
+from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
@@ -253,6 +255,31 @@ class Node:
     def ref(self, role: str) -> RoleRef:
         """Return the reference of the role named ``role``, such as ``"clock"``."""
         return self._dispatcher.ref(address_of(self.id, role))
+
+    def add_role(self, name: str, role: type[Role[Any]], **arguments: object) -> RoleRef:
+        """Run a role of your own on this node, as ``<node>/<name>``, and return its reference.
+
+        It runs on the node's own thread, so its handlers must not block. Roles of other nodes send
+        it messages; callers inside the process, and clients (`Client.ref`), send it requests that
+        derive from `RoleRequest`. All processes must import the modules that declare these
+        messages. It may not persist. If it raises an exception, it stops alone, and the log has the
+        traceback.
+
+        Args:
+            name: 1 to 128 bytes, without ``/``.
+            role: its class, which is called with the address and the host, and ``arguments``.
+            arguments: further arguments of the class, by name.
+
+        Raises:
+            ValueError: ``name`` is out of its limits, or a role of the node has it.
+            pykka.ActorDeadError: the node has stopped.
+
+        """
+        if not is_part(name):
+            raise ValueError(
+                f"name is {name!a}, and must have 1 to {PART_BYTES_MAX} bytes, without '/'"
+            )
+        return self._dispatcher.add(role(address_of(self.id, name), self._dispatcher, **arguments))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the node has stopped (s; None: without limit); return whether it has."""

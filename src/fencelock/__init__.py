@@ -52,6 +52,19 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.api.name import kind_of, plain_name
+from fencelock.actors.api.role_request import (
+    ClockTime,
+    DescribeRole,
+    Fact,
+    Leaders,
+    LockQueue,
+    Queues,
+    ReadClock,
+    ReadLeaders,
+    ReadQueues,
+    RoleDescription,
+    RoleRequest,
+)
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
@@ -59,6 +72,7 @@ from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
+    AskTimeoutError,
     BrokenBarrierError,
     ClosedError,
     ConfigError,
@@ -73,6 +87,7 @@ from fencelock.actors.error import (
     NotHeldError,
     OverloadedError,
     RefusedError,
+    RoleGoneError,
     SessionExpiredError,
     StaleError,
     StaleFenceError,
@@ -81,18 +96,6 @@ from fencelock.actors.error import (
     UnsupportedError,
     VersionMismatchError,
     WrongClusterError,
-)
-from fencelock.actors.role_message import (
-    ClockTime,
-    DescribeRole,
-    Fact,
-    Leaders,
-    LockQueue,
-    Queues,
-    ReadClock,
-    ReadLeaders,
-    ReadQueues,
-    RoleDescription,
 )
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import ClusterState
@@ -105,6 +108,7 @@ from fencelock.cluster.client.latch import Latch
 from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.client.lock_all import HoldAll, LockAll
 from fencelock.cluster.client.map import Entry, Map, MapChange, MapListing, MapWatch
+from fencelock.cluster.client.remote_ref import RemoteRef
 from fencelock.cluster.client.rwlock import RWLock
 from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.log import silence
@@ -125,6 +129,7 @@ __all__ = [
     "AcquireReadWrite",
     "AddToCounter",
     "AlreadyHeldError",
+    "AskTimeoutError",
     "AwaitBarrier",
     "AwaitLatch",
     "Barrier",
@@ -218,7 +223,10 @@ __all__ = [
     "Release",
     "ReleasePermits",
     "Released",
+    "RemoteRef",
     "RoleDescription",
+    "RoleGoneError",
+    "RoleRequest",
     "Semaphore",
     "SessionExpiredError",
     "SetCounter",

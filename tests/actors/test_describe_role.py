@@ -13,13 +13,7 @@ import pykka
 import pytest
 
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
-from fencelock.actors.api.self_report import Counted
-from fencelock.actors.central.client import LockClient
-from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address, Instant
-from fencelock.actors.role import Role
-from fencelock.actors.role_message import (
+from fencelock.actors.api.role_request import (
     COUNTERS_MAX,
     QUEUED_MAX,
     ROLES_MAX,
@@ -35,6 +29,12 @@ from fencelock.actors.role_message import (
     RoleDescription,
     queue_of,
 )
+from fencelock.actors.api.self_report import Counted
+from fencelock.actors.central.client import LockClient
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all
 from fencelock.cluster.node.config import parse
 from fencelock.cluster.testing.ports import free_ports

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from fencelock.actors.api.message import Acquire
+from fencelock.actors.api.role_request import DescribeRole, ReadClock, ReadLeaders, ReadQueues
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
@@ -49,6 +50,9 @@ FORMING_MS = 4_000
 
 STEP_MS = 20
 """Virtual time between two steps (ms)."""
+
+ROLE_REQUESTS = DescribeRole, ReadClock, ReadLeaders, ReadQueues
+"""What an `AskRole` may carry."""
 
 INPUTS_MAX = 3_000
 """Inputs to one cluster; then another is formed, since most of it is out of order by then."""
@@ -246,6 +250,8 @@ class MemoryCluster:
             "age_ms": 1_000,
             "slot": self._random.randrange(1, 10),
             "epoch": self._random.randrange(1, 5),
+            "role": self._random.choice(("clock", "proxy", "leader", "process", "server")),
+            "body": encode(self._random.choice(ROLE_REQUESTS)()),
         }
 
     def roles(self, node: str) -> list[Address]:

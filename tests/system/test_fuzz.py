@@ -14,11 +14,15 @@ from support.fuzz_offline import OfflineFuzzer, member_messages
 from support.fuzz_values import hints_of, messages, requests, variants_of
 
 import fencelock
+from fencelock.actors.api.role_request import ReadClock
 from fencelock.actors.api.session_message import ListRecords
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.central.server import LockServer
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos import replica
 from fencelock.actors.table import requests as table_requests
+from fencelock.cluster.host.role_asks import RoleAsks
+from fencelock.transport.codec import encode
 from fencelock.transport.frame import frame_of
 from fencelock.verification.bench.members import READY_S, NodeProcesses
 
@@ -76,7 +80,10 @@ def test_real_nodes_survive_every_request_and_messages_of_a_member(tmp_path: Pat
     ):
         members.wait_until_ready(client)
         fuzzer = LiveFuzzer(members)
-        values = {"lock": "a", "owner": "o", "ttl_ms": 60_000, "most": 100}
+        values = {
+            **{"lock": "a", "owner": "o", "ttl_ms": 60_000, "most": 100},
+            **{"role": "clock", "body": encode(ReadClock()), "wait_ms": 100},
+        }
         fuzzer.clients(islice(variants_of(requests(), values), 2_000))
         given = variants_of(messages(), values)
         fuzzer.peers("n3", islice(member_messages("paxos", given, 1), 600))
@@ -162,7 +169,18 @@ def fuzz_central_peers(fuzzer: OfflineFuzzer, inputs: int) -> None:
     fuzzer.roles("central", None, inputs, peers=True)
 
 
+def plant_request_without_its_role(patch: pytest.MonkeyPatch) -> None:
+    sound = RoleAsks.begin
+
+    def broken(self: RoleAsks, proxy: Any, ask: Any) -> None:
+        assert address_of(proxy.role.node, ask.role) in self._scheduler.roles  # pyright: ignore[reportPrivateUsage]
+        sound(self, proxy, ask)
+
+    patch.setattr(RoleAsks, "begin", broken)
+
+
 BUGS: dict[str, tuple[Any, Any]] = {
+    "a request to a role that is not there": (plant_request_without_its_role, fuzz_paxos),
     "no limit of skip": (plant_no_limit_of_skip, fuzz_paxos),
     "any client of a proposal": (plant_any_client_of_a_proposal, fuzz_paxos_peers),
     "a rule that raises": (plant_rule_that_raises, OfflineFuzzer.commands),

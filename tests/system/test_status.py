@@ -10,10 +10,10 @@ from support.statuses import READY
 
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.role_request import Fact, RoleDescription
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.self_report import Counted
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.role_message import Fact, RoleDescription
 from fencelock.cluster.cli.formatting import as_plain, duration, in_full, person
 from fencelock.cluster.cli.status import (
     headline,

@@ -1,0 +1,194 @@
+"""Requests to the roles of a node, and their replies. Tags 0x100 to 0x10f.
+
+A `RoleRequest` is declared once, and used from two places: ``node.ref("clock").ask(ReadClock())``
+in the node's process, and ``client.ref("n1/clock").ask(ReadClock())`` in another one. From another
+process it travels inside an `AskRole`, to the proxy of that node; the reply comes back inside a
+`RoleReply`. A request may change the role, so no part of fencelock repeats it: it is served once,
+or not at all, or, if the reply is lost, perhaps.
+
+A service declares requests of its own, to roles of its own, with tags from `OWN_TAGS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from fencelock.actors.address import PART_BYTES_MAX, is_part
+from fencelock.actors.api.name import check_number
+from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.self_report import Counted
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import Int64, Message
+
+A = TypeVar("A")
+
+SUMMARY_MAX = 8
+"""Facts in a description of a role."""
+
+VALUE_CHARS_MAX = 80
+"""Characters of the name, and of the value, of a fact; the rest is cut off."""
+
+COUNTERS_MAX = 100
+"""Counters in a description of a role."""
+
+ROLES_MAX = 50
+"""Roles that the status of a node describes. `central` may have thousands of lock clients."""
+
+QUEUES_MAX = 100
+"""Locks in one `Queues`."""
+
+QUEUED_MAX = 100
+"""Entries of one `LockQueue`."""
+
+REQUEST_BYTES_MAX = 16 << 10
+"""Size of a request to a role of another process (bytes, 16 KiB): a node keeps those that wait."""
+
+REPLY_BYTES_MAX = 256 << 10
+"""Size of the reply to it (bytes, 256 KiB): a fraction of what a client may leave unread."""
+
+ASK_MS_MAX = 60_000
+"""Longest wait for that reply (ms, a minute): the node then forgets the request."""
+
+OWN_TAGS = range(0x1000, 0xE000)
+"""Tags that fencelock never uses: for messages that a service declares."""
+
+
+class RoleRequest(Message, Generic[A]):
+    """A request to a role that is answered by an ``A``. Only such requests cross the wire."""
+
+
+class Fact(NamedTuple):
+    """One attribute of a role, in words."""
+
+    name: str
+    value: str
+
+
+class RoleDescription(NamedTuple):
+    """The state of one role in short, as its host sees it."""
+
+    name: str
+    """Without its node, such as ``"clock"``."""
+    kind: str
+    """The class of the role."""
+    waiting: Int64
+    """Events that wait for the role's next turn."""
+    summary: tuple[Fact, ...]
+    """Returned by the role's `fencelock.actors.role.Role.summary`."""
+    counters: tuple[Counted, ...]
+    """Counted by this role since it started, by name."""
+
+
+class DescribeRole(RoleRequest[RoleDescription], tag=0x100):
+    """Describe the role. The host answers in place of the role, without waiting for its queue."""
+
+
+class RoleDescribed(Message, tag=0x101):
+    """The reply to `DescribeRole` on the wire; callers receive what is in it."""
+
+    role: RoleDescription
+
+
+class ClockTime(Message, tag=0x103):
+    """The logical time of a node."""
+
+    time: Int64
+
+
+class ReadClock(RoleRequest[ClockTime], tag=0x102):
+    """Return the logical time. Answered by a `fencelock.actors.clock.Clock`."""
+
+
+class Leaders(Message, tag=0x105):
+    """The leaders that a role knows of."""
+
+    leaders: tuple[str, ...]
+    """Nodes: one on `paxos`, up to three on `bakery`, in order of rank; none if not known."""
+    number: Int64
+    """On `paxos` the round of the highest ballot that the role has seen, on `bakery` the epoch."""
+    here: bool
+    """Whether the role's own node leads."""
+
+
+class ReadLeaders(RoleRequest[Leaders], tag=0x104):
+    """Return who leads. Answered by leaders and election coordinators."""
+
+
+class LockQueue(NamedTuple):
+    """The queue of one lock, as one role knows it."""
+
+    lock: str
+    queue: tuple[str, ...]
+    """In order, at most `QUEUED_MAX`; the first one holds the lock, or is the next to."""
+    length: Int64
+    """The number of all that are in the queue."""
+
+
+def queue_of(lock: str, queue: Sequence[str]) -> LockQueue:
+    """Return the queue of ``lock``, cut at its limit."""
+    return LockQueue(lock, tuple(queue[:QUEUED_MAX]), len(queue))
+
+
+class Queues(Message, tag=0x107):
+    """The queues of a role."""
+
+    queues: tuple[LockQueue, ...]
+    """At most `QUEUES_MAX`."""
+    locks: Int64
+    """The number of all locks that have a queue."""
+
+
+class ReadQueues(RoleRequest[Queues], tag=0x106):
+    """Return the queues of locks. Answered by the roles of `lamport` and `central` that have some.
+
+    A queue of a `LockProcess` has nodes, a queue of a `LockClient` has owners. A `LockServer` knows
+    holders only.
+    """
+
+
+class AskRole(Request, tag=0x10E):
+    """Pass the request in ``body`` to a role of the node that reads this. Answered by `RoleReply`.
+
+    ``body`` is a `RoleRequest` in CBOR, ``[tag, field, ...]``. The node waits ``wait_ms`` for the
+    role's reply, then it forgets the request and sends nothing. With ``wait_ms`` 0 the sender wants
+    no reply. It must not be sent twice: the role would receive it twice.
+    """
+
+    role: str
+    """The name of the role, without its node."""
+    body: bytes
+    wait_ms: Int64
+    session: str = ""
+    request: Int64 = 0
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """All names, but for the proxy, which describes only itself."""
+        return ("",) if self.needs_operator() else ()
+
+    def needs_operator(self) -> bool:
+        """Return whether only operators may send it, where keys are used: not to the proxy."""
+        return self.role != "proxy"
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        if not is_part(self.role):
+            raise InvalidRequestError(
+                f"role is {self.role[:PART_BYTES_MAX]!a}, and must be a name like 'clock' of 1 to "
+                f"{PART_BYTES_MAX} bytes, without '/'"
+            )
+        if not 1 <= len(self.body) <= REQUEST_BYTES_MAX:
+            raise InvalidRequestError(
+                f"the request to a role has {len(self.body)} bytes, 1 to {REQUEST_BYTES_MAX} are "
+                "allowed"
+            )
+        check_number("wait_ms", self.wait_ms, 0, ASK_MS_MAX)
+
+
+class RoleReply(Reply, tag=0x10F):
+    """The reply of a role to an `AskRole`: ``body`` is a message in CBOR, ``[tag, field, ...]``."""
+
+    body: bytes
+    session: str = ""
+    request: Int64 = 0
