@@ -520,6 +520,9 @@ class LockStatus(Reply, tag=0x1C):
     """For an object that nobody can hold, such as a latch: its count, which is what is left of its
     ``permits``, or 0 ``permits`` if it counts without a whole. None if it does not exist, and for
     other objects."""
+    free: Int64 | None = None
+    """For an object with permits that is held or awaited: the permits that nobody holds. None for
+    other objects, and where the protocol has none."""
 
 
 class NodeStatus(Reply, tag=0x1D):

@@ -25,7 +25,8 @@ PERMITS_MAX = (1 << 31) - 1
 class AcquirePermits(PermitRequest, tag=0x1E):
     """Let me hold ``amount`` of the ``permits`` of ``semaphore``. Replies are as for `Acquire`.
 
-    ``wait_ms`` and ``label`` are those of `Acquire`.
+    ``wait_ms`` and ``label`` are those of `Acquire`. An ``amount`` of 0 is for all permits that are
+    free, at least one; it needs a ``wait_ms`` of 0.
     """
 
     semaphore: str
@@ -52,7 +53,7 @@ class AcquirePermits(PermitRequest, tag=0x1E):
         AcquireRequest.check(self)
         if not 1 <= self.amount <= self.permits <= PERMITS_MAX:
             check_number("permits", self.permits, 1, PERMITS_MAX)
-            check_number("amount", self.amount, 1, self.permits)
+            check_number("amount", self.amount, 0 if self.wait_ms == 0 else 1, self.permits)
 
 
 class ReleasePermits(PartRequest, tag=0x1F):

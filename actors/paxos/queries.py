@@ -274,6 +274,7 @@ class Queries:
             holders=holders,
             left_ms=left_of(report.holder, quiet_ms),
             left=report.left,
+            free=report.free,
         )
 
     def _give_up(self, query: PendingQuery, now: Instant) -> list[Effect]:

@@ -67,6 +67,8 @@ class LockReport(NamedTuple):
     """Number of permits; 1 for a lock."""
     left: int | None = None
     """See `fencelock.actors.api.message.LockStatus.left`."""
+    free: int | None = None
+    """See `fencelock.actors.api.message.LockStatus.free`."""
 
 
 class LockLine(NamedTuple):
@@ -186,7 +188,7 @@ def report_lock(name: str, held: Awaited | None, time_ms: int) -> LockReport:
     holder = holders[0] if holders else None
     if not kind_of(name):
         return LockReport(name, holder, held.waiting, waiters)
-    return LockReport(name, holder, held.waiting, waiters, holders, held.capacity)
+    return LockReport(name, holder, held.waiting, waiters, holders, held.capacity, free=held.free)
 
 
 def list_locks(

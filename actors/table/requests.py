@@ -117,8 +117,14 @@ def claim(
                 deny_size(table, owner_state, resource.capacity, capacity, out)
                 return
             free = free and resource.admits(amount)
+    drains = not amount
+    if drains:
+        resource = resources.get(owner_state.key[1])
+        amount = count = capacity if resource is None else resource.free
+        free = free and amount > 0
     tries = not free and command.wait_ms == 0
-    if tries and not (table.retained and may_come_back(table, owner_state, details, amount)):
+    waits = table.retained and not drains  # A try that waits for what is retained.
+    if tries and not (waits and may_come_back(table, owner_state, details, amount)):
         why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
         deny(table, owner_state, Reason.TIMED_OUT, why, out)
     elif has_room(table, owner_state, out, len(details.locks) or 1):

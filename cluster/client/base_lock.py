@@ -263,7 +263,8 @@ class BaseLock(Generic[H]):
             if not options.reentrant:
                 if self._acquired:
                     self._prune()
-                self._acquired.append((self._here(), own, token, asked.amount))
+                amount = asked.amount or call.count
+                self._acquired.append((self._here(), own, token, amount))
             return self._hold_type(channel, registry, own, token, self._confirm)
         except FencelockError as error:
             if trying and self._is_not_now(error, blocking):

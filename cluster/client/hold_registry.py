@@ -195,6 +195,8 @@ class AcquireCall(AskReply):
     """The owner that acquires, once it need not wait in this client."""
     lost_before: Ownership | None = None
     """An earlier hold of the same owner whose loss was not reported when the grant arrived."""
+    count = 0
+    """The count of the grant, which for a semaphore is the number of permits."""
 
 
 class ReleaseCall(AskReply):
@@ -347,6 +349,7 @@ class HoldRegistry:
                 self._drop_if_done(own)
                 return
             assert isinstance(answer, Granted)
+            call.count = answer.count
             hold, earlier = self._holds[lock_key_named(own.lock, own.owner)], own.hold
             if earlier is not None and earlier is not hold:
                 if not own.reported and earlier.state is not HoldState.RELEASED:

@@ -84,6 +84,18 @@ class BaseSemaphore(BaseLock[H]):
         check_int("n", amount, f"an int from 1 to {most}", lambda n: 1 <= n <= most, ValueError)
         return replace(template, amount=amount)
 
+    def _draining(self) -> Operation[int]:
+        """Acquire all permits that are free, and end with their number."""
+        hold = yield from self._acquiring((), False, None, replace(self._template, amount=0))
+        if hold is None:
+            return 0
+        with self._guard:
+            return next(amount for _, _, token, amount in self._acquired if token == hold.token)
+
+    def _counting(self, read: Read, max_age: float) -> Operation[int]:
+        status = yield from self._inspecting(age_ms_of(read, max_age))
+        return self.permits if status.free is None else status.free
+
     def _prune(self) -> None:
         """Forget released holds, once they may be more than half of all remembered ones."""
         with self._guard:
@@ -273,6 +285,23 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """
         return drive(self._acquiring((), blocking, timeout, self._asking(n)))
 
+    def drain(self) -> int:
+        """Acquire all permits that are free now, in one step; return their number.
+
+        It is 0 if no permit is free, or if others wait for some, whom it does not overtake. The
+        permits are one hold, with one fence, as if `acquire` had acquired them. The errors are
+        those of `acquire`.
+        """
+        return drive(self._draining())
+
+    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
+        """Return the number of permits that nobody holds; `acquire` may still have to wait.
+
+        While others wait for more permits than are free, nobody overtakes them. Arguments and
+        errors are those of `Client.status`.
+        """
+        return drive(self._counting(read, max_age))
+
     def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this thread acquired last, then the oldest.
 
@@ -317,6 +346,14 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
     ) -> AsyncHold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
         return await drive_async(self._acquiring((), blocking, timeout, self._asking(n)))
+
+    async def drain(self) -> int:
+        """Acquire all permits that are free now, in one step; return their number."""
+        return await drive_async(self._draining())
+
+    async def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
+        """Return the number of permits that nobody holds."""
+        return await drive_async(self._counting(read, max_age))
 
     async def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this task acquired last, then the oldest."""

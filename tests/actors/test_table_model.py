@@ -268,6 +268,17 @@ def a_try_overtakes_the_queue(resource: Resource, amount: int) -> bool:
     return amount <= resource.free
 
 
+def a_drain_overtakes_the_queue(resource: Resource, amount: int) -> bool:
+    return amount <= resource.free and not (resource.queue and amount)
+
+
+def a_drain_takes_one_permit(sound: Any) -> Any:
+    def broken(table: TableState, command: AcquirePermits, out: list[Result]) -> None:
+        sound(table, command if command.amount else replace(command, amount=1), out)
+
+    return broken
+
+
 def one_permit_is_never_given(resource: Resource, amount: int) -> bool:
     """The free permits are compared with < in place of <=."""
     return not resource.queue and amount < resource.free
@@ -315,6 +326,8 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         "next_wait",
         lambda _: smaller_claims_overtake,
     ),
+    "a drain overtakes the queue": (Resource, "admits", lambda _: a_drain_overtakes_the_queue),
+    "a drain takes one permit": (RULES, AcquirePermits, a_drain_takes_one_permit),
     "a try overtakes the queue": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
     "one permit is never given": (Resource, "admits", lambda _: one_permit_is_never_given),
     "a hold frees one permit": (Resource, "remove", lambda _: a_session_frees_one_permit_a_hold),

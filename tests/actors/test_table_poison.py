@@ -69,6 +69,7 @@ COMMANDS: tuple[Command, ...] = (
     request(Cancel, 1, T, lock="held"),
     request(Cancel, 5, lock="free"),
     request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=2, wait_ms=None),
+    request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=0, wait_ms=0),
     request(ReleasePermits, 2, semaphore="sem", fence=3, amount=1),
     request(AcquireReadWrite, 1, T, rwlock="rw", write=False, wait_ms=None),
     request(AcquireAll, 2, locks=("p", "q")),

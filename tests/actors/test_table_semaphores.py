@@ -225,3 +225,41 @@ def test_a_snapshot_in_which_a_lock_has_permits_is_refused(table: LockTable) -> 
     owner_states = (known._replace(hold=known.hold._replace(amount=2)),)
     with pytest.raises(ValueError, match="2 of 1 held of lock 'L'"):
         LockTable.restore((replace(whole, owner_states=owner_states),))
+
+
+def drain(session: str, request: int = 1, **fields: Any) -> AcquirePermits:
+    return acquire(session, 0, request, wait_ms=0, **fields)
+
+
+def test_a_drain_takes_all_that_is_free_and_waits_for_nothing(table: LockTable) -> None:
+    assert applied(table, drain(A)) == ["s.1 holds 3 under 1"]
+    assert applied(table, drain(B)) == ["t.2 TIMED_OUT"]
+    assert applied(table, part(A, 1, 2)) == ["s.1 has 1 left"]
+    assert applied(table, drain(B, 2)) == ["t.2 holds 2 under 2"]
+    assert applied(table, drain(B, 2)) == ["t.2 holds 2 under 2"]  # It was sent again.
+    assert table.status(LOCK).free == 0
+
+
+def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
+    applied(table, acquire(A))
+    assert applied(table, acquire(B, 3)) == ["t.2 waits"]
+    (no,) = table.apply(0, drain(C))
+    assert isinstance(no, Refused)
+    assert text_of(no) == "semaphore 'S': 1 of 3 permits are held, 1 claims wait"
+    assert table.status(LOCK).free == 2
+
+
+def test_a_drain_must_not_wait_and_must_name_the_number_of_permits(table: LockTable) -> None:
+    assert applied(table, acquire(A, 0)) == ["s.1 INVALID"]
+    assert applied(table, acquire(A, 0, wait_ms=50)) == ["s.1 INVALID"]
+    applied(table, acquire(B))
+    assert applied(table, drain(A, permits=5)) == ["s.1 INVALID"]
+    assert applied(table, acquire(A, -1, wait_ms=0)) == ["s.1 INVALID"]
+
+
+def test_a_report_has_the_permits_that_nobody_holds(table: LockTable) -> None:
+    assert table.status(LOCK).free is None  # It leaves no state.
+    applied(table, acquire(A, 2))
+    applied(table, acquire(B, 2))
+    assert table.status(LOCK).free == 1
+    assert restored(table).status(LOCK).free == 1

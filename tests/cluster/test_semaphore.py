@@ -40,6 +40,47 @@ def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
     return connect()
 
 
+def test_all_permits_that_are_free_are_taken_in_one_step(
+    connect: Callable[[], fencelock.Client], name: str
+) -> None:
+    one, two = (connect().semaphore(name, 5) for _ in range(2))
+    assert one.available() == two.available() == 5
+    hold = two.acquire(2)
+    assert hold
+    assert one.available() == 3
+    assert one.drain() == 3
+    assert (one.held, one.available(), one.drain(), two.drain()) == (True, 0, 0, 0)
+    hold.release()
+    assert two.available() == 2
+    one.release(2)
+    assert two.drain() == 4
+    two.release(4)
+    with pytest.raises(ValueError, match="2 permits were released, 1 are held"):
+        one.release(2)
+    one.release()
+    assert one.available(read="local", max_age=60) in range(6)
+    assert (one.available(), one.held) == (5, False)
+    assert two.drain() == 5
+    other = connect().semaphore(name, 4)
+    with pytest.raises(InvalidRequestError, match="has 5 permits; this client asked for one with"):
+        other.drain()
+    two.release(5)
+
+
+def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
+    async def scene() -> None:
+        async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
+            semaphore = client.semaphore(name, 3)
+            async with semaphore:
+                assert await semaphore.available() == 2
+                assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
+                assert await semaphore.available() == 0
+                await semaphore.release(2)
+            assert await semaphore.available() == 3
+
+    asyncio.run(scene())
+
+
 def test_clients_hold_as_many_permits_as_there_are(
     connect: Callable[[], fencelock.Client], name: str
 ) -> None:

@@ -275,10 +275,11 @@ class MixedComposer(ObjectComposer):
         if isinstance(made, Evict):
             return replace(made, lock=lock, fence=fence)
         if isinstance(made, api.Acquire):
+            drains = made.wait_ms == 0 and who % 3 == 0
             return AcquirePermits(
                 semaphore=name,
                 permits=2 if chance % 13 == 0 else 3,
-                amount=1 + kind % (2 if chance % 13 == 0 else 3),
+                amount=0 if drains else 1 + kind % (2 if chance % 13 == 0 else 3),
                 session=made.session,
                 owner="pqrstuvw"[which % 8],
                 request=made.request,

@@ -552,6 +552,12 @@ class Model:
             if any(other.permits != permits for other in self.find(lock=lock)):
                 self.deny(s, o, r, lock, Reason.INVALID)
                 return
+        if not amount:
+            waits = any(not other.fence for other in self.find(lock=lock))
+            amount = 0 if waits else permits - self.held(lock)
+            if not amount:
+                self.deny(s, o, r, lock, Reason.TIMED_OUT)
+                return
         self._claim(c, amount, permits)
 
     def _claim(self, c: AcquireRequest, amount: int, permits: int) -> None:

@@ -24,6 +24,9 @@ from fencelock.verification.simulation.workload import LockUser
 PERMITS = 3
 """Permits of each semaphore: few, so that claims of one to three permits meet in queues."""
 
+DRAIN_SHARE = 0.5
+"""Share of claims without a wait that are for all permits that are free."""
+
 PART_SHARE = 0.5
 """Share of releases that give back a part of a hold."""
 
@@ -44,10 +47,11 @@ class PermitUser(LockUser):
         super().__init__(address, host, locks=names, **options)
 
     def _ask(self, wait_ms: int | None) -> Send:
+        drains = wait_ms == 0 and self.random.random() < DRAIN_SHARE
         acquire = AcquirePermits(
             semaphore=plain_name(self.lock),
             permits=PERMITS,
-            amount=self.random.randint(1, PERMITS),
+            amount=0 if drains else self.random.randint(1, PERMITS),
             owner=self.owner,
             wait_ms=wait_ms,
         )
@@ -135,7 +139,7 @@ class PermitJudge(LogJudge):
         self.grants += 1
         mine = self.inside.get(contender)
         if mine is not None and (mine.lock, mine.fence) == (lock, granted.fence):
-            if asked.amount > self.amounts[contender]:
+            if (asked.amount or granted.count) > self.amounts[contender]:
                 raise ViolationError(f"upgrade: {contender} held less than {granted!r} says")
             return  # It acquires again what it holds.
         before = self.fences.setdefault(lock, {}).setdefault(granted.fence, contender)
@@ -151,15 +155,16 @@ class PermitJudge(LogJudge):
             if other.lock == lock and self.may_be_inside(other)
             for user in (Address(user),)
         }
-        if self.clocks_true and sum(others.values()) + asked.amount > self.capacity:
+        amount = asked.amount or granted.count
+        if self.clocks_true and sum(others.values()) + amount > self.capacity:
             held = ", ".join(f"{user} holds {amount}" for user, amount in others.items())
             raise ViolationError(f"capacity: {contender} was granted {granted!r} while {held}")
         self.inside[contender] = hold
-        self.amounts[contender] = asked.amount
+        self.amounts[contender] = amount
 
     def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
-        """Return whether ``granted`` is the grant that was asked for."""
-        return asked.amount == granted.count
+        """Return whether ``granted`` is the grant that was asked for: some permits for 0."""
+        return granted.count == asked.amount or (not asked.amount and granted.count > 0)
 
     def _give_back(self, contender: Address, amount: int) -> None:
         left = self.amounts.pop(contender, 0) - amount
