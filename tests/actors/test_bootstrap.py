@@ -676,6 +676,15 @@ def test_a_former_member_that_starts_empty_serves_nobody_until_it_is_a_member_ag
     assert [status.serves for status in sent(back, VotingStatus)] == [True]
 
 
+def test_an_observer_does_not_call_another_one_in_its_configuration_a_former_member() -> None:
+    role, _ = bootstrap("c", grows=True, founding=Founding.NO)
+    receive(role, "b", join("b"))
+    receive(role, "a", replace(group(30), voters=(Voter("a", 1),)))
+
+    (config,) = sent(role.handle(bootstrap_of("b"), join("b"), T0), GroupConfig)
+    assert not config.removed
+
+
 @pytest.mark.parametrize("knows", ["c", "z"])
 def test_a_former_member_that_has_the_group_from_another_empty_node_learns_that_it_was_removed(
     knows: str,
