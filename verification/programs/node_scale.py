@@ -31,6 +31,7 @@ from scale_loads import Loads, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
+from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.cli.serve import GC_THRESHOLDS
 from fencelock.cluster.host.scheduler import Scheduler
@@ -56,7 +57,13 @@ class NodeSubject:
         self.proxy = address_of("n1", "proxy")
         self.numbers = count(1)
         self.sessions: list[str] = []
-        self.scheduler.open(paxos(NodeContext(node="n1", nodes=("n1",), boot=1, random=Random(1))))
+        self.scheduler.open(
+            paxos(
+                NodeContext(
+                    node="n1", nodes=("n1",), boot=1, random=Random(1), founding=Founding.NEW
+                )
+            )
+        )
         for number in range(sessions):
             client = f"client-{number}"
             opening = Open(session=client, ttl_ms=TTL_MS, request=next(self.numbers))
