@@ -1,4 +1,4 @@
-"""Objects from a shell: semaphores, read/write locks and elections around a command; latches; maps.
+"""Objects from a shell: some are held while a command runs, others are read, changed or watched.
 
 A command that changes or waits for something prints what came of it. ``--json`` prints one JSON
 object, and a watch prints one for each change, a line each.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.name import object_name
@@ -70,8 +71,11 @@ rw_app = _app("rw", "Hold a [bold]read/write lock[/bold] while a command runs.")
 election_app = _app(
     "election", "[bold]Lead[/bold] while a command runs, print the leader, or watch for it."
 )
-latch_app = next(app for app in OBJECT_APPS if app.info.name == LATCH)
+latch_app, counter_app = (
+    next(app for app in OBJECT_APPS if app.info.name == kind) for kind in (LATCH, COUNTER)
+)
 latch_app.info.help = "Count down, wait for, list and delete [bold]latches[/bold]."
+counter_app.info.help = "Read, change, list and delete [bold]counters[/bold]."
 
 
 @semaphore_app.callback()
@@ -294,6 +298,84 @@ def wait_for_latch(
         left = latch.count()
     say(f"{name} is not open after {timeout:g} s: {left} of {count} left", err=True)
     raise typer.Exit(ExitStatus.FAILED)
+
+
+CounterArgument = Annotated[str, typer.Argument(help="The counter.", show_default=False)]
+
+
+@counter_app.command("get")
+@asks_cluster
+def get_counter(
+    name: CounterArgument,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """Print the [bold]value[/bold] of a counter: 0 if nobody has used it.
+
+    For example:
+
+      [cyan]fencelock counter get invoices[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked:
+        _counted(name, asked.counter(name).get(), as_json=as_json)
+
+
+@counter_app.command("add")
+@asks_cluster
+def add_to_counter(
+    name: CounterArgument,
+    by: Annotated[int, typer.Option("--by", help="What to add; it may be negative.")] = 1,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """[bold]Add[/bold] to a counter, and print the new value.
+
+    For example:
+
+      [cyan]number=$(fencelock counter add invoices)[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked:
+        _counted(name, asked.counter(name).add(by), as_json=as_json)
+
+
+@counter_app.command("set", context_settings={"ignore_unknown_options": True})
+@asks_cluster
+def set_counter(
+    name: CounterArgument,
+    value: Annotated[int, typer.Argument(help="The new value.", show_default=False)],
+    expected: Annotated[
+        int | None, typer.Option("--if", help="Only if this is the present value.")
+    ] = None,
+    given: TargetOptions = NONE_GIVEN,
+    timeout: TimeoutOption = 5.0,
+    as_json: DoneJsonOption = False,
+) -> None:
+    """[bold]Set[/bold] a counter, and print the new value. Exits with 1 if --if is not met.
+
+    For example:
+
+      [cyan]fencelock counter set invoices 1000 --if 0[/cyan]
+
+    """
+    with asking(given.target(), timeout) as asked:
+        counter = asked.counter(name)
+        if expected is None:
+            counter.set(value)
+        elif not counter.compare_and_set(expected, value):
+            say(f"{name} is not {expected}: nothing was changed", err=True)
+            raise typer.Exit(ExitStatus.FAILED)
+    _counted(name, value, as_json=as_json)
+
+
+def _counted(name: str, value: int, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"counter": name, "value": value}, indent=2))
+    else:
+        say(str(value))
 
 
 @map_app.command("put")

@@ -1,4 +1,4 @@
-"""`fencelock semaphore`, `rw`, `election`, `latch` and `map` from a shell, over real nodes."""
+"""Objects from a shell: `semaphore`, `rw`, `election`, `latch`, `counter`, `map`; real nodes."""
 
 from __future__ import annotations
 
@@ -140,6 +140,23 @@ def test_a_latch_opens_when_its_count_is_0(shell: Shell) -> None:
     code, _, err = shell.run("latch", "down", "migrated/7", "--count", "4")
     assert code == ExitStatus.REFUSED
     assert "count 3" in err
+
+
+def test_a_counter_is_read_and_changed(shell: Shell) -> None:
+    assert shell.run("counter", "get", "invoices") == (0, "0", "")
+    assert shell.run("counter", "add", "invoices") == (0, "1", "")
+    assert shell.run("counter", "add", "invoices", "--by", "-3") == (0, "-2", "")
+    assert shell.run("counter", "set", "invoices", "-5") == (0, "-5", "")
+    assert shell.run("counter", "set", "invoices", "7", "--if", "0") == (
+        ExitStatus.FAILED,
+        "",
+        "invoices is not 0: nothing was changed",
+    )
+    assert shell.run("counter", "set", "invoices", "7", "--if", "-5") == (0, "7", "")
+    assert shell.plain("counter", "get", "invoices") == {"counter": "invoices", "value": 7}
+    code, _, err = shell.run("counter", "add", "invoices", "--by", str(1 << 63))
+    assert code == ExitStatus.REFUSED
+    assert str(1 << 63) in err
 
 
 def test_entries_are_put_only_under_the_conditions_that_are_given(
