@@ -25,7 +25,7 @@ from fencelock.actors.api.role_request import ClockTime, ReadClock
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, Local, Message, address_of, node_of
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Facts, Host, Role, Summary
 
 STAMP_MAX = (1 << 56) - 1
 """Stamps fit 56 bits, so that a stamp and the number of a node (7 bits) pack into a fence."""
@@ -96,6 +96,11 @@ class Clock(Role[Post | ReadClock]):
     def summary(self) -> Summary:
         """Return the logical time."""
         return (("time", self.time),)
+
+    def facts(self, now: Instant) -> Facts:
+        """Return the logical time, and the highest one that another node may send now."""
+        del now
+        return (*self.summary(), ("highest stamp accepted", self.limit))
 
     def departing(self) -> int:
         """Return the stamp of the frames that are about to leave together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar, get_args, get_origin
 
 import pykka
@@ -15,6 +15,9 @@ E = TypeVar("E", bound=Event)
 
 Summary = tuple[tuple[str, str | int], ...]
 """Names and values. A value of type `bool` is shown as ``yes`` or ``no``."""
+
+Facts = Iterable[tuple[str, str | int]]
+"""The same, as many as there are."""
 
 
 class Host(Protocol):
@@ -128,6 +131,15 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
         `fencelock.actors.role_message` allows.
         """
         return ()
+
+    def facts(self, now: Instant) -> Facts:
+        """Return what the protocol's author would want to see of the role, for `ReadState`.
+
+        What matters most comes first: the host cuts what is longer than
+        `fencelock.actors.api.role_request` allows, and does not iterate further. Here: the summary.
+        """
+        del now
+        return self.summary()
 
     def state(self) -> Mapping[str, Any]:
         """Return the role's state: its attributes without Pykka's and the host."""

@@ -35,6 +35,12 @@ COUNTERS_MAX = 100
 ROLES_MAX = 50
 """Roles that the status of a node describes. `central` may have thousands of lock clients."""
 
+FACTS_MAX = 100
+"""Facts in the state of a role."""
+
+FACT_CHARS_MAX = 300
+"""Characters of the name, and of the value, of one of them; the rest is cut off."""
+
 QUEUES_MAX = 100
 """Locks in one `Queues`."""
 
@@ -88,6 +94,35 @@ class RoleDescribed(Message, tag=0x101):
     """The reply to `DescribeRole` on the wire; callers receive what is in it."""
 
     role: RoleDescription
+
+
+class RoleState(Message, tag=0x109):
+    """The state of one role, in the words of its protocol."""
+
+    name: str
+    """Without its node, such as ``"clock"``."""
+    kind: str
+    """The class of the role."""
+    facts: tuple[Fact, ...]
+    """At most `FACTS_MAX`. Facts about a lock, a slot or a node end with its name."""
+    more: bool
+    """Whether there are more facts than these."""
+
+    def __getitem__(self, name: str) -> str:
+        """Return the value of the fact with that name.
+
+        Raises:
+            KeyError: there is none; the error lists those there are.
+
+        """
+        for fact in self.facts:
+            if fact.name == name:
+                return fact.value
+        raise KeyError(f"{name}; {self.name} has {', '.join(fact.name for fact in self.facts)}")
+
+
+class ReadState(RoleRequest[RoleState], tag=0x108):
+    """Return the state of the role. The host answers in place of the role, as to `DescribeRole`."""
 
 
 class ClockTime(Message, tag=0x103):

@@ -112,8 +112,10 @@ from fencelock.actors.bakery.event import (
 from fencelock.actors.bakery.leader_selection import (
     LeaderSelection,
     can_merge,
+    candidates_of,
     choose,
     coordinator_of,
+    identity_of,
     leadership,
     living,
     names_of,
@@ -138,7 +140,7 @@ from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
-from fencelock.actors.role import Host, Summary
+from fencelock.actors.role import Facts, Host, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,6 +267,21 @@ class ElectionCoordinator(VotingRole[Received]):
             ("promised", self.durable_promises.promised),
             ("votes", self.is_voter),
         )
+
+    def facts(self, now: Instant) -> Facts:
+        """Return the coordinator, the election under way, and the candidates, the best first."""
+        yield from self.summary()
+        yield "coordinator", coordinator_of(self.seen, self.electorate) or "none reaches a quorum"
+        election = self.election
+        if election is not None:
+            yield "election", f"epoch {election.epoch} {election.phase.value}"
+            yield "elects", names_of(election.leaders)
+            yield "promises of", ", ".join(election.promised)
+            yield "began before ms", ms_between(election.began, now)
+        for place, candidate in enumerate(candidates_of(self.seen, self.electorate), 1):
+            priority, random, process, name = identity_of(candidate)
+            text = f"{name}: priority {priority}, random {random}, process {process}"
+            yield f"candidate {place}", text
 
     def _on_peer(self, sender: Address, event: FromPeer, now: Instant) -> Effects:
         member = node_of(sender)

@@ -68,7 +68,7 @@ from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Facts, Host, Role, Summary
 
 TICK_MS = 25
 """Resolution of deadlines (ms)."""
@@ -261,6 +261,17 @@ class Leader(Role[Received]):
             ("serving", self.epoch_state.serving),
             ("tickets", self.tickets.size),
         )
+
+    def facts(self, now: Instant) -> Facts:
+        """Return the tickets for each lock: the holders with their fences, and those that wait."""
+        yield from self.summary()
+        for status in tickets_of(self.tickets, now):
+            holders = status.holders or ((status.holder,) if status.holder else ())
+            held = (f"{one.label or one.node} under fence {one.fence}" for one in holders)
+            yield f"held {status.lock}", ", ".join(held) or "by nobody"
+            if status.waiters:
+                waiters = ", ".join(one.label or one.node for one in status.waiters)
+                yield f"waits for {status.lock}", waiters
 
     def _on_due(self, now: Instant) -> list[Effect]:
         effects: list[Effect] = []

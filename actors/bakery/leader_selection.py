@@ -45,6 +45,13 @@ def identity_of(member: Member) -> Identity:
     return Identity(member.priority, member.life, member.pid, member.node)
 
 
+def candidates_of(members: Sequence[Member], electorate: Electorate) -> list[Member]:
+    """Return the connected ``members`` that may be elected, the best first."""
+    names = frozenset(electorate.names)
+    offered = (one for one in members if one.votes and one.node in names and one.priority != OFF)
+    return sorted(offered, key=identity_of)
+
+
 def coordinator_of(members: Sequence[Member], electorate: Electorate) -> str:
     """Return the smallest voter that reaches a quorum, or an empty text if none does.
 
@@ -143,8 +150,7 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
         return LeaderSelection((), _why_down(members, electorate))
     staying = frozenset(electorate.names)
     voters = [voter for voter in voters if voter.node in staying]
-    candidates = sorted((m for m in voters if m.priority != OFF), key=identity_of)
-    offered = [Chosen(member.node, member.life) for member in candidates]
+    offered = [Chosen(one.node, one.life) for one in candidates_of(voters, electorate)]
     lacking = _why_too_few(len(offered), len(voters), configured)
     lives = living(seating, members, electorate)
     alive = [leader for leader in lives if leader.node in staying]

@@ -49,7 +49,7 @@ from fencelock.actors.proxy.message import (
     Ready,
     ReleaseLock,
 )
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Facts, Host, Role, Summary
 
 AHEAD_PROBE_MS = 500
 """Interval of probes to processes whose requests are ahead of ours (ms)."""
@@ -150,6 +150,31 @@ class LockProcess(Role[Received]):
             ("requests", sum(len(known) for known in self.requests.known.values())),
             ("tickets of this node", self.pending.tickets),
         )
+
+    def facts(self, now: Instant) -> Facts:
+        """Return the evidence of each process, this node's requests, and the queue of each lock.
+
+        A queue is in the order in which its requests enter: the stamps of rule 5, with their nodes.
+        """
+        yield from self.summary()
+        yield "missing before it may request", ", ".join(self.rejoin.missing())
+        for node, stamp in self.evidence.received.items():
+            yield f"latest stamp of {node}", stamp
+        for lock, bid in self.pending.out.items():
+            ticket = f"ticket {bid.ticket.number}"
+            if bid.turn is None:
+                yield f"own request for {lock}", f"{ticket} has no stamp yet"
+            elif bid.granted_at is not None:
+                held_ms = ms_between(bid.granted_at, now)
+                yield f"own request for {lock}", f"{ticket} holds it since {held_ms} ms"
+            elif self.evidence.covers(bid.turn):
+                yield f"own request for {lock}", f"{ticket} waits for earlier requests"
+            else:
+                missing = ", ".join(self.evidence.missing(bid.turn))
+                yield f"own request for {lock}", f"{ticket} waits for later messages of {missing}"
+        for lock, queue in self.requests.queues.items():
+            turns = queue.in_order()
+            yield f"queue of {lock}", ", ".join(f"{one.node} at {one.stamp}" for one in turns)
 
     def _queues(self) -> Queues:
         """Return the nodes that request each lock, in the order in which they will enter."""

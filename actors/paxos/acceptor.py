@@ -62,9 +62,10 @@ from fencelock.actors.paxos.message import (
     Vote,
     fits,
     page_of,
+    shown_ballot,
 )
 from fencelock.actors.paxos.reads import StalenessBound
-from fencelock.actors.role import Host, Summary
+from fencelock.actors.role import Facts, Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level
 from fencelock.actors.table.wire import LOG_VERSION
 
@@ -172,6 +173,19 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """Bytes written since the stream was last cut, some of them in earlier lives."""
         self.synced: DiskSynced | None = None
         """The last report of this node's syncs."""
+
+    def facts(self, now: Instant) -> Facts:
+        """Return its promise, its lease, and the votes that a later leader would have to adopt."""
+        yield from self.summary()
+        yield "promised to", shown_ballot(self.promised)
+        left_ms = ms_between(now, self.lease.until)
+        yield "lease", f"{node_of(self.lease.leader)}, {left_ms} ms left" if left_ms else "none"
+        yield "decided before slot", self.committed
+        yield "slots with a vote", len(self.votes.by_slot)
+        yield "bytes of votes", self.votes.size
+        for slot in reversed(self.votes.slots(self.committed)):
+            vote = self.votes.at(slot)
+            yield f"slot {slot}", f"{vote.batch.size} bytes under {shown_ballot(vote.ballot)}"
 
     def begin(self, now: Instant) -> Effects:
         """Honour the lease that an earlier life may have given, perhaps of another length."""

@@ -19,7 +19,7 @@ from typing import Unpack
 from msgspec import Struct
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
@@ -31,7 +31,7 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.actors.role import Host, Summary
+from fencelock.actors.role import Facts, Host, Summary
 
 LATE_MS = 5
 """Time for which a majority may leave a slot undecided before the other members are asked (ms)."""
@@ -119,6 +119,15 @@ class Commander(MemberRole[CommanderEvent]):
         """Propose what phase one found."""
         del now
         return self._propose()
+
+    def facts(self, now: Instant) -> Facts:
+        """Return each slot in flight, with its batch and the members that voted for it."""
+        del now
+        yield from self.summary()
+        yield "slots in flight", len(self.proposals)
+        for slot, proposal in self.proposals.items():
+            votes = ", ".join(map(node_of, proposal.votes))
+            yield f"slot {slot}", f"{proposal.batch.size} bytes, votes of {votes or 'nobody yet'}"
 
     def handle(self, sender: Address, event: CommanderEvent, now: Instant) -> Effects:
         """Propose, count, decide."""

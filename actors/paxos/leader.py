@@ -87,7 +87,7 @@ from typing import TYPE_CHECKING, Unpack
 from fencelock.actors.api.role_request import Leaders, ReadLeaders
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn, Wake
-from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.message import Address, Instant, address_of, node_of, role_of
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
@@ -135,9 +135,10 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Release,
     TakeOver,
+    shown_ballot,
 )
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.role import Host, Summary
+from fencelock.actors.role import Facts, Host, Summary
 
 if TYPE_CHECKING:
     from random import Random
@@ -276,6 +277,23 @@ class Leader(MemberRole[LeaderEvent]):
             ("ballot", self.ballot.round),
             ("leader", self.leading_node or "not known"),
         )
+
+    def facts(self, now: Instant) -> Facts:
+        """Return its ballot beside the highest of others, and what phase one left to propose.
+
+        What is in flight while it leads is in the facts of its commander.
+        """
+        del now
+        yield from self.summary()
+        yield "highest ballot of others", shown_ballot(self.seen)
+        yield "may stand", self.is_voter
+        yield "elections that failed in a row", self.preemptions
+        yield "members", ", ".join(self.config.newest.members)
+        if self.phase in (LeaderPhase.STANDING, LeaderPhase.SETTLING, LeaderPhase.LEADING):
+            role = self._scout() if self.phase is LeaderPhase.STANDING else self._commander()
+            yield "works through", role_of(role)
+        if self.adopted is not None:
+            yield "waits for decided slots of", self.adopted.source
 
     def _leadership(self) -> Leaders:
         number = max(self.ballot.round, self.seen.round)

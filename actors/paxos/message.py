@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from fencelock.actors.message import Address, Int64, Message
+from fencelock.actors.message import Address, Int64, Message, node_of
 from fencelock.actors.timing import TIMING, Timing
 
 COMMAND_BYTES_MAX = 68 << 10
@@ -66,6 +66,11 @@ class Ballot(NamedTuple):
 
     round: Int64
     leader: Address
+
+
+def shown_ballot(ballot: Ballot) -> str:
+    """Return ``ballot`` in words."""
+    return f"round {ballot.round} of {node_of(ballot.leader)}" if ballot.round else "none"
 
 
 NO_BALLOT = Ballot(0, Address(""))

@@ -63,9 +63,9 @@ from fencelock.actors.paxos.message import (
     Proposed,
 )
 from fencelock.actors.paxos.ordering import Ordering, Run
-from fencelock.actors.paxos.reads import ReadEvent, Reads
+from fencelock.actors.paxos.reads import NOTHING_PROVEN, ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.role import Host, Summary
+from fencelock.actors.role import Facts, Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
 
 GAP_MS = 50
@@ -250,6 +250,18 @@ class Replica(MemberRole[ReplicaEvent]):
             ("next", self.decided.next),
             ("committed", self.committed),
         )
+
+    def facts(self, now: Instant) -> Facts:
+        """Return how far it has applied the log, from whom, and how old its state may be."""
+        yield from self.summary()
+        yield "follows", self.forwarding.leader or "nobody"
+        age_ms = self.reads.age_ms(now)
+        yield "age of state ms", "not known" if age_ms == NOTHING_PROVEN else age_ms
+        yield "log time ms", self.decided.time_ms
+        yield "commands without a leader", len(self.forwarding.waiting)
+        yield "members", ", ".join(self.config.newest.members)
+        yield "view", self.config.newest.number
+        yield "log version", self.config.log_version
 
     def _report_state(self, wanted: ReportState, now: Instant) -> Send:
         """Reply to a node that asked which node leads, and which slots are decided."""

@@ -27,8 +27,9 @@ from fencelock.actors.paxos.message import (
     Promise,
     Vote,
     fits,
+    shown_ballot,
 )
-from fencelock.actors.role import Host, Summary
+from fencelock.actors.role import Facts, Host, Summary
 
 STEPS_MAX = 1 << 10
 """Ballots of a view whose steps differ, see `Scout._step`."""
@@ -137,6 +138,15 @@ class Scout(MemberRole[Heard]):
             ("ballot", self.ballot.round),
             ("promises", len(self.complete)),
         )
+
+    def facts(self, now: Instant) -> Facts:
+        """Return who promised, who is still asked, and the slots with votes of earlier ballots."""
+        del now
+        yield from self.summary()
+        yield "promises of", ", ".join(map(node_of, self.complete))
+        yield "asks", ", ".join(map(node_of, self.asking))
+        for slot, vote in sorted(self.votes.items()):
+            yield f"slot {slot}", f"{vote.batch.size} bytes under {shown_ballot(vote.ballot)}"
 
     def _ask(self) -> Effects:
         return [self._prepare(acceptor) for acceptor in self.asking]

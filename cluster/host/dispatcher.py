@@ -14,7 +14,7 @@ import pykka
 from loguru import logger
 
 from fencelock.actors.api.message import Abandon
-from fencelock.actors.api.role_request import DescribeRole
+from fencelock.actors.api.role_request import DescribeRole, ReadState
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import (
@@ -303,14 +303,14 @@ class Dispatcher:
             scheduler.ready.append((role_slot, sender, message))
 
     def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
-        """Handle `DescribeRole`, which the host answers, and Pykka's own messages."""
+        """Handle the requests that the host answers, and Pykka's own messages."""
         role: Any = role_slot.role
         answer = None
         try:
             if type(message) is ActorStop:
                 self._scheduler.retire(role_slot)
-            elif type(message) is DescribeRole:
-                answer = self._scheduler.describe(role_slot)
+            elif isinstance(message, DescribeRole | ReadState):
+                answer = self._scheduler.answer_for(role_slot, message)
             else:
                 answer = role._handle_receive(message)
         except Exception as error:  # noqa: BLE001  # Goes to the caller, as in Pykka.

@@ -16,6 +16,7 @@ from fencelock.actors.api.message import Abandon, Reason
 from fencelock.actors.api.role_request import (
     REPLY_BYTES_MAX,
     DescribeRole,
+    ReadState,
     RoleDescribed,
     RoleDescription,
     RoleRequest,
@@ -63,8 +64,8 @@ class RoleAsks:
             text = f"the request to role {ask.role} of node {scheduler.node} is malformed: {error}"
             self._refuse(proxy, ask.number, Reason.INVALID, text)
             return
-        if type(message) is DescribeRole:
-            self._answered(proxy, ask.number, scheduler.describe(role_slot))
+        if isinstance(message, DescribeRole | ReadState):
+            self._answered(proxy, ask.number, scheduler.answer_for(role_slot, message))
         elif not issubclass(kind := type(message), RoleRequest) or kind not in role_slot.accepts:
             text = (
                 f"role {ask.role} of node {scheduler.node} does not take {kind.__name__} "
@@ -140,4 +141,4 @@ class RoleAsks:
 def requests_of(role_slot: RoleSlot) -> str:
     """Return the names of the requests that a role takes from other processes."""
     own = [kind.__name__ for kind in role_slot.accepts if issubclass(kind, RoleRequest)]
-    return ", ".join(sorted([DescribeRole.__name__, *own])[:NAMED_MAX])
+    return ", ".join(sorted([DescribeRole.__name__, ReadState.__name__, *own])[:NAMED_MAX])

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 import pykka
 from pykka import messages
 
-from fencelock.actors.api.role_request import DescribeRole, RoleRequest
+from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleRequest
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.actors.role import Role
@@ -22,6 +22,7 @@ ActorStop = messages._ActorStop  # pyright: ignore[reportPrivateUsage]
 
 UNIVERSAL = (
     DescribeRole,
+    ReadState,
     messages.ProxyCall,
     messages.ProxyGetAttr,
     messages.ProxySetAttr,
@@ -95,7 +96,8 @@ class RoleRef(pykka.ActorRef[Any]):
         """Send ``message`` and return the role's answer, however many events later it comes.
 
         Args:
-            message: of a type that the role accepts, or `DescribeRole`, which the host answers.
+            message: of a type that the role accepts, or `DescribeRole` or `ReadState`, which the
+                host answers.
             block: whether to wait here; if not, a Pykka future is returned at once.
             timeout: how long to wait here (s), None for without limit. When the wait ends
                 without an answer, the role is notified, so that it does not grant a lock to

@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.api.role_request import (
     COUNTERS_MAX,
+    FACT_CHARS_MAX,
+    FACTS_MAX,
     ROLES_MAX,
     SUMMARY_MAX,
     VALUE_CHARS_MAX,
     Fact,
     RoleDescription,
+    RoleState,
 )
 from fencelock.actors.api.self_report import Counted
 from fencelock.actors.effect import Send, Spawn
-from fencelock.actors.message import Address, Local, role_of
+from fencelock.actors.message import Address, Instant, Local, role_of
 from fencelock.actors.role import Role, Summary
 
 
@@ -99,6 +102,25 @@ def describe(role_slot: RoleSlot, waiting: int, note_fault: NoteFault) -> RoleDe
             for name, value in summary[:SUMMARY_MAX]
         ),
         counters=counted(role_slot.counters)[:COUNTERS_MAX],
+    )
+
+
+def state_of(role_slot: RoleSlot, now: Instant, note_fault: NoteFault) -> RoleState:
+    """Return the state of the role of ``role_slot`` at ``now``."""
+    shown: Summary
+    try:
+        shown = tuple(islice(role_slot.role.facts(now), FACTS_MAX + 1))
+    except Exception as error:  # noqa: BLE001  # Nothing was changed.
+        note_fault(f"the facts of {role_slot.address}", error)
+        shown = (("facts", "cannot be made: see the log"),)
+    facts = tuple(
+        Fact(name[:FACT_CHARS_MAX], _in_words(value)[:FACT_CHARS_MAX]) for name, value in shown
+    )
+    return RoleState(
+        name=role_slot.name,
+        kind=type(role_slot.role).__name__,
+        facts=facts[:FACTS_MAX],
+        more=len(facts) > FACTS_MAX,
     )
 
 

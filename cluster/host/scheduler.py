@@ -13,7 +13,7 @@ import pykka
 from loguru import logger
 
 from fencelock.actors.api.name import without_secret
-from fencelock.actors.api.role_request import RoleDescription
+from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleDescription, RoleState
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointEnd,
@@ -51,7 +51,14 @@ from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleNotice
 from fencelock.actors.table.poison import PoisonError
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_asks import RoleAsks
-from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
+from fencelock.cluster.host.role_set import (
+    RoleSet,
+    RoleSlot,
+    counted,
+    describe,
+    describe_all,
+    state_of,
+)
 from fencelock.cluster.log import Repeated, write
 from fencelock.cluster.node.storage.record import Mark
 from fencelock.transport.fault_log import FaultLog, mask
@@ -200,8 +207,12 @@ class Scheduler:
         """Add the counters of a role that retires to the host's."""
         self.counters.update(role_slot.counters)
 
-    def describe(self, role_slot: RoleSlot) -> RoleDescription:
-        """Describe the role of ``role_slot`` as it is now, before the events that wait for it."""
+    def answer_for(
+        self, role_slot: RoleSlot, request: DescribeRole | ReadState
+    ) -> RoleDescription | RoleState:
+        """Answer ``request`` in place of its role, before the events that wait for that."""
+        if isinstance(request, ReadState):
+            return state_of(role_slot, self.now(), self.note_fault)
         waiting = sum(waits is role_slot for waits, _, _ in self.ready)
         return describe(role_slot, waiting, self.note_fault)
 

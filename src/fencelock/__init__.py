@@ -62,8 +62,10 @@ from fencelock.actors.api.role_request import (
     ReadClock,
     ReadLeaders,
     ReadQueues,
+    ReadState,
     RoleDescription,
     RoleRequest,
+    RoleState,
 )
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
@@ -217,6 +219,7 @@ __all__ = [
     "ReadLeaders",
     "ReadMembers",
     "ReadQueues",
+    "ReadState",
     "Reason",
     "Refused",
     "RefusedError",
@@ -227,6 +230,7 @@ __all__ = [
     "RoleDescription",
     "RoleGoneError",
     "RoleRequest",
+    "RoleState",
     "Semaphore",
     "SessionExpiredError",
     "SetCounter",

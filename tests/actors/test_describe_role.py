@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -15,18 +16,24 @@ import pytest
 from fencelock import Acquire, Describe, Granted, Node, NodeStatus
 from fencelock.actors.api.role_request import (
     COUNTERS_MAX,
+    FACT_CHARS_MAX,
+    FACTS_MAX,
     QUEUED_MAX,
+    REPLY_BYTES_MAX,
     ROLES_MAX,
     SUMMARY_MAX,
     VALUE_CHARS_MAX,
     ClockTime,
     DescribeRole,
+    Fact,
     Leaders,
     LockQueue,
     ReadClock,
     ReadLeaders,
     ReadQueues,
+    ReadState,
     RoleDescription,
+    RoleState,
     queue_of,
 )
 from fencelock.actors.api.self_report import Counted
@@ -34,10 +41,11 @@ from fencelock.actors.central.client import LockClient
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.role import Role
-from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all
+from fencelock.actors.role import Facts, Role
+from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all, state_of
 from fencelock.cluster.node.config import parse
 from fencelock.cluster.testing.ports import free_ports
+from fencelock.transport.codec import encode
 
 LONG_S = 30.0
 PROTOCOLS = ("bakery", "central", "lamport", "paxos")
@@ -182,6 +190,89 @@ def test_the_server_and_the_lock_clients_of_central_tell_holder_and_queue(tmp_pa
         assert int(facts(nodes["n2"].ref("clients").ask(DescribeRole(), timeout=1))["tickets"]) >= 1
 
 
+def state_once(node: Node, role: str, fact: str) -> RoleState:
+    """Return the state of ``role`` once it has a fact whose name begins with ``fact``."""
+    ends = time.monotonic() + LONG_S
+    while True:
+        state = node.ref(role).ask(ReadState(), timeout=LONG_S)
+        if any(one.name.startswith(fact) for one in state.facts):
+            return state
+        assert time.monotonic() < ends, state
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_role_of_a_node_tells_its_state(protocol: str, tmp_path: Path) -> None:
+    with cluster(protocol, tmp_path) as nodes:
+        for node in nodes.values():
+            for name in roles_of(node):
+                ref = node.ref(name)
+                state = ref.ask(ReadState(), timeout=LONG_S)
+                assert_type(state, RoleState)
+                assert (state.name, state.kind) == (name, ref.actor_class.__name__)
+                summary = ref.ask(DescribeRole(), timeout=LONG_S).summary
+                assert {fact.name for fact in summary} <= {fact.name for fact in state.facts}
+                assert all(fact.name.isascii() for fact in state.facts)
+                assert not state.more
+
+
+def test_a_lock_process_shows_its_queue_and_its_evidence(tmp_path: Path) -> None:
+    with cluster("lamport", tmp_path, size=2) as nodes:
+        waiting = nodes["n1"].proxy.ask(Acquire(lock="first"), block=False)
+        state = state_once(nodes["n1"], "process", "own request for first")
+        while ", " not in state["queue of first"]:
+            state = state_once(nodes["n1"], "process", "own request for first")
+        held, waits = state["queue of first"].split(", ")
+        assert (held[:6], waits[:6]) == ("n2 at ", "n1 at ")
+        assert int(held[6:]) < int(waits[6:])
+        assert int(state["latest stamp of n2"]) >= int(held[6:])
+        assert state["ready"] == "yes"
+        holder = nodes["n2"].ref("process").ask(ReadState(), timeout=LONG_S)
+        assert "holds it since" in holder["own request for first"]
+        assert "waits for" in state["own request for first"]
+        with pytest.raises(KeyError, match="queue of second; process has ready, "):
+            _ = state["queue of second"]
+        del waiting
+
+
+def test_an_election_coordinator_shows_its_candidates_in_order(tmp_path: Path) -> None:
+    with cluster("bakery", tmp_path) as nodes:
+        leaders = leaders_seen(nodes["n3"], "election", 3).leaders
+        state = state_once(nodes["n3"], "election", "candidate 3")
+        shown = [state[f"candidate {place}"].partition(": priority ") for place in (1, 2, 3)]
+        assert {name for name, _, _ in shown} == set(leaders)
+        assert [int(rest.partition(",")[0]) for _, _, rest in shown] == sorted(
+            int(rest.partition(",")[0]) for _, _, rest in shown
+        )
+        assert state["coordinator"] == "n1"
+        leader = nodes["n1"].ref("leader").ask(ReadState(), timeout=LONG_S)
+        assert leader["held first"].startswith("n3 under fence ")
+
+
+def test_a_leader_shows_its_ballot_and_its_commander_what_is_in_flight(tmp_path: Path) -> None:
+    with cluster("paxos", tmp_path) as nodes:
+        (leading,) = leaders_seen(nodes["n1"], "leader", 1).leaders
+        leader = nodes[leading]
+        state = leader.ref("leader").ask(ReadState(), timeout=LONG_S)
+        assert (state["phase"], state["members"]) == ("leading", "n1, n2, n3")
+        commander = state["works through"]
+        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=LONG_S)
+        assert acceptor["promised to"] == f"round {state['ballot']} of {leading}"
+        assert acceptor["lease"].startswith(f"{leading}, ")
+        replica = leader.ref("replica").ask(ReadState(), timeout=LONG_S)
+        assert (replica["follows"], replica["members"]) == (leading, "n1, n2, n3")
+        for name, node in nodes.items():
+            if name != leading:
+                node.stop()
+        waiting = leader.proxy.ask(Acquire(lock="in flight"), block=False)
+        state = state_once(leader, commander, "slot ")
+        (slot,) = (one for one in state.facts if one.name.startswith("slot "))
+        assert slot.value.endswith(f"votes of {leading}")
+        acceptor = leader.ref("acceptor").ask(ReadState(), timeout=LONG_S)
+        assert acceptor[slot.name].endswith(f"of {leading}")
+        del waiting
+
+
 def test_a_role_that_does_not_answer_a_request_refuses_it(tmp_path: Path) -> None:
     refused = pytest.raises(TypeError, match="Clock does not accept ReadLeaders")
     with cluster("paxos", tmp_path, size=1) as nodes, refused:
@@ -195,6 +286,18 @@ class Verbose(Role[Granted]):
 
     def summary(self) -> tuple[tuple[str, str | int], ...]:
         return tuple((f"fact {number}", "x" * 1_000) for number in range(50))
+
+
+class Large(Role[Granted]):
+    """A role with facts without end."""
+
+    def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
+        del sender, event, now
+        return ()
+
+    def facts(self, now: Instant) -> Facts:
+        for number in count():
+            yield f"{now} {number} " + "x" * 1_000, "é" * 1_000
 
 
 class Plain(Role[Granted]):
@@ -230,6 +333,26 @@ def test_a_description_is_bounded() -> None:
     assert len(describe_all(cells, Counter(), raise_fault)) == ROLES_MAX
     queue = queue_of("a", ["n1"] * (QUEUED_MAX + 5))
     assert (len(queue.queue), queue.length) == (QUEUED_MAX, QUEUED_MAX + 5)
+
+
+def test_a_state_is_bounded_and_says_that_there_is_more() -> None:
+    state = state_of(cell_of(Large), Instant(7), raise_fault)
+    assert (len(state.facts), state.more) == (FACTS_MAX, True)
+    assert all(len(fact.name) == len(fact.value) == FACT_CHARS_MAX for fact in state.facts)
+    assert state.facts[3].name.startswith("7 3 xxx")
+    assert len(encode(state)) <= REPLY_BYTES_MAX
+
+
+def test_a_state_that_cannot_be_read_costs_that_request_alone() -> None:
+    class Broken(Plain):
+        def facts(self, now: Instant) -> Facts:
+            yield "one", 1
+            raise ZeroDivisionError(now)
+
+    found: list[str] = []
+    state = state_of(cell_of(Broken), Instant(0), lambda doing, _: found.append(doing))
+    assert state.facts == (Fact("facts", "cannot be made: see the log"),)
+    assert found == ["the facts of n1/role"]
 
 
 def test_a_clock_answers_with_its_time_and_does_not_tick_for_it() -> None:

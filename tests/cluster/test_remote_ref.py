@@ -133,8 +133,10 @@ def test_a_node_that_there_is_not_is_refused_with_those_there_are(client: fencel
 def test_a_request_that_a_role_does_not_take_is_refused_with_those_it_takes(
     client: fencelock.Client,
 ) -> None:
-    takes = "does not take ReadLeaders from another process; it takes DescribeRole, ReadClock"
-    with pytest.raises(UnsupportedError, match=f"role clock of node n1 {takes}"):
+    takes = "from another process; it takes DescribeRole, ReadClock, ReadState"
+    with pytest.raises(
+        UnsupportedError, match=f"clock of node n1 does not take ReadLeaders {takes}"
+    ):
         client.ref("n1/clock").ask(ReadLeaders(), timeout=LONG_S)
 
 

@@ -11,7 +11,13 @@ from random import Random
 from typing import Any
 
 from fencelock.actors.api.message import Acquire
-from fencelock.actors.api.role_request import DescribeRole, ReadClock, ReadLeaders, ReadQueues
+from fencelock.actors.api.role_request import (
+    DescribeRole,
+    ReadClock,
+    ReadLeaders,
+    ReadQueues,
+    ReadState,
+)
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
@@ -51,7 +57,7 @@ FORMING_MS = 4_000
 STEP_MS = 20
 """Virtual time between two steps (ms)."""
 
-ROLE_REQUESTS = DescribeRole, ReadClock, ReadLeaders, ReadQueues
+ROLE_REQUESTS = DescribeRole, ReadClock, ReadLeaders, ReadQueues, ReadState
 """What an `AskRole` may carry."""
 
 INPUTS_MAX = 3_000
