@@ -45,6 +45,7 @@ LISTEN = re.compile(r"tcp://(\*|[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
 METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
+ROLE_NAME = re.compile(r"[a-z][a-z-]{0,63}")
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
 JOURNAL_BYTES_MIN = 64 << 10
 """`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
@@ -85,6 +86,12 @@ def _matching(pattern: re.Pattern[str]) -> AfterValidator:
 
 def _one_of(values: tuple[str, ...]) -> AfterValidator:
     return _matching(re.compile("|".join(values)))
+
+
+def _role_names(values: list[str]) -> list[str]:
+    if not all(ROLE_NAME.fullmatch(value) for value in values):
+        raise ValueError(values)
+    return values
 
 
 def _target(value: int) -> int:
@@ -203,6 +210,7 @@ class _Limits(Strict):
 
 class _Log(Strict):
     level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
+    trace: Annotated[list[str], AfterValidator(_role_names)] = []
 
 
 class _Security(Strict):
@@ -279,6 +287,7 @@ ALLOWED = {
     **{f"limits.{key}": f"1 to {QUOTA_MAX}" for key in _Limits.model_fields},
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
+    "log.trace": 'a list of names of roles like ["process", "clock"]',
 }
 """The allowed values of each key, as the subject of ``... is expected``."""
 
@@ -309,6 +318,8 @@ class Config:
     data: Path | None = None
     """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
+    traced_roles: tuple[str, ...] = ()
+    """The roles whose messages are logged at level TRACE; empty for all."""
     keys: Path | None = None
     """The folder of the cluster's keys; None where none are used."""
     insecure: bool = False
@@ -407,6 +418,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
         listens={node: table.listen for node, table in file.nodes.items() if table.listen},
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
+        traced_roles=tuple(file.log.trace),
         keys=None if file.security.keys is None else folder / file.security.keys,
         insecure=file.security.insecure,
         metrics={
@@ -499,6 +511,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 
 [log]
 level = "INFO"
+# trace = ["process", "clock"]  # level "TRACE": only the messages of these roles
 
 [security]  # without keys, nodes serve on loopback only
 # keys = "./keys"  # of nodes, clients and operators: fencelock keys init

@@ -5,6 +5,7 @@ Roles have no log. Here the host derives lines from the events and effects of a 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from loguru import logger
@@ -16,7 +17,7 @@ from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import GroupConfig, JoinAck, StopVoting, Superseded
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.actors.message import Address, Event, Instant, node_of, role_of
 from fencelock.actors.paxos.event import (
     Drained,
     HandOverLate,
@@ -30,6 +31,7 @@ from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.member_event import ViewChanged
 from fencelock.actors.paxos.message import Preempted
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
+from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.log import Repeated, note
@@ -80,6 +82,12 @@ class _Masked:
         return without_secret(str(self._event))
 
 
+def _kind_of(address: Address) -> str:
+    """Return the name of a role without the number that a spawned one has."""
+    name, _, number = role_of(address).rpartition("-")
+    return name if name and number.isdigit() else role_of(address)
+
+
 class EventLog:
     """Watches the roles of one node.
 
@@ -88,12 +96,15 @@ class EventLog:
     Args:
         node: the node's id.
         traces: whether to write each message that a role receives and sends.
+        only: the roles that it traces, all if there are none. A name stands for all roles that
+            have it before a number: ``commander`` for ``commander-4``.
 
     """
 
-    def __init__(self, node: str, *, traces: bool = False) -> None:
+    def __init__(self, node: str, *, traces: bool = False, only: Collection[str] = ()) -> None:
         self.node = node
         self.traces = traces
+        self.only = frozenset(only)
         self.leader = ""
         """The node that led last, as far as this node knows."""
         self.leads = False
@@ -107,8 +118,8 @@ class EventLog:
     def watch(self, role_slot: RoleSlot) -> None:
         """Watch the role of ``role_slot``, if its events are logged."""
         role = role_slot.role
-        if self.traces:
-            role_slot.handle = self._traced(role_slot.handle, role.address)
+        if self.traces and (not self.only or _kind_of(role.address) in self.only):
+            role_slot.handle = self._traced(role_slot.handle, role)
         if not isinstance(role, WATCHED):
             return
         handle = role_slot.handle
@@ -136,12 +147,16 @@ class EventLog:
 
         role_slot.handle = watched
 
-    def _traced(self, handle: Any, address: Address) -> Any:
+    def _traced(self, handle: Any, role: Role[Any]) -> Any:
+        address = role.address
         log = logger.bind(node=self.node)
 
         def traced(sender: Address, event: Event, now: Instant) -> Effects:
             log.trace("{} receives {} from {}", address, _Masked(event), sender)
             effects: Effects = handle(sender, event, now)
+            state = ", ".join(f"{name} {value}" for name, value in role.summary())
+            if state:
+                log.trace("{} has {}", address, state)
             for effect in effects:
                 if type(effect) is Send:
                     log.trace("{} sends {} to {}", address, _Masked(effect.message), effect.to)

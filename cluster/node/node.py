@@ -191,7 +191,9 @@ class Node:
                 members=frozenset(config.nodes) - {node_id},
                 journal=journal,
                 counters=counters,
-                watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
+                watch=EventLog(
+                    node_id, traces=config.log_level == "TRACE", only=config.traced_roles
+                ).watch,
                 unheard=unheard,
             )
             dispatcher.start(role_set)

@@ -380,8 +380,9 @@ OTHERS = {
     "security.keys": '"secret"',
     "security.insecure": "true",
     "log.level": '"TRACE"',
+    "log.trace": '["process", "clock"]',
 }
-"""Every scalar key, and another value for it."""
+"""Every key but the tables, and another value for it."""
 
 
 def written(values: dict[str, str]) -> str:

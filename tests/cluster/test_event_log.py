@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from loguru import logger
 from support.log_lines import Lines, logged_lines
-from support.real_nodes import LONG_S, running_nodes
+from support.real_nodes import LONG_S, loopback_addresses, running, running_nodes
 
 import fencelock
 from fencelock.actors.api.message import Contender
@@ -19,6 +20,7 @@ from fencelock.actors.error import LockOwnershipLostError, UnsupportedError
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
 from fencelock.cluster import log
+from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.segment import segment_path
 
@@ -218,3 +220,26 @@ def test_the_library_is_silent_until_a_program_enables_it(tmp_path: Path) -> Non
     finally:
         logger.remove(sink)
         log.silence()
+
+
+def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
+    lines: Lines, tmp_path: Path
+) -> None:
+    logger.add(lines.log, level="TRACE")
+    text = starting_config(loopback_addresses(), protocol="lamport")
+    config = replace(parse(text, tmp_path), log_level="TRACE", traced_roles=("process", "clock"))
+    with (
+        running(config) as nodes,
+        fencelock.connect(nodes["n1"].address) as client,
+        client.lock("orders/42"),
+    ):
+        pass
+    traced = [text for level, _, text in lines.values if level == "TRACE"]
+    assert {text.split()[0].partition("/")[2] for text in traced} == {"process", "clock"}
+    asked = "n2/process receives Delivered(origin='n1', message=Request(lock='orders/42', "
+    taken = [text for text in traced if text.startswith(asked)]
+    after = traced[traced.index(taken[0]) + 1 :]
+    assert next(text for text in after if text.startswith("n2/process has ")).endswith(
+        "locks 1, requests 1, tickets of this node 0"
+    )
+    assert any(text.startswith("n1/clock has time ") for text in traced)
