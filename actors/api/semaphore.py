@@ -1,4 +1,4 @@
-"""Requests about semaphores. Tags 0x1e and 0x1f.
+"""Requests about semaphores. Tags 0x1e, 0x1f, 0x8e and 0x8f.
 
 A semaphore has a number of permits. Its claims form one queue, in the order of the log, and no
 claim overtakes another: a large one at the head keeps smaller ones waiting, so that it gets its
@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_number
-from fencelock.actors.api.object_request import PartRequest, PermitRequest
+from fencelock.actors.api.object_request import (
+    PartRequest,
+    PermitRequest,
+    UpdateReply,
+    UpdateRequest,
+)
 from fencelock.actors.message import Int64
 
 SEMAPHORE = "semaphore"
@@ -75,3 +80,43 @@ class ReleasePermits(PartRequest, tag=0x1F):
         """Refuse fields that exceed their limits."""
         PartRequest.check(self)
         check_number("amount", self.amount, 0, PERMITS_MAX)
+
+
+class ResizeSemaphore(UpdateRequest, tag=0x8E):
+    """Let ``semaphore``, which has ``permits``, have ``size`` of them.
+
+    Answered by `SemaphoreResized`. What is held stays held, even if that is more than ``size``.
+    Claims that wait for more than ``size`` are refused. A semaphore that nobody holds has no size,
+    so nothing changes then.
+    """
+
+    semaphore: str
+    permits: Int64
+    size: Int64
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    KIND = SEMAPHORE
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_number("permits", self.permits, 1, PERMITS_MAX)
+        check_number("size", self.size, 1, PERMITS_MAX)
+
+
+class SemaphoreResized(UpdateReply, tag=0x8F):
+    """The semaphore has ``size`` permits as long as it is held or awaited, and ``free`` of them.
+
+    ``free`` is negative while more are held than there are.
+    """
+
+    lock: str
+    size: Int64
+    free: Int64
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    ANSWERS = (ResizeSemaphore,)

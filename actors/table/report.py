@@ -188,7 +188,9 @@ def report_lock(name: str, held: Awaited | None, time_ms: int) -> LockReport:
     holder = holders[0] if holders else None
     if not kind_of(name):
         return LockReport(name, holder, held.waiting, waiters)
-    return LockReport(name, holder, held.waiting, waiters, holders, held.capacity, free=held.free)
+    return LockReport(
+        name, holder, held.waiting, waiters, holders, held.capacity, free=max(0, held.free)
+    )
 
 
 def list_locks(

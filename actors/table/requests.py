@@ -29,6 +29,7 @@ from fencelock.actors.api.object_request import (
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
+from fencelock.actors.api.semaphore import ResizeSemaphore, SemaphoreResized
 from fencelock.actors.api.session_message import Evict, Evicted, OperatorCommand, Renew
 from fencelock.actors.table.account import CLAIMS_MAX, OBJECTS_MAX
 from fencelock.actors.table.deadline import LeasedHold, check_duration, durations_of
@@ -201,6 +202,29 @@ def _release_part(
         table.end_hold(hold, out)
     else:
         table.give_back(hold, amount, out)
+
+
+def resize_semaphore(
+    table: TableState, owner_state: OwnerState, command: ResizeSemaphore, out: list[Result]
+) -> None:
+    """Give a semaphore another size, refuse claims that are too large for it, and serve others."""
+    lock, size = command.lock, command.size
+    resource = table.resources.get(lock)
+    if resource is not None and resource.capacity not in {command.permits, size}:
+        deny_size(table, owner_state, resource.capacity, command.permits, out)
+        return
+    served, free = list[Result](), size
+    if resource is not None:
+        why = Why(Cause.OTHER_SIZE, (size, resource.capacity))
+        table.changing = True
+        resource.resize(size)
+        for wait in [*resource.waits]:
+            if wait.amount > size:
+                table.end_wait(wait, Reason.INVALID, served, why)
+        table.serve((lock,), served)
+        free = resource.free
+    conclude(table, owner_state, SemaphoreResized(**command.fields(), size=size, free=free), out)
+    out += served
 
 
 def renew(table: TableState, command: Renew, out: list[Result]) -> None:

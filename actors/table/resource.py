@@ -201,8 +201,8 @@ class Resource(Awaited):
     free object leaves no state: a resource exists while it is held or awaited.
 
     Invariants:
-        capacity-kept   The amounts of the holds and ``free`` are ``capacity`` together, and
-            ``free`` is not negative.
+        capacity-kept   The amounts of the holds and ``free`` are ``capacity`` together. No grant
+            makes ``free`` negative; a smaller size may, until enough is given back.
         no-overtaking   A wait is granted only as the head of the queue, when its amount is free. So
             a large one keeps smaller ones behind it waiting, and none is overtaken for ever.
 
@@ -255,7 +255,6 @@ class Resource(Awaited):
     def add(self, hold: TableHold, fence: int) -> None:
         """Take the amount of a new hold."""
         self.free -= hold.amount
-        assert self.free >= 0  # capacity-kept
         held = self.held
         if held is None:
             self.held = hold
@@ -275,6 +274,11 @@ class Resource(Awaited):
             assert held is hold  # one-holder
             self.held = None
         self.free += hold.amount
+
+    def resize(self, capacity: int) -> None:
+        """Let it have another capacity. What is held stays held."""
+        self.free += capacity - self.capacity
+        self.capacity = capacity
 
     def next_wait(self) -> Wait | None:
         """Return the head of the queue, if its amount is free (no-overtaking)."""

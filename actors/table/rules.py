@@ -32,7 +32,7 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -62,6 +62,7 @@ from fencelock.actors.table.requests import (
     record,
     release,
     renew,
+    resize_semaphore,
     session_expired,
     updating,
     wrong_fence,
@@ -207,6 +208,7 @@ RULES: dict[type[Command], Rule] = {
     Release: release,
     AcquirePermits: acquire_permits,
     ReleasePermits: release,
+    ResizeSemaphore: updating(resize_semaphore),
     AcquireReadWrite: acquire_permits,
     Downgrade: release,
     AcquireAll: acquire_all,

@@ -23,11 +23,13 @@ from fencelock.actors.api.name import (
     account_of,
     check_lock_size,
     check_size,
+    kind_of,
     plain_name,
     titled,
     utf8_size,
 )
 from fencelock.actors.api.retained import SPAN_MAX
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.message import Message
 from fencelock.actors.table.deadline import NO_DURATIONS, LeasedHold, restored_lease
 from fencelock.actors.table.history import records_of
@@ -327,11 +329,11 @@ def _fill_hold(
         raise ValueError(f"the snapshot has a wrong hold of {titled(owner_state.lock)}")
     for fence, name in enumerate(hold.objects, hold.fence):
         resource = _resource(table, name, record.capacity)
-        if hold.amount > resource.free:
-            held = resource.capacity - resource.free
+        held = resource.capacity - resource.free + hold.amount
+        # A semaphore may have been made smaller while more was held.
+        if held > (PERMITS_MAX if kind_of(name) == SEMAPHORE else resource.capacity):
             raise ValueError(
-                f"the snapshot has {held + hold.amount} of {resource.capacity} held of "
-                f"{titled(name)}"
+                f"the snapshot has {held} of {resource.capacity} held of {titled(name)}"
             )
         resource.add(hold, fence)
     if details.span:

@@ -22,6 +22,7 @@ from fencelock.actors.api.name import check_number
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.retained import Recall
+from fencelock.actors.api.semaphore import SemaphoreResized
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Int64, Message
 
@@ -80,7 +81,9 @@ Result = Outcome | HoldLost | Recall
 `Recall` for one whose lock others wait for."""
 
 
-KeptReply = CountedDown | LatchPassed | EntryChanged | BarrierPassed | CounterChanged
+KeptReply = (
+    CountedDown | LatchPassed | EntryChanged | BarrierPassed | CounterChanged | SemaphoreResized
+)
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 

@@ -13,7 +13,7 @@ from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
-from fencelock.actors.api.object_request import ObjectRequest, UpdateRequest
+from fencelock.actors.api.object_request import ObjectRequest, PermitRequest, UpdateRequest
 from fencelock.cluster.log import printable
 
 LOCK = "lock"
@@ -30,7 +30,7 @@ def object_kinds() -> tuple[str, ...]:
 
 def unheld_kinds() -> frozenset[str]:
     """Return the kinds of objects that nobody can hold: all their requests are updates."""
-    return frozenset(_kinds_of(UpdateRequest))
+    return frozenset(_kinds_of(UpdateRequest) - _kinds_of(PermitRequest))
 
 
 def plural(kind: str) -> str:

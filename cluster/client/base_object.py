@@ -21,6 +21,26 @@ _numbers = count(1)
 """Numbers of owners, unique in this process."""
 
 
+def updating(connection: Connection, request: UpdateRequest) -> Operation[Any]:
+    """Send a request as an owner that has no other in flight, and end with its reply.
+
+    The table keeps the outcome of each owner's last request. To keep few of them, owners are used
+    again, each only after the reply to its last request.
+    """
+    owners = connection.owners[request.KIND]
+    try:
+        owner = owners.pop()
+    except IndexError:
+        owner = f"{request.KIND} {next(_numbers)}"
+    try:
+        reply = yield from connection.line.ask(replace(request, owner=owner))
+    except RefusedError:
+        owners.append(owner)
+        raise
+    owners.append(owner)
+    return reply
+
+
 class BaseObject:
     """One object of the cluster. Its methods do not wait: they return operations.
 
@@ -42,25 +62,10 @@ class BaseObject:
         self._connection = connection
         self._channel = connection.line
         self._full_name = object_name(kind, name)
-        self._owners = connection.owners[kind]
 
     def _updating(self, request: UpdateRequest) -> Operation[Any]:
-        """Send a request, and end with its reply.
-
-        The table keeps the outcome of each owner's last request. To keep few of them, owners are
-        used again, each only after the reply to its last request.
-        """
-        try:
-            owner = self._owners.pop()
-        except IndexError:
-            owner = f"{request.KIND} {next(_numbers)}"
-        try:
-            reply = yield from self._channel.ask(replace(request, owner=owner))
-        except RefusedError:
-            self._owners.append(owner)
-            raise
-        self._owners.append(owner)
-        return reply
+        """Send a request, and end with its reply."""
+        return updating(self._connection, request)
 
     def _inspecting(self, read: Read, max_age: float) -> Operation[LockStatus]:
         age_ms = self._connection.age_ms(read, max_age)

@@ -9,9 +9,17 @@ from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import check_new_lock_name, object_name, titled
-from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import (
+    PERMITS_MAX,
+    SEMAPHORE,
+    AcquirePermits,
+    ReleasePermits,
+    ResizeSemaphore,
+    SemaphoreResized,
+)
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.client.base_lock import BaseLock
+from fencelock.cluster.client.base_object import updating
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import BaseHold, give_back, releasing
@@ -51,8 +59,8 @@ class BaseSemaphore(BaseLock[H]):
         check_new_lock_name(name, SEMAPHORE)
         wait_ms_of(timeout)
         demand(connection.protocol, Guarantee.SEMAPHORES)
-        allowed = f"an int from 1 to {PERMITS_MAX}"
-        check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
+        _check_permits(permits)
+        self._connection = connection
         self._template = checked(
             AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
         )
@@ -67,7 +75,7 @@ class BaseSemaphore(BaseLock[H]):
 
     @property
     def permits(self) -> int:
-        """The number of permits, which all clients must agree on while any is held."""
+        """The number of permits, on which all clients must agree while any is held."""
         return self._template.permits
 
     def _asking(self, amount: int) -> AcquirePermits:
@@ -91,6 +99,16 @@ class BaseSemaphore(BaseLock[H]):
             return 0
         with self._guard:
             return next(amount for _, _, token, amount in self._acquired if token == hold.token)
+
+    def _resizing(self, permits: int) -> Operation[int]:
+        """Change the number of permits, and end with the number of those that are free."""
+        _check_permits(permits)
+        name, before = self._template.semaphore, self.permits
+        request = ResizeSemaphore(semaphore=name, permits=before, size=permits, request=1)
+        reply = yield from updating(self._connection, request)
+        assert isinstance(reply, SemaphoreResized)
+        self._acquire = self._template = replace(self._template, permits=permits)
+        return max(0, reply.free)
 
     def _counting(self, read: Read, max_age: float) -> Operation[int]:
         status = yield from self._inspecting(age_ms_of(read, max_age))
@@ -212,6 +230,11 @@ class BaseSemaphore(BaseLock[H]):
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
 
 
+def _check_permits(permits: int) -> None:
+    allowed = f"an int from 1 to {PERMITS_MAX}"
+    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
+
+
 P = TypeVar("P", bound=BaseSemaphore[Any])
 
 
@@ -294,6 +317,31 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """
         return drive(self._draining())
 
+    def resize(self, permits: int) -> int:
+        """Let the semaphore have ``permits``, and return how many of them are free.
+
+        What is held stays held: if that is more, nothing is granted until enough is given back.
+        Claims that wait for more than ``permits`` are refused. From now on this object names the
+        new number. Other objects, of this client and of others, must be made with it or resized
+        too: an acquire that names the old one is refused while any permit is held. A semaphore that
+        nobody holds has no size at the cluster, so only this object changes then.
+
+        Args:
+            permits: the new number, 1 to 2,147,483,647.
+
+        Raises:
+            InvalidRequestError: ``permits`` is out of its range, or the semaphore has neither this
+                number nor that of this object.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the semaphore was resized; calling it again does no harm.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                semaphore was resized.
+            ClosedError: the client is closed.
+            TypeError: ``permits`` is not an int.
+
+        """
+        return drive(self._resizing(permits))
+
     def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
         """Return the number of permits that nobody holds; `acquire` may still have to wait.
 
@@ -350,6 +398,10 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
     async def drain(self) -> int:
         """Acquire all permits that are free now, in one step; return their number."""
         return await drive_async(self._draining())
+
+    async def resize(self, permits: int) -> int:
+        """Let the semaphore have ``permits``, and return how many of them are free."""
+        return await drive_async(self._resizing(permits))
 
     async def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
         """Return the number of permits that nobody holds."""

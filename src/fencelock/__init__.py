@@ -69,7 +69,12 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import (
+    AcquirePermits,
+    ReleasePermits,
+    ResizeSemaphore,
+    SemaphoreResized,
+)
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -227,11 +232,13 @@ __all__ = [
     "ReleasePermits",
     "Released",
     "RemoteRef",
+    "ResizeSemaphore",
     "RoleDescription",
     "RoleGoneError",
     "RoleRequest",
     "RoleState",
     "Semaphore",
+    "SemaphoreResized",
     "SessionExpiredError",
     "SetCounter",
     "StaleError",

@@ -32,7 +32,7 @@ from support.table_comparison import (
 
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.api.semaphore import AcquirePermits
+from fencelock.actors.api.semaphore import AcquirePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
 from fencelock.actors.table import history, requests, rules, snapshot
 from fencelock.actors.table.history import Histories, History
@@ -279,6 +279,24 @@ def a_drain_takes_one_permit(sound: Any) -> Any:
     return broken
 
 
+def a_smaller_size_is_not_counted(sound: Any) -> Any:
+    def broken(resource: Resource, capacity: int) -> None:
+        free = resource.free
+        sound(resource, capacity)
+        resource.free = max(free, resource.free)
+
+    return broken
+
+
+def too_large_claims_wait_on(sound: Any) -> Any:
+    def broken(table: TableState, command: ResizeSemaphore, out: list[Result]) -> None:
+        resource = table.resources.get(command.lock)
+        waits = [] if resource is None else [wait.amount for wait in resource.waits]
+        sound(table, replace(command, size=max([command.size, *waits])), out)
+
+    return broken
+
+
 def one_permit_is_never_given(resource: Resource, amount: int) -> bool:
     """The free permits are compared with < in place of <=."""
     return not resource.queue and amount < resource.free
@@ -327,6 +345,8 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         lambda _: smaller_claims_overtake,
     ),
     "a drain overtakes the queue": (Resource, "admits", lambda _: a_drain_overtakes_the_queue),
+    "a smaller size frees as many": (Resource, "resize", a_smaller_size_is_not_counted),
+    "claims that are too large wait on": (RULES, ResizeSemaphore, too_large_claims_wait_on),
     "a drain takes one permit": (RULES, AcquirePermits, a_drain_takes_one_permit),
     "a try overtakes the queue": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
     "one permit is never given": (Resource, "admits", lambda _: one_permit_is_never_given),

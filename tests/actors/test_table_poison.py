@@ -20,7 +20,7 @@ from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Ref
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.poison import PoisonError
 from fencelock.actors.table.rules import RULES
@@ -70,6 +70,7 @@ COMMANDS: tuple[Command, ...] = (
     request(Cancel, 5, lock="free"),
     request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=2, wait_ms=None),
     request(AcquirePermits, 1, T, semaphore="sem", permits=3, amount=0, wait_ms=0),
+    request(ResizeSemaphore, 2, semaphore="sem", permits=3, size=1),
     request(ReleasePermits, 2, semaphore="sem", fence=3, amount=1),
     request(AcquireReadWrite, 1, T, rwlock="rw", write=False, wait_ms=None),
     request(AcquireAll, 2, locks=("p", "q")),

@@ -10,7 +10,14 @@ from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import (
+    PERMITS_MAX,
+    SEMAPHORE,
+    AcquirePermits,
+    ReleasePermits,
+    ResizeSemaphore,
+    SemaphoreResized,
+)
 from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions
@@ -203,7 +210,7 @@ def test_a_snapshot_holds_permits_queues_and_amounts() -> None:
         assert applied(one, full(A, 1, 3)) == ["s.1 has 0 left", "t.2 holds 3 under 2"]
 
 
-WRONG = [{"amount": 0}, {"amount": -1}, {"times": 0}, {"amount": 99}, {"capacity": 0}]
+WRONG = [{"amount": 0}, {"amount": -1}, {"times": 0}, {"amount": PERMITS_MAX + 1}, {"capacity": 0}]
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, {"capacity": 4}])
@@ -263,3 +270,69 @@ def test_a_report_has_the_permits_that_nobody_holds(table: LockTable) -> None:
     applied(table, acquire(B, 2))
     assert table.status(LOCK).free == 1
     assert restored(table).status(LOCK).free == 1
+
+
+def resize(session: str, size: int, request: int = 1, **fields: Any) -> ResizeSemaphore:
+    made = ResizeSemaphore(
+        semaphore="S", permits=3, size=size, session=session, owner="r", request=request
+    )
+    return replace(made, **fields)
+
+
+def resized(table: LockTable, command: ResizeSemaphore) -> tuple[int, int]:
+    """Return the size and the free permits of the reply, which comes first."""
+    one = table.apply(table.time_ms, command)[0]
+    assert isinstance(one, SemaphoreResized)
+    return one.size, one.free
+
+
+def test_a_larger_size_serves_the_queue(table: LockTable) -> None:
+    applied(table, acquire(A, 3))
+    applied(table, acquire(B, 2))
+    applied(table, acquire(C))
+    assert applied(table, resize(A, 5)) == ["SemaphoreResized", "t.2 holds 2 under 2"]
+    assert applied(table, resize(A, 6, 2, permits=5)) == ["SemaphoreResized", "u.3 holds 1 under 3"]
+    assert applied(table, resize(A, 6, 2, permits=5)) == ["SemaphoreResized"]  # Sent again.
+    assert (table.status(LOCK).free, table.status(LOCK).permits) == (0, 6)
+
+
+def test_a_smaller_size_takes_nothing_and_grants_nothing_until_enough_is_given_back(
+    table: LockTable,
+) -> None:
+    applied(table, acquire(A, 3))
+    applied(table, acquire(B))
+    assert resized(table, resize(C, 2)) == (2, -1)
+    copy = restored(table)
+    for one in (table, copy):
+        assert one.status(LOCK).free == 0
+        assert applied(one, drain(C, permits=2)) == ["u.3 TIMED_OUT"]
+        assert applied(one, part(A, 1, 1)) == ["s.1 has 2 left"]
+        assert applied(one, part(A, 1, 1, 3)) == ["s.1 has 1 left", "t.2 holds 1 under 2"]
+    assert table.digest() == copy.digest()
+
+
+def test_claims_that_are_too_large_for_the_new_size_are_refused(table: LockTable) -> None:
+    applied(table, acquire(A))
+    applied(table, acquire(B, 3))
+    applied(table, acquire(C))
+    told = table.apply(0, resize(A, 2))
+    assert [said(one) for one in told] == ["SemaphoreResized", "t.2 INVALID", "u.3 holds 1 under 2"]
+    assert text_of(told[1]) == "semaphore 'S' has 2 permits; this client asked for one with 3"
+
+
+def test_a_size_that_is_not_the_present_one_is_not_changed(table: LockTable) -> None:
+    applied(table, acquire(A))
+    (no,) = table.apply(0, resize(B, 5, permits=4))
+    assert text_of(no) == "semaphore 'S' has 3 permits; this client asked for one with 4"
+    assert resized(table, resize(B, 5, 2)) == (5, 4)
+    assert resized(table, resize(C, 5)) == (5, 4)  # Another client has done it.
+    assert applied(table, acquire(B)) == ["t.2 INVALID"]
+    assert applied(table, acquire(B, request=2, permits=5)) == ["t.2 holds 1 under 2"]
+
+
+def test_a_semaphore_that_nobody_holds_has_no_size(table: LockTable) -> None:
+    assert resized(table, resize(A, 5)) == (5, 5)
+    assert table.resources == {}
+    assert applied(table, acquire(B)) == ["t.2 holds 1 under 1"]
+    assert applied(table, resize(A, 0, 2)) == ["s.1 INVALID"]
+    assert applied(table, resize(A, PERMITS_MAX + 1, 3)) == ["s.1 INVALID"]

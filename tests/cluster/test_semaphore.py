@@ -67,6 +67,38 @@ def test_all_permits_that_are_free_are_taken_in_one_step(
     two.release(5)
 
 
+def test_a_semaphore_is_resized_while_it_is_held(
+    connect: Callable[[], fencelock.Client], pool: ThreadPoolExecutor, name: str
+) -> None:
+    client = connect()
+    one, two = client.semaphore(name, 2), connect().semaphore(name, 2)
+    assert one.resize(3) == one.permits == 3  # Nobody holds it.
+    assert one.resize(2) == 2
+    assert one.acquire(2)
+    waits = pool.submit(two.acquire, timeout=PATIENCE_S)
+    until_queued(one, 1)
+    assert one.resize(4) == 1
+    assert waits.result(PATIENCE_S)
+    assert (one.permits, one.available(), two.permits) == (4, 1, 2)
+    with pytest.raises(InvalidRequestError, match="has 4 permits; this client asked for one with"):
+        two.acquire()
+    assert two.resize(4) == 1  # The cluster has this size already.
+    assert two.acquire()
+    assert one.resize(1) == one.available() == 0  # Four are held.
+    one.release(2)
+    assert one.acquire(blocking=False) is None
+    two.release(2)
+    with one:
+        assert one.available() == 0
+    wrong: Any = "3"
+    with pytest.raises(TypeError, match="permits is '3', and must be an int from 1 to 2147483647"):
+        one.resize(wrong)
+    with pytest.raises(InvalidRequestError, match="permits is 0, and must be an int"):
+        one.resize(0)
+    with two, pytest.raises(InvalidRequestError, match="has 4 permits; this client asked for one"):
+        one.resize(3)
+
+
 def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
     async def scene() -> None:
         async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
@@ -76,7 +108,8 @@ def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
                 assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
                 assert await semaphore.available() == 0
                 await semaphore.release(2)
-            assert await semaphore.available() == 3
+                assert await semaphore.resize(4) == 3
+            assert await semaphore.available() == semaphore.permits == 4
 
     asyncio.run(scene())
 

@@ -17,10 +17,15 @@ from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import kind_of, object_name
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import (
+    SEMAPHORE,
+    AcquirePermits,
+    ReleasePermits,
+    ResizeSemaphore,
+)
 from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
@@ -275,11 +280,21 @@ class MixedComposer(ObjectComposer):
         if isinstance(made, Evict):
             return replace(made, lock=lock, fence=fence)
         if isinstance(made, api.Acquire):
+            sizes = [c.permits for c in model.find(lock=lock)] or [3]
+            if what // 4 % 8 == 0:
+                return ResizeSemaphore(
+                    semaphore=name,
+                    permits=3 if chance % 7 == 0 else sizes[0],
+                    size=2 + kind % 3,
+                    session=made.session,
+                    owner="xyz"[which % 3],
+                    request=made.request,
+                )
             drains = made.wait_ms == 0 and who % 3 == 0
             return AcquirePermits(
                 semaphore=name,
-                permits=2 if chance % 13 == 0 else 3,
-                amount=0 if drains else 1 + kind % (2 if chance % 13 == 0 else 3),
+                permits=2 if chance % 13 == 0 else sizes[0],
+                amount=0 if drains else 1 + kind % (2 if chance % 13 == 0 else sizes[0]),
                 session=made.session,
                 owner="pqrstuvw"[which % 8],
                 request=made.request,
@@ -540,9 +555,10 @@ class TableJudge:
             assert all(
                 one.session.id in table.sessions.by_id for one in members
             )  # ended-gets-nothing
-            assert (
-                0 <= resource.free == resource.capacity - sum(hold.amount for hold in holds)
+            assert resource.free == resource.capacity - sum(
+                hold.amount for hold in holds
             )  # capacity-kept
+            assert resource.free >= 0 or kind_of(name) == SEMAPHORE  # capacity-kept
             head = resource.next_wait()
             at_all = [table.resources[one].next_wait() for one in head.objects] if head else []
             assert head is None or any(

@@ -26,7 +26,7 @@ from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -491,6 +491,9 @@ class Model:
         if isinstance(c, EntryRequest):
             map_model.change(self, c)
             return
+        if isinstance(c, ResizeSemaphore):
+            self._on_resize(c)
+            return
         if isinstance(c, UpdateRequest):
             self.objects.update(c)
             return
@@ -520,6 +523,27 @@ class Model:
             self.deny(s, o, r, lock, Reason.OWNERSHIP_LOST)
         else:
             self.deny(s, o, r, lock, Reason.NOT_HELD)
+
+    def _on_resize(self, c: ResizeSemaphore) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        claims = self.find(lock=lock)
+        if any(claim.permits not in (c.permits, c.size) for claim in claims):
+            self.deny(s, o, r, lock, Reason.INVALID)
+            return
+        for claim in claims:
+            claim.permits = c.size
+        first = len(self.out)
+        for claim in sorted(claims, key=lambda claim: claim.place):
+            if not claim.fence and claim.amount > c.size:
+                self.claims.remove(claim)
+                who = claim.session, claim.owner, claim.request
+                self.deny(*who, lock, Reason.INVALID)
+                self.serve(claim)
+        if claims:
+            self.serve(claims[0])
+        free = c.size - self.held(lock)
+        self.note(s, o, r, lock, ("SemaphoreResized", lock, c.size, free, s, o, r))
+        self.out.insert(first, self.out.pop())
 
     def _on_downgrade(self, c: Downgrade, mine: ModelClaim) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
