@@ -181,6 +181,8 @@ class Scheduler:
         assert node_of(role.address) == self.node
         assert role.address not in self.roles, f"{role.address} is running already"
         role_slot = RoleSlot(role, stops_alone=stops_alone)
+        if stops_alone:
+            role_slot.handle = partial(_handled_without_records, role)
         self._welcome(role_slot)
         self._register(role)
         self.roles[role.address] = role_slot
@@ -345,6 +347,8 @@ class Scheduler:
     def _begin(self, role_slot: RoleSlot) -> None:
         try:
             effects = role_slot.role.begin(self.now())
+            if role_slot.stops_alone:
+                _check_without_records(role_slot.role, effects)
         except Exception as error:
             failure = self._failed(role_slot, None, role_slot.address, error)
             if role_slot.stops_alone:
@@ -404,7 +408,6 @@ class Scheduler:
 
     def _write(self, role_slot: RoleSlot, records: Sequence[Message | Mark | None]) -> None:
         name = role_slot.name
-        assert not role_slot.stops_alone, f"{name} persists, but only the protocol's roles may"
         for record in records:
             self.records.append((name, record))
         if not role_slot.held:
@@ -459,6 +462,26 @@ class Scheduler:
             counters=counted(self.total_counters()),
             roles=describe_all(self.roles.values(), waiting, self.note_fault),
         )
+
+
+def _handled_without_records(
+    role: Role[Any], sender: Address, event: Event, now: Instant
+) -> Effects:
+    """Let a role that was added to a running node handle ``event``."""
+    effects = role.handle(sender, event, now)
+    _check_without_records(role, effects)
+    return effects
+
+
+def _check_without_records(role: Role[Any], effects: Effects) -> None:
+    """Refuse records of a role that the node would not have again after a restart.
+
+    Raises:
+        TypeError: naming the role.
+
+    """
+    if any(isinstance(effect, Persist | Checkpoint | CheckpointPart) for effect in effects):
+        raise TypeError(f"{role.address} persists, which only the roles of the protocol may")
 
 
 def _without_links(effect: Connect | Disconnect | JoinGroup) -> None:

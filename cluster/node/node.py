@@ -258,18 +258,18 @@ class Node:
         """Return the reference of the role named ``role``, such as ``"clock"``."""
         return self._dispatcher.ref(address_of(self.id, role))
 
-    def add_role(self, name: str, role: type[Role[Any]], **arguments: object) -> RoleRef:
+    def add_role(self, role: type[Role[Any]], /, name: str = "", **arguments: object) -> RoleRef:
         """Run a role of your own on this node, as ``<node>/<name>``, and return its reference.
 
         It runs on the node's own thread, so its handlers must not block. Roles of other nodes send
         it messages; callers inside the process, and clients (`Client.ref`), send it requests that
         derive from `RoleRequest`. All processes must import the modules that declare these
         messages. It may not persist. If it raises an exception, it stops alone, and the log has the
-        traceback.
+        traceback. ``docs/own-roles.md`` has an example.
 
         Args:
-            name: 1 to 128 bytes, without ``/``.
             role: its class, which is called with the address and the host, and ``arguments``.
+            name: 1 to 128 bytes, without ``/``; by default that of the class, in lower case.
             arguments: further arguments of the class, by name.
 
         Raises:
@@ -277,11 +277,13 @@ class Node:
             pykka.ActorDeadError: the node has stopped.
 
         """
+        name = name or role.__name__.lower()
         if not is_part(name):
             raise ValueError(
                 f"name is {name!a}, and must have 1 to {PART_BYTES_MAX} bytes, without '/'"
             )
-        return self._dispatcher.add(role(address_of(self.id, name), self._dispatcher, **arguments))
+        address = address_of(self.id, name)
+        return self._dispatcher.add(role(address, self._dispatcher, **arguments))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the node has stopped (s; None: without limit); return whether it has."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from fencelock.actors.error import ConfigError
+from fencelock.actors.role import Role
 from fencelock.cluster.client.aio_client import AsyncClient, Connecting, async_connect
 from fencelock.cluster.client.client import Client, connect, greeted
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.loop import LoopExecutor
 from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target
+from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.node.topology import ProtocolSettings
@@ -53,6 +55,10 @@ class LocalCluster:
     def connect_aio(self, *, ttl: float = 15.0, label: str | None = None) -> Connecting:
         """Return a connection to be awaited or entered; see `fencelock.aio.connect`."""
         return async_connect(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
+
+    def add_role(self, role: type[Role[Any]], /, name: str = "", **arguments: object) -> RoleRef:
+        """Run a role of your own as ``local/<name>``; see `Node.add_role`."""
+        return self._node.add_role(role, name, **arguments)
 
     def stop(self) -> None:
         """Close the clients of `connect` and stop the node."""

@@ -56,7 +56,7 @@ class Text(RoleRequest[Counted], tag=0xFD10):
 def nodes(request: Any, tmp_path_factory: Any) -> Iterator[dict[str, Node]]:
     folder: Path = tmp_path_factory.mktemp("nodes")
     with running_nodes(folder, request.param) as nodes:
-        nodes["n2"].add_role("counter", Counter, start=10)
+        nodes["n2"].add_role(Counter, start=10)
         yield nodes
 
 
@@ -296,7 +296,7 @@ def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
 
 def test_a_role_that_raises_stops_alone_and_its_callers_know(tmp_path: Path) -> None:
     with running_nodes(tmp_path) as nodes:
-        nodes["n1"].add_role("counter", Counter)
+        nodes["n1"].add_role(Counter)
         with fencelock.connect(addresses(nodes), connect_timeout=LONG_S) as client:
             counter = client.ref("n1/counter")
             waiting = counter.ask(AwaitCount(total=1), block=False)
@@ -311,7 +311,7 @@ def test_a_role_that_raises_stops_alone_and_its_callers_know(tmp_path: Path) -> 
 
 def test_a_node_that_stops_ends_the_asks_that_wait_for_its_roles(tmp_path: Path) -> None:
     with running_nodes(tmp_path, "lamport") as nodes:
-        nodes["n2"].add_role("counter", Counter)
+        nodes["n2"].add_role(Counter)
         with fencelock.connect(addresses(nodes), connect_timeout=LONG_S) as client:
             counter = client.ref("n2/counter")
             counter.ask(Count(amount=1), timeout=LONG_S)
@@ -368,7 +368,7 @@ def test_with_keys_only_operators_ask_other_roles_than_the_proxy(
 
 def test_an_error_in_a_reply_is_a_bug_of_the_role_and_not_of_the_node(tmp_path: Path) -> None:
     with running_nodes(tmp_path, "lamport") as nodes:
-        nodes["n1"].add_role("counter", Counter)
+        nodes["n1"].add_role(Counter)
         with fencelock.connect(addresses(nodes), connect_timeout=LONG_S) as client:
             counter = client.ref("n1/counter")
             counter.ask(Count(amount=2**63 - 1), timeout=LONG_S)

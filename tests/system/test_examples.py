@@ -38,6 +38,7 @@ PAGES = (
     "latch.md",
     "lock-all.md",
     "map.md",
+    "own-roles.md",
     "release.md",
     "retain.md",
     "rwlock.md",
@@ -185,6 +186,18 @@ def test_nodes_are_asked_inside_the_process() -> None:
     assert "n2 granted orders/42" in ended.stdout
 
 
+def test_two_roles_of_a_service_play_the_processes_of_the_essay() -> None:
+    ended = run("two_processes.py")
+    assert ended.returncode == 0, ended.stderr
+    played = ended.stdout.splitlines()
+    assert played[0] == "n1/contender entered by its request of time 1"
+    assert played[1] == "n2/contender waits"
+    assert "holds: yes, place 1: n1/contender at 1, place 2: n2/contender at" in played[2]
+    assert "holds: no, place 1: n1/contender at 1, place 2: n2/contender at" in played[3]
+    assert played[4].startswith("n1/contender left; n2/contender entered at")
+    assert played[5:] == ["50 entries, 0 overlaps"]
+
+
 def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None:
     (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
@@ -238,7 +251,7 @@ def test_the_python_of_a_page_runs_as_it_is_shown(
         for name, value in cluster.environment.items():
             monkeypatch.setenv(name, value)
         for block in blocks:
-            exec(compile(block, page, "exec"), {})
+            exec(compile(block, page, "exec", dont_inherit=True), {})
 
 
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
