@@ -1,4 +1,4 @@
-"""``fencelock dev``: a cluster of one node on this machine, with a live view of its locks."""
+"""``fencelock dev``: a cluster in one process on this machine, with a live view of its locks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import queue
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,16 +24,26 @@ from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
 from fencelock.cluster.cli.formatting import duration, person, progress_of, share_of
+from fencelock.cluster.cli.found import FOUNDED
 from fencelock.cluster.cli.naming import object_shown, unheld_kinds
 from fencelock.cluster.cli.screen import line
 from fencelock.cluster.cli.serve import spare_the_collector, start, stops_on_signals
 from fencelock.cluster.cli.status import locks_seen, locks_table
+from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
     from fencelock.cluster.node.config import Config
     from fencelock.cluster.node.node import Node
 
 NODE = "dev"
+"""The id of a single node. Several are n1, n2 and so on."""
+PAXOS, BAKERY = "paxos", "bakery"
+"""Protocols; the first unless the user says another."""
+
+PORT_MAX = 65_535
+NODES_MAX = 9
+SEVERAL = 3
+"""The number of nodes of protocols that need several, unless the user says another."""
 DESCRIBE_S = 5
 """Time limit for a node's own status (s)."""
 
@@ -52,7 +64,21 @@ or: fencelock lock hello -- sleep 10"""
 
 
 def dev(
-    port: Annotated[int, typer.Option(help="The port, on 127.0.0.1.", min=1, max=65535)] = 4040,
+    port: Annotated[
+        int, typer.Option(help="The port of the first node, on 127.0.0.1.", min=1, max=PORT_MAX)
+    ] = 4040,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of nodes, at ports in a row. Default: 1, or 3 if the protocol is not "
+            "paxos.",
+            min=1,
+            max=NODES_MAX,
+        ),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help=f"The protocol: {', '.join(sorted(PROMISES))}.")
+    ] = PAXOS,
     data: Annotated[
         Path | None,
         typer.Option(help="Keep the locks in this folder. Default: in memory, until it stops."),
@@ -61,7 +87,7 @@ def dev(
         str, typer.Option("--log-level", help="Least level of lines of the log.")
     ] = "WARNING",
 ) -> None:
-    """Run a cluster of one node [bold]for development[/bold], and show who holds what.
+    """Run a cluster [bold]for development[/bold] in one process, and show who holds what.
 
     `fencelock.connect()` and the other commands find it without any
     configuration. It stops with Ctrl-C.
@@ -72,6 +98,10 @@ def dev(
 
       [cyan]fencelock dev --data ./locks[/cyan] (locks survive a restart)
 
+      [cyan]fencelock dev --nodes 3[/cyan] (at ports 4040 to 4042)
+
+      [cyan]fencelock dev --protocol lamport[/cyan] (three processes of Lamport's algorithm)
+
     With --data, the first start begins a cluster in the folder, and later ones use it.
 
     """
@@ -79,26 +109,42 @@ def dev(
 
     if log_level.upper() not in LOG_LEVELS:
         raise ConfigError(f"--log-level is {log_level}, and must be one of {', '.join(LOG_LEVELS)}")
+    if protocol not in PROMISES:
+        raise ConfigError(f"--protocol is {protocol}, and must be one of {', '.join(PROMISES)}")
+    count = nodes or (1 if protocol == PAXOS else SEVERAL)
+    if port + count - 1 > PORT_MAX:
+        raise ConfigError(
+            f"--port is {port}, and {count} nodes need ports up to {port + count - 1}: the last "
+            f"one can be {PORT_MAX}"
+        )
     console = Console(highlight=False)
     log.set_up(log_level.upper(), stream=Above(console) if console.is_terminal else None)
     with stops_on_signals() as stops:
-        config = replace(config_of(port, data), log_level=log_level.upper())
-        node = start(config, NODE, founding_of(config), spins=False)
-        spare_the_collector()
-        try:
-            check_cluster_of(node, data)
-            for text in greeting(config):
+        config = replace(config_of(port, data, count, protocol), log_level=log_level.upper())
+        with ExitStack() as stack:
+            if protocol == BAKERY and data is None:  # It always has a journal, without the locks.
+                folder = stack.enter_context(TemporaryDirectory(prefix="fencelock-dev-"))
+                config = replace(config, data=Path(folder))
+            running: list[Node] = []
+            founding = founding_of(config)
+            for name in config.nodes:
+                running.append(start(config, name, founding, spins=False))
+                stack.callback(running[-1].stop)
+            if count > 1:
+                stack.callback(log.silence)  # Each node would report that the others stop.
+            spare_the_collector()
+            if protocol in FOUNDED and founding is Founding.NO:
+                check_cluster_of(running[0], data)
+            for text in greeting(config, data):
                 console.print(line(text), soft_wrap=not console.is_terminal)
             sys.stdout.flush()
             show = live if console.is_terminal else plain
-            for _ in show(console, Looks(node), config.nodes[NODE]):
+            for _ in show(console, Looks(running[0]), next(iter(config.nodes.values()))):
                 try:
                     stops.get(timeout=LOOK_S)
                     break
                 except queue.Empty:
                     continue
-        finally:
-            node.stop()
 
 
 class Above(StringIO):
@@ -119,26 +165,29 @@ class Above(StringIO):
         return len(text)
 
 
-def config_of(port: int, data: Path | None) -> Config:
-    """Return the configuration of a single node."""
+def config_of(port: int, data: Path | None, count: int = 1, protocol: str = PAXOS) -> Config:
+    """Return the configuration of ``count`` nodes, at ports from ``port`` on."""
     from fencelock.cluster.client.settings import DEFAULT_CLUSTER  # noqa: PLC0415 (as the last)
     from fencelock.cluster.node.config import Config  # noqa: PLC0415 (pydantic: not for --help)
     from fencelock.cluster.node.topology import ProtocolSettings  # noqa: PLC0415 (as the last)
 
+    names = [NODE] if count == 1 else [f"n{number}" for number in range(1, count + 1)]
     return Config(
         cluster=DEFAULT_CLUSTER,
-        protocol="paxos",
-        nodes={NODE: f"tcp://127.0.0.1:{port}"},
-        settings=ProtocolSettings(paxos_memory=data is None),
+        protocol=protocol,
+        nodes={name: f"tcp://127.0.0.1:{port + at}" for at, name in enumerate(names)},
+        settings=ProtocolSettings(
+            paxos_memory=data is None, central_journal=protocol == "central" and data is not None
+        ),
         data=data,
     )
 
 
 def founding_of(config: Config) -> Founding:
-    """Return whether the node begins a cluster: it does in memory, and in an empty folder."""
-    folder = config.folder_of(NODE)
-    is_empty = folder is None or not folder.exists() or not any(folder.iterdir())
-    return Founding.NEW if is_empty else Founding.NO
+    """Return whether the nodes begin a cluster: they do in memory, and in empty folders."""
+    folders = [config.folder_of(node) for node in config.nodes]
+    used = [one for one in folders if one is not None and one.exists() and any(one.iterdir())]
+    return Founding.NO if used else Founding.NEW
 
 
 def check_cluster_of(node: Node, data: Path | None) -> None:
@@ -159,17 +208,20 @@ def check_cluster_of(node: Node, data: Path | None) -> None:
         )
 
 
-def greeting(config: Config) -> Iterator[str]:
-    """Yield lines about the node's address, how clients find it, and its data."""
+def greeting(config: Config, data: Path | None) -> Iterator[str]:
+    """Yield lines about the nodes' addresses, how clients find them, and where locks are kept."""
     from fencelock.cluster.client.settings import CONFIG, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
 
-    address = config.nodes[NODE]
-    keeps = "in memory" if config.data is None else f"in {config.data}"
+    address = next(iter(config.nodes.values()))
+    keeps = "in memory" if data is None else f"in {data}"
     how = "connect()" if address == DEFAULT_ADDRESS else f'connect("{address}")'
     if CONFIG.exists():
         how = f'connect("{address}"), since connect() reads ./{CONFIG} here'
-    yield f"fencelock dev serves at {address}, locks are {keeps}. Your program: fencelock.{how}"
-    yield "One node: for development only. Ctrl-C stops it."
+    where = " to ".join([*config.nodes.values()][:: max(1, len(config.nodes) - 1)])
+    yield f"fencelock dev serves at {where}, locks are {keeps}. Your program: fencelock.{how}"
+    count = len(config.nodes)
+    what = "One node" if count == 1 else f"{count} nodes of {config.protocol} in one process"
+    yield f"{what}: for development only. Ctrl-C stops it."
 
 
 class Looks:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from typing import IO
@@ -15,10 +16,13 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from support.statuses import READY
+from typer.testing import CliRunner
 
 import fencelock
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.dev import Above, config_of, drawn, greeting, in_words
+from fencelock.cluster.cli.main import app
 from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Target
 from fencelock.cluster.testing.ports import free_ports
 
@@ -42,10 +46,21 @@ def shown(status: NodeStatus, width: int = 80) -> str:
     return console.file.getvalue()
 
 
+def free_row(count: int) -> int:
+    """Return the first of so many ports in a row that nobody uses."""
+    while True:
+        (port,) = free_ports(1)
+        with ExitStack() as stack, suppress(OSError):
+            for number in range(port, port + count):
+                taken = stack.enter_context(socket.socket())
+                taken.bind(("127.0.0.1", number))
+            return port
+
+
 @contextmanager
 def running(folder: Path, *options: str) -> Generator[tuple[IO[str], str]]:
     """Run the command, and yield its output and its address; stop it with Ctrl-C afterwards."""
-    (port,) = free_ports(1)
+    port = free_row(3)
     command = [*COMMAND, "--port", str(port), *options]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -71,6 +86,43 @@ def test_one_command_serves_and_tells_who_holds_what(tmp_path: Path, data: str |
                 assert lines.readline() == f"hello is held by me under fence {hold.fence}\n"
             assert lines.readline() == "hello is free\n"
     assert (tmp_path / "kept").is_dir() == (data is not None)
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport", "central"])
+def test_three_nodes_of_each_protocol_serve_in_one_process(tmp_path: Path, protocol: str) -> None:
+    with running(tmp_path, "--nodes", "3", "--protocol", protocol) as (lines, address):
+        first, port = lines.readline(), int(address.rpartition(":")[2])
+        last = f"tcp://127.0.0.1:{port + 2}"
+        assert first.startswith(f"fencelock dev serves at {address} to {last}, locks are in memory")
+        assert lines.readline().startswith(f"3 nodes of {protocol} in one process: ")
+        with (
+            fencelock.connect(last, connect_timeout=PATIENCE_S) as client,
+            client.lock("hello", timeout=PATIENCE_S) as hold,
+        ):
+            assert hold.fence > 0
+        assert {status.protocol for status in client_statuses(address)} == {protocol}
+    assert list(tmp_path.iterdir()) == []
+
+
+def client_statuses(address: str) -> tuple[fencelock.NodeStatus, ...]:
+    with fencelock.connect(address, connect_timeout=PATIENCE_S) as client:
+        return client.describe()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--protocol", "raft"), "--protocol is raft, and must be one of bakery, central, "),
+        (
+            ("--port", "65534", "--nodes", "3"),
+            "--port is 65534, and 3 nodes need ports up to 65536",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(options: tuple[str, ...], text: str) -> None:
+    done = CliRunner().invoke(app, ["dev", *options])
+    assert isinstance(done.exception, ConfigError)
+    assert text in str(done.exception)
 
 
 def test_a_second_start_uses_the_cluster_of_the_folder(tmp_path: Path) -> None:
@@ -147,9 +199,9 @@ def test_connect_finds_it_without_arguments(
     config = config_of(4040, None)
     assert Target.find(None, None)[:2] == (config.nodes["dev"], config.cluster)
     assert config.nodes["dev"] == DEFAULT_ADDRESS
-    assert "fencelock.connect()" in next(greeting(config))
+    assert "fencelock.connect()" in next(greeting(config, None))
     (tmp_path / "cluster.toml").write_text("")
-    assert "since connect() reads ./cluster.toml here" in next(greeting(config))
+    assert "since connect() reads ./cluster.toml here" in next(greeting(config, None))
 
 
 def test_the_view_shows_holders_queues_and_rates_or_how_to_begin() -> None:
