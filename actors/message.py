@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, dataclass_transform
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NewType,
+    TypeVar,
+    dataclass_transform,
+    get_type_hints,
+)
 
 from msgspec import Meta, Struct, StructMeta
 
@@ -56,6 +65,9 @@ REGISTRY: dict[int, type[Message]] = {}
 """Wire tag to class. Tags are never reused; a retired tag stays as a comment."""
 
 
+OWN_TAGS = range(0x1000, 0xE000)
+"""Tags that fencelock never uses: for messages that a service declares."""
+
 C = TypeVar("C", bound="EventType")
 
 
@@ -64,6 +76,8 @@ class EventType(StructMeta):
 
     Raises:
         ValueError: the tag already belongs to another message.
+        TypeError: the types of the fields of a service's message cannot be found. Every frame is
+            checked against all messages, so each frame would be dropped.
 
     """
 
@@ -75,10 +89,22 @@ class EventType(StructMeta):
         if tag is not None:
             if tag in REGISTRY:
                 raise ValueError(f"tag {tag:#x} is taken by {REGISTRY[tag].__name__}")
+            if tag in OWN_TAGS:
+                _check_fields_known(made)
             message.TAG = tag
             message.ITEMS = 1 + len(message.__struct_fields__)
             REGISTRY[tag] = message
         return made
+
+
+def _check_fields_known(message: type) -> None:
+    try:
+        get_type_hints(message)
+    except NameError as error:
+        raise TypeError(
+            f"message {message.__name__}: {error}; declare it after the types of its fields, at "
+            "the top level of a module"
+        ) from None
 
 
 def declared(*, init: Literal[False] = False) -> Any:

@@ -6,7 +6,8 @@ process it travels inside an `AskRole`, to the proxy of that node; the reply com
 `RoleReply`. A request may change the role, so no part of fencelock repeats it: it is served once,
 or not at all, or, if the reply is lost, perhaps.
 
-A service declares requests of its own, to roles of its own, with tags from `OWN_TAGS`.
+A service declares requests of its own, to roles of its own, with tags from
+`fencelock.actors.message.OWN_TAGS`.
 """
 
 from __future__ import annotations
@@ -55,9 +56,6 @@ REPLY_BYTES_MAX = 256 << 10
 
 ASK_MS_MAX = 60_000
 """Longest wait for that reply (ms, a minute): the node then forgets the request."""
-
-OWN_TAGS = range(0x1000, 0xE000)
-"""Tags that fencelock never uses: for messages that a service declares."""
 
 
 class RoleRequest(Message, Generic[A]):

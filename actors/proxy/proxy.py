@@ -171,8 +171,9 @@ class Proxy(Role[Request]):
             effects = [*effects, *self._describe(now)]
         if self.backend.closed:
             return [*effects, *self._close(now)]
-        busy = self.description.requests or self.role_asks.open or self.backend.is_busy()
-        if self.ticking or not busy:
+        if self.ticking or not (
+            self.description.requests or self.role_asks.open or self.backend.is_busy()
+        ):
             return effects
         self.ticking = True
         return [*effects, Wake(self.backend.TICK_MS, Tick())]

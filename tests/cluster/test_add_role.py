@@ -12,9 +12,9 @@ import pytest
 from support.own_role import AwaitCount, Count, Counter, Fail
 
 import fencelock.actors
-from fencelock.actors.api.role_request import OWN_TAGS, DescribeRole, ReadClock
+from fencelock.actors.api.role_request import DescribeRole, ReadClock
 from fencelock.actors.effect import Effects, Persist
-from fencelock.actors.message import REGISTRY, Address, Instant
+from fencelock.actors.message import OWN_TAGS, REGISTRY, Address, Instant, Int64, Message
 from fencelock.actors.role import Role
 from fencelock.cluster.node.node import Node
 from fencelock.testing import local
@@ -99,6 +99,24 @@ def test_a_stopped_node_takes_no_role(node: Node) -> None:
     node.stop()
     with pytest.raises(pykka.ActorDeadError):
         node.add_role(Counter)
+
+
+class Kept(Message, tag=0xDFFE):
+    number: Int64
+
+
+def test_a_message_whose_fields_have_unknown_types_is_refused_when_it_is_declared() -> None:
+    with pytest.raises(TypeError, match=r"message Wrong: name 'Amount' is not defined; declare it"):
+
+        class Wrong(Message, tag=0xDFFF):
+            amount: Amount  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+    assert 0xDFFF not in REGISTRY
+    assert REGISTRY[0xDFFE] is Kept
+    with pytest.raises(ValueError, match="tag 0xdffe is taken by Kept"):
+
+        class Taken(Message, tag=0xDFFE):
+            number: Int64
 
 
 def test_fencelock_uses_no_tag_of_a_service() -> None:
