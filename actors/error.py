@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pykka
-
 
 class FencelockError(Exception):
     """Base of every error that a caller may want to catch. Never raised itself."""
@@ -109,18 +107,6 @@ class SessionExpiredError(UnavailableError):
 
 class StaleError(UnavailableError):
     """The node's state is older than allowed. Ask another node, or wait."""
-
-
-class RoleGoneError(UnavailableError, pykka.ActorDeadError):
-    """The role that was asked, or its node, does not run, or cannot be reached.
-
-    The text names the roles or the nodes that do. If the request had been sent before, it is
-    unknown whether the role received it.
-    """
-
-
-class AskTimeoutError(FencelockError, pykka.Timeout, TimeoutError):
-    """A role of another process sent no reply in time. It may have received the request."""
 
 
 class WrongClusterError(UnavailableError):

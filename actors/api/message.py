@@ -110,9 +110,12 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.FORBIDDEN: error.ForbiddenError,
     Reason.BROKEN: error.BrokenBarrierError,
     Reason.INTERNAL: error.InternalError,
-    Reason.GONE: error.RoleGoneError,
+    Reason.GONE: error.UnavailableError,  # A client that asks roles: `session/ask_error.py`.
 }
 """The error that a user's program gets for each reason."""
+
+REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
+"""The reason of a refusal, by the error that a handler raised."""
 
 
 class OwnerFields(TypedDict):

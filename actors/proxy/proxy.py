@@ -49,7 +49,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from fencelock.actors.api.message import ERRORS, Describe, KeepAlive, Reason, refused
+from fencelock.actors.api.message import REASONS, Describe, KeepAlive, Reason, refused
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.request import Request
@@ -81,9 +81,6 @@ from fencelock.actors.proxy.message import AskAnswered, Report, Reported
 from fencelock.actors.proxy.role_asks import RoleAsks
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
-
-REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
-"""The reason of a refusal, by the error that a handler raised."""
 
 REASONS[OverQuotaError] = Reason.OVERLOADED
 

@@ -23,7 +23,6 @@ from fencelock.actors.api.message import Abandon, Reason, Refused
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.error import AskTimeoutError
 from fencelock.actors.message import (
     Address,
     Instant,
@@ -36,6 +35,7 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.session.ask_error import AskTimeoutError
 
 FIND_MS = 2_000
 """Longest wait for the names of nodes (ms): a node that lives replies to a probe at once."""

@@ -15,13 +15,9 @@ from fencelock.actors.api.role_request import (
     RoleReply,
     RoleRequest,
 )
-from fencelock.actors.error import (
-    AskTimeoutError,
-    FencelockError,
-    InvalidRequestError,
-    UnsupportedError,
-)
+from fencelock.actors.error import FencelockError, InvalidRequestError, UnsupportedError
 from fencelock.actors.message import Address, Event, Message, node_of, role_of
+from fencelock.actors.session.ask_error import AskTimeoutError
 from fencelock.actors.session.asker import AskNode
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.loop import drive_async

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 
-from fencelock.actors.api.message import Abandon, Reason
+from fencelock.actors.api.message import REASONS, Abandon, Reason
 from fencelock.actors.api.role_request import (
     REPLY_BYTES_MAX,
     DescribeRole,
@@ -24,7 +24,6 @@ from fencelock.actors.api.role_request import (
 from fencelock.actors.error import RefusedError, UnavailableError
 from fencelock.actors.message import Message, address_of
 from fencelock.actors.proxy.message import AskAnswered, DropAsk, PassAsk
-from fencelock.actors.proxy.proxy import REASONS
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.admission import message_in
 from fencelock.transport.cbor import MalformedFrameError

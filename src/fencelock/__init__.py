@@ -79,7 +79,6 @@ from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
-    AskTimeoutError,
     BrokenBarrierError,
     ClosedError,
     ConfigError,
@@ -94,7 +93,6 @@ from fencelock.actors.error import (
     NotHeldError,
     OverloadedError,
     RefusedError,
-    RoleGoneError,
     SessionExpiredError,
     StaleError,
     StaleFenceError,
@@ -104,6 +102,7 @@ from fencelock.actors.error import (
     VersionMismatchError,
     WrongClusterError,
 )
+from fencelock.actors.session.ask_error import AskTimeoutError, RoleGoneError
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.client.barrier import Barrier

@@ -10,9 +10,9 @@ from fencelock.actors.api.message import Abandon, Reason, Refused
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effects, Observe, Wake
-from fencelock.actors.error import RoleGoneError
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.session.ask_error import RoleGoneError
 from fencelock.actors.session.asker import ASKS_MAX, FIND_MS, Asker, AskNode, AskTick, AskTimedOut
 
 USER, OTHER = Address("me/ask-1"), Address("me/ask-2")

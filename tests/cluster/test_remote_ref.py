@@ -30,7 +30,6 @@ from fencelock.actors.api.role_request import (
     RoleRequest,
 )
 from fencelock.actors.error import (
-    AskTimeoutError,
     ClosedError,
     ForbiddenError,
     InternalError,
@@ -38,10 +37,10 @@ from fencelock.actors.error import (
     LimitReachedError,
     MembershipError,
     OverloadedError,
-    RoleGoneError,
     UnsupportedError,
 )
 from fencelock.actors.proxy.role_asks import CLIENT_MAX
+from fencelock.actors.session.ask_error import AskTimeoutError, RoleGoneError
 from fencelock.cluster.node.node import Node
 from fencelock.verification.bench.members import READY_S, NodeProcesses
 

@@ -51,6 +51,7 @@ EXCEPTIONS = {
     ("actors/lamport/process.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/paxos/backend.py", "lower"): "the name of a counter, from an enum's member",
     ("actors/session/endpoints.py", "/"): "seconds in a text for people",
+    ("actors/session/asker.py", "/"): "seconds in a text for people",
     ("actors/session/holds.py", "/"): "seconds in a text for people",
     ("actors/session/refusals.py", "/"): "seconds in a text for people",
     ("actors/error.py", "!r"): "a text for the user whose write was refused; no role raises it",

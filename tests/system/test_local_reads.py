@@ -213,8 +213,10 @@ def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
     nodes = {node: Node.start(config, node, found=True) for node in NODES}
     try:
         nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=LONG_S)
-        status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
-        leader = nodes.pop(status.leader)
+        deadline = time.monotonic() + LONG_S
+        while not (known := nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S).leader):
+            assert time.monotonic() < deadline, "nobody leads"
+        leader = nodes.pop(known)
         first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
         began = time.monotonic()
         leader.stop()
