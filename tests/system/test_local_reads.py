@@ -214,9 +214,11 @@ def test_the_others_serve_on_when_the_leader_goes_and_nobody_without_a_majority(
     try:
         nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=LONG_S)
         deadline = time.monotonic() + LONG_S
-        while not (known := nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S).leader):
+        status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
+        while not status.leader:
             assert time.monotonic() < deadline, "nobody leads"
-        leader = nodes.pop(known)
+            status = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
+        leader = nodes.pop(status.leader)
         first: api.Granted = leader.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
         began = time.monotonic()
         leader.stop()
