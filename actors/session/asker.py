@@ -10,7 +10,8 @@ the reply on. It ends with the first of these:
 - the time limit of the request.
 
 A client knows the addresses of nodes, and not their names. So the asker sends a probe over each new
-link; the reply names the node. A request for a node whose link is not known waits for such replies,
+link; the reply names the node. A client is connected once one node has answered. So a request for a
+node whose link is not known waits for the other first links, and for the replies to the probes, but
 for `FIND_MS` at most.
 """
 
@@ -79,6 +80,8 @@ class NodeLink:
 
     label: str
     """The address of the node, as its user named it."""
+    tried: bool = False
+    """Whether it is known if the first connection succeeds."""
     up: bool = False
     node: str = ""
     """The node behind it, once it has replied to a probe over this link."""
@@ -141,7 +144,7 @@ class Asker(Role[Event | AskTick]):
                 effects = []
             case LinkUp():
                 link = self.links.setdefault(event.node, NodeLink(event.node))
-                link.up, link.node, link.refused = True, "", ""
+                link.tried, link.up, link.node, link.refused = True, True, "", ""
                 effects = self._probes()
             case LinkDown():
                 effects = self._on_broken(event.node, "broke", now)
@@ -182,7 +185,8 @@ class Asker(Role[Event | AskTick]):
                     request=number,
                 )
                 return [Send(address_of(name, "proxy"), request)]
-        if self._probes() and ms_between(waiting.asked_at, now) < FIND_MS:
+        unknown = any(not link.tried or (link.up and not link.node) for link in self.links.values())
+        if unknown and ms_between(waiting.asked_at, now) < FIND_MS:
             return []
         del self.open[number]
         nodes = ", ".join(sorted(self._nodes())) or "no node"
@@ -212,7 +216,8 @@ class Asker(Role[Event | AskTick]):
 
     def _on_broken(self, name: str, what: str, now: Instant) -> list[Effect]:
         link = self.links.setdefault(name, NodeLink(name))
-        former, link.up, link.node = link.node, False, ""
+        former, link.node = link.node, ""
+        link.tried, link.up = True, False
         effects: list[Effect] = []
         for number, waiting in [*self.open.items()]:
             if waiting.link == name:

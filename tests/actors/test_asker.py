@@ -93,6 +93,27 @@ def test_a_request_waits_until_it_is_known_which_link_leads_to_its_node() -> Non
     assert only_sent(asker.handle(SECOND, named("n2"), at(200)), AskRole, SECOND).request == 1
 
 
+def test_a_request_waits_for_the_first_links_of_its_client() -> None:
+    asker = new_asker()
+    asker.handle(NODE, LinkUp(node="endpoint.0"), T0)
+    asker.handle(FIRST, named("n1"), T0)
+    assert not sends(asker.handle(USER, ask("n2"), T0)), "the other link may lead there"
+    asker.handle(OTHER, ask("n9"), T0)
+    asker.handle(NODE, LinkUp(node="endpoint.1"), at(50))
+    effects = asker.handle(SECOND, named("n2"), at(100))
+    assert only_sent(effects, AskRole, SECOND).request == 1
+    assert refusal(effects, OTHER) == "node n9 cannot be reached; the client has links to n1, n2"
+
+
+def test_a_link_that_cannot_be_made_at_first_is_not_waited_for() -> None:
+    asker = new_asker()
+    asker.handle(NODE, LinkUp(node="endpoint.0"), T0)
+    asker.handle(FIRST, named("n1"), T0)
+    asker.handle(USER, ask("n2"), T0)
+    text = refusal(asker.handle(NODE, LinkDown(node="endpoint.1"), at(20)))
+    assert text.endswith("links to n1, and none to tcp://b:1")
+
+
 def test_a_node_without_a_link_is_refused_at_once_with_those_that_have_one() -> None:
     asker = linked_asker()
     asker.handle(NODE, LinkDown(node="endpoint.1"), T0)
