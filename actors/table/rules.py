@@ -28,6 +28,7 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.name import account_of, client_of, without_secret
+from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.retained import AcquireRetained
@@ -50,6 +51,7 @@ from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
 from fencelock.actors.table.latch import Latch, await_latch, count_down
 from fencelock.actors.table.map_rules import delete_entry, put_entry, read_entries, read_entry
+from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
 from fencelock.actors.table.requests import (
     Rule,
     acquire,
@@ -228,6 +230,9 @@ RULES: dict[type[Command], Rule] = {
     AwaitBarrier: updating(await_barrier),
     AddToCounter: updating(add_to_counter),
     SetCounter: updating(set_counter),
+    TakePermits: updating(take_permits),
+    GivePermits: updating(give_permits),
+    ResizePool: updating(resize_pool),
     SetQuota: set_quota,
     Purge: purge,
 }
@@ -245,6 +250,7 @@ OBJECTS: dict[str, type[TableObject]] = {
     "latches": Latch,
     "barriers": Barrier,
     "counters": Counter,
+    "pools": Pool,
 }
 """The objects that nobody can hold, by the field of `TablePart` that has their records."""
 

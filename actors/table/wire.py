@@ -19,6 +19,7 @@ from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
+from fencelock.actors.api.pool import PermitsGiven, PermitsTaken, PoolResized
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.retained import Recall
@@ -82,7 +83,15 @@ Result = Outcome | HoldLost | Recall
 
 
 KeptReply = (
-    CountedDown | LatchPassed | EntryChanged | BarrierPassed | CounterChanged | SemaphoreResized
+    CountedDown
+    | LatchPassed
+    | EntryChanged
+    | BarrierPassed
+    | CounterChanged
+    | SemaphoreResized
+    | PermitsTaken
+    | PermitsGiven
+    | PoolResized
 )
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
@@ -215,7 +224,16 @@ class CounterRecord(NamedTuple):
     account: str
 
 
-ObjectRecord = LatchRecord | BarrierRecord | CounterRecord
+class PoolRecord(NamedTuple):
+    """A `fencelock.actors.table.pool.Pool`, without its waits."""
+
+    lock: str
+    size: Int64
+    taken: Int64
+    account: str
+
+
+ObjectRecord = LatchRecord | BarrierRecord | CounterRecord | PoolRecord
 """The records of objects that nobody can hold."""
 
 
@@ -267,6 +285,7 @@ class TablePart(Message, tag=0x9A):
     barriers: tuple[BarrierRecord, ...] = ()
     quotas: tuple[QuotaRecord, ...] = ()
     counters: tuple[CounterRecord, ...] = ()
+    pools: tuple[PoolRecord, ...] = ()
 
 
 TableSnapshot = tuple[TablePart, ...]

@@ -35,6 +35,7 @@ from fencelock.cluster.client.lock import AsyncLock, AsyncRLock
 from fencelock.cluster.client.lock_all import AsyncLockAll, LockAllFactory
 from fencelock.cluster.client.loop import LoopExecutor, drive_async
 from fencelock.cluster.client.map import AsyncMap, MapFactory
+from fencelock.cluster.client.pool import AsyncPool
 from fencelock.cluster.client.remote_ref import AsyncProxyRef, AsyncRemoteRef
 from fencelock.cluster.client.rwlock import AsyncRWLock, RWLockFactory
 from fencelock.cluster.client.semaphore import AsyncSemaphore, SemaphoreFactory
@@ -46,7 +47,7 @@ T = TypeVar("T")
 
 class AsyncClient(
     LockFactory[AsyncLock, AsyncRLock],
-    SemaphoreFactory[AsyncSemaphore],
+    SemaphoreFactory[AsyncSemaphore, AsyncPool],
     RWLockFactory[AsyncRWLock],
     LockAllFactory[AsyncLockAll],
     ElectionFactory[AsyncElection],
@@ -70,6 +71,7 @@ class AsyncClient(
     _lock_type = AsyncLock
     _rlock_type = AsyncRLock
     _semaphore_type = AsyncSemaphore
+    _pool_type = AsyncPool
     _rwlock_type = AsyncRWLock
     _lock_all_type = AsyncLockAll
     _election_type = AsyncElection

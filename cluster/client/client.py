@@ -36,6 +36,7 @@ from fencelock.cluster.client.lock import Lock, RLock
 from fencelock.cluster.client.lock_all import LockAll, LockAllFactory
 from fencelock.cluster.client.map import Map, MapFactory
 from fencelock.cluster.client.operation import drive
+from fencelock.cluster.client.pool import Pool
 from fencelock.cluster.client.remote_ref import RemoteRef
 from fencelock.cluster.client.rwlock import RWLock, RWLockFactory
 from fencelock.cluster.client.semaphore import Semaphore, SemaphoreFactory
@@ -48,7 +49,7 @@ T = TypeVar("T")
 
 class Client(
     LockFactory[Lock, RLock],
-    SemaphoreFactory[Semaphore],
+    SemaphoreFactory[Semaphore, Pool],
     RWLockFactory[RWLock],
     LockAllFactory[LockAll],
     ElectionFactory[Election],
@@ -71,6 +72,7 @@ class Client(
     _lock_type = Lock
     _rlock_type = RLock
     _semaphore_type = Semaphore
+    _pool_type = Pool
     _rwlock_type = RWLock
     _lock_all_type = LockAll
     _election_type = Election

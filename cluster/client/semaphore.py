@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from fencelock.cluster.client.lock_options import (
 from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import Operation, drive
 from fencelock.cluster.client.owner import task_here
+from fencelock.cluster.client.pool import BasePool
 from fencelock.cluster.client.settings import Read, age_ms_of
 from fencelock.cluster.guarantee import Guarantee, demand
 
@@ -236,16 +237,46 @@ def _check_permits(permits: int) -> None:
 
 
 P = TypeVar("P", bound=BaseSemaphore[Any])
+Q = TypeVar("Q", bound=BasePool)
 
 
-class SemaphoreFactory(Factory, Generic[P]):
+class SemaphoreFactory(Factory, Generic[P, Q]):
     """The part of a client that makes semaphores."""
 
     _semaphore_type: type[P]
+    _pool_type: type[Q]
+
+    @overload
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        timeout: float | None = None,
+        label: str = "",
+        session_aware: Literal[True] = True,
+    ) -> P: ...
+
+    @overload
+    def semaphore(
+        self,
+        name: str,
+        permits: int,
+        *,
+        timeout: float | None = None,
+        label: str = "",
+        session_aware: Literal[False],
+    ) -> Q: ...
 
     def semaphore(
-        self, name: str, permits: int, *, timeout: float | None = None, label: str = ""
-    ) -> P:
+        self,
+        name: str,
+        permits: int,
+        *,
+        timeout: float | None = None,
+        label: str = "",
+        session_aware: bool = True,
+    ) -> P | Q:
         """Return the semaphore called ``name``, which has ``permits``; sends nothing yet.
 
         A lock of the same name is another object.
@@ -257,6 +288,9 @@ class SemaphoreFactory(Factory, Generic[P]):
                 number is refused.
             timeout: see `lock`.
             label: see `lock`.
+            session_aware: whether permits are given back when the session of their holder ends.
+                With False the result is a `Pool`, whose permits stay taken until somebody releases
+                them. It is another object than the semaphore of that name.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
@@ -267,7 +301,8 @@ class SemaphoreFactory(Factory, Generic[P]):
             ValueError: as for `lock`.
 
         """
-        return self._semaphore_type(self._begin(), name, permits, timeout, label)
+        made = self._semaphore_type if session_aware else self._pool_type
+        return made(self._begin(), name, permits, timeout, label)
 
 
 class Semaphore(BaseSemaphore[Hold], Exiting):

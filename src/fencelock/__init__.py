@@ -52,6 +52,14 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.api.name import kind_of, plain_name
+from fencelock.actors.api.pool import (
+    GivePermits,
+    PermitsGiven,
+    PermitsTaken,
+    PoolResized,
+    ResizePool,
+    TakePermits,
+)
 from fencelock.actors.api.role_request import (
     ClockTime,
     DescribeRole,
@@ -114,6 +122,7 @@ from fencelock.cluster.client.latch import Latch
 from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.client.lock_all import HoldAll, LockAll
 from fencelock.cluster.client.map import Entry, Map, MapChange, MapListing, MapWatch
+from fencelock.cluster.client.pool import Pool
 from fencelock.cluster.client.remote_ref import RemoteRef
 from fencelock.cluster.client.rwlock import RWLock
 from fencelock.cluster.client.semaphore import Semaphore
@@ -176,6 +185,7 @@ __all__ = [
     "FencelockError",
     "ForbiddenError",
     "GetEntry",
+    "GivePermits",
     "Granted",
     "Hold",
     "HoldAll",
@@ -214,6 +224,10 @@ __all__ = [
     "NotHeldError",
     "Notice",
     "OverloadedError",
+    "PermitsGiven",
+    "PermitsTaken",
+    "Pool",
+    "PoolResized",
     "PutEntry",
     "Queues",
     "RLock",
@@ -231,6 +245,7 @@ __all__ = [
     "ReleasePermits",
     "Released",
     "RemoteRef",
+    "ResizePool",
     "ResizeSemaphore",
     "RoleDescription",
     "RoleGoneError",
@@ -242,6 +257,7 @@ __all__ = [
     "SetCounter",
     "StaleError",
     "StaleFenceError",
+    "TakePermits",
     "UnavailableError",
     "UnknownOutcomeError",
     "UnsupportedError",

@@ -23,6 +23,7 @@ from fencelock.cluster.client.lock_all import AsyncHoldAll as HoldAll
 from fencelock.cluster.client.lock_all import AsyncLockAll as LockAll
 from fencelock.cluster.client.map import AsyncMap as Map
 from fencelock.cluster.client.map import AsyncMapWatch as MapWatch
+from fencelock.cluster.client.pool import AsyncPool as Pool
 from fencelock.cluster.client.remote_ref import AsyncRemoteRef as RemoteRef
 from fencelock.cluster.client.rwlock import AsyncRWLock as RWLock
 from fencelock.cluster.client.semaphore import AsyncSemaphore as Semaphore
@@ -42,6 +43,7 @@ __all__ = [
     "LockAll",
     "Map",
     "MapWatch",
+    "Pool",
     "RLock",
     "RWLock",
     "RemoteRef",

@@ -166,7 +166,9 @@ def test_counters_count_as_objects_until_they_are_at_0(
     assert change(table, add()) == (0, 1, True)
     reason, text = refusal(table, add(counter="D", session=B))
     assert reason is Reason.OVERLOADED
-    assert text.startswith("counter 'D': this cluster has 1 latches, barriers and counters, 1 are")
+    assert text.startswith(
+        "counter 'D': this cluster has 1 latches, barriers, counters and pools, 1"
+    )
     assert change(table, add(0, 2, B, counter="D")) == (0, 0, True)
     assert change(table, add(-1, 2)) == (1, 0, True)
     assert change(table, add(1, 3, B, counter="D")) == (0, 1, True)
@@ -182,7 +184,9 @@ def test_a_key_pays_for_the_counters_that_it_made(table: LockTable) -> None:
     assert change(table, add(5, session=B)) == (1, 6, True)
     reason, text = refusal(table, add(counter="D", session=session))
     assert reason is Reason.OVERLOADED
-    assert "key 'shop' has 1 latches, barriers and counters, and the quota objects is 1" in text
+    assert (
+        "key 'shop' has 1 latches, barriers, counters and pools, and the quota objects is 1" in text
+    )
     copy = restored(table)
     for one in (table, copy):
         one.apply(0, Purge(kind=COUNTER, prefix="", request=2, **root))

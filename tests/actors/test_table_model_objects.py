@@ -12,23 +12,35 @@ from support.table_comparison import (
     CounterComposer,
     LatchComposer,
     LogComposer,
+    PoolComposer,
     compare,
     log_seeds,
     steps_of,
 )
 
 from fencelock.actors.api.latch import LatchPassed
+from fencelock.actors.api.pool import GivePermits
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.table import barrier, counter, latch, requests, snapshot
+from fencelock.actors.table import barrier, counter, latch, pool, requests, snapshot
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.resource import Wait
+from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.state import TableState
-from fencelock.actors.table.wire import BarrierRecord, CounterRecord, LatchRecord, Result
+from fencelock.actors.table.wire import (
+    BarrierRecord,
+    CounterRecord,
+    LatchRecord,
+    PoolRecord,
+    Result,
+)
 
 
-@pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer, CounterComposer])
+@pytest.mark.parametrize(
+    "composer", [LatchComposer, BarrierComposer, CounterComposer, PoolComposer]
+)
 @pytest.mark.parametrize("seed", log_seeds(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
     """Check count-falls and pass-together too."""
@@ -169,12 +181,60 @@ COUNTER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a snapshot without counters": (snapshot, "_rest", without(CounterRecord)),
 }
 
+
+def what_is_taken_is_given_back_at_the_end(sound: Any) -> Any:
+    """Permits do not outlive the session that took them last."""
+
+    def broken(table: TableState, session: Any, *how: Any) -> None:
+        pools = [one for one in table.objects.values() if isinstance(one, Pool)]
+        sound(table, session, *how)
+        for one in pools:
+            if one.name in table.objects and one.taken and not one.queue:
+                one.change(table, one.size, 0)
+                table.drop(one)
+
+    return broken
+
+
+def all_waits_are_served(sound: Any) -> Any:
+    def broken(one: Pool, table: TableState, out: list[Result]) -> None:
+        size, one.size = one.size, 99
+        table.marked += 0
+        sound(one, table, out)
+        one.size = size
+
+    return broken
+
+
+def a_give_beyond_what_is_taken_gives_all(sound: Any) -> Any:
+    def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> None:
+        one = table.objects.get(command.lock)
+        taken = one.taken if isinstance(one, Pool) else 0
+        sound(table, owner_state, replace(command, amount=min(command.amount, taken)), out)
+
+    return broken
+
+
+POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a repeated take counts again": (requests, "begin_update", repetitions_count),
+    "permits end with a session": (TableState, "close", what_is_taken_is_given_back_at_the_end),
+    "all waits are served": (Pool, "serve", all_waits_are_served),
+    "a wait that ends serves nobody": (Pool, "note_end", lambda _: nothing),
+    "too much given back": (
+        RULES,
+        GivePermits,
+        lambda _: requests.updating(a_give_beyond_what_is_taken_gives_all(pool.give_permits)),
+    ),
+    "a snapshot without pools": (snapshot, "_rest", without(PoolRecord)),
+}
+
 PLANTED = [
     (composer, name, plant)
     for composer, plants in (
         (LatchComposer, LATCH_PLANTS),
         (BarrierComposer, BARRIER_PLANTS),
         (CounterComposer, COUNTER_PLANTS),
+        (PoolComposer, POOL_PLANTS),
     )
     for name, plant in plants.items()
 ]
@@ -185,7 +245,7 @@ def test_every_planted_bug_is_found(
     monkeypatch: pytest.MonkeyPatch,
     composer: type[LogComposer],
     bug: str,
-    planted: tuple[Any, str, Plant],
+    planted: tuple[Any, Any, Plant],
 ) -> None:
     del bug
     demand_found(monkeypatch, composer, *planted)

@@ -11,6 +11,7 @@ from support.table_comparison import (
     AllComposer,
     Dice,
     Plain,
+    PoolComposer,
     RetainedComposer,
     compare,
     log_seeds,
@@ -38,8 +39,10 @@ class QuotaComposer(AllComposer):
     """Writes requests of clients with two keys, small quotas, and purges."""
 
     SESSIONS = ("shop@a", "till@b")
-    KINDS = tuple(kind for kind in AllComposer.KINDS if kind is not RetainedComposer)
-    """Quotas know nothing of spans, and entries that two keys write would be rare with one more."""
+    KINDS = tuple(
+        kind for kind in AllComposer.KINDS if kind not in (PoolComposer, RetainedComposer)
+    )
+    """Quotas know nothing of spans, and entries that two keys write would be rare with more."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, of a session with a key."""

@@ -17,6 +17,7 @@ from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
@@ -47,6 +48,8 @@ STATE: tuple[Command, ...] = (
     request(AwaitLatch, 1, T, latch="l", count=2, wait_ms=None),
     request(AwaitBarrier, 1, T, barrier="b", parties=2, wait_ms=None),
     request(AddToCounter, 1, counter="c", amount=2),
+    request(TakePermits, 1, pool="p", size=3, amount=2),
+    request(TakePermits, 1, T, pool="p", size=3, amount=2, wait_ms=None),
     request(PutEntry, 1, map="m", entry_key="k", value=b"v"),
     request(Lead, 1, election="e", value="v"),
     request(AcquireRetained, 1, lock="kept", span=5),
@@ -86,6 +89,11 @@ COMMANDS: tuple[Command, ...] = (
     request(AddToCounter, 2, counter="c", amount=3),
     request(AddToCounter, 2, counter="c", amount=-2),
     request(AddToCounter, 2, counter="new"),
+    request(TakePermits, 2, pool="new", size=3),
+    request(TakePermits, 2, pool="p", size=3, amount=0, wait_ms=0),
+    request(GivePermits, 2, pool="p", amount=2),
+    request(ResizePool, 2, pool="p", permits=3, size=1),
+    request(ResizePool, 2, pool="p", permits=3, size=9),
     request(SetCounter, 2, counter="c", value=5, expected=2, guard="held", fence=1),
     request(PutEntry, 2, map="m", entry_key="k", value=b"w", ttl_ms=1_000),
     request(DeleteEntry, 2, map="m", entry_key="k"),

@@ -1,4 +1,4 @@
-"""Latches, barriers and counters in the dumb model."""
+"""Latches, barriers, counters and pools in the dumb model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fencelock.actors.api.counter import VALUE_MAX, AddToCounter, CounterRequest
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from support.map_model import holds_guard, key_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class ModelLatch:
 
 
 class ModelObjects:
-    """The latches, barriers and counters of a model."""
+    """The latches, barriers, counters and pools of a model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -38,6 +39,8 @@ class ModelObjects:
         self.barrier_payers: dict[str, str] = {}
         self.counters: dict[str, tuple[int, str]] = {}
         """The value of each counter that is not 0, and the key that is charged for it."""
+        self.pools: dict[str, tuple[int, int, str]] = {}
+        """The size of each pool, what is taken, and the key that is charged for it."""
 
     def payers(self) -> dict[str, str]:
         """Return the key that is charged for each object."""
@@ -45,17 +48,19 @@ class ModelObjects:
         found = {lock: one.payer for lock, one in self.latches.items() if one.gone > now}
         waited = [lock for lock in self.parties if self._waits(lock)]
         found |= {lock: payer for lock, (_, payer) in self.counters.items()}
+        found |= {lock: payer for lock, (_, _, payer) in self.pools.items()}
         return found | {lock: self.barrier_payers[lock] for lock in waited}
 
     def remove(self, lock: str) -> None:
         """Remove an object, whose waits are refused."""
         if self.counters.pop(lock, None):
             return
-        if lock in self.latches:
+        if lock in self.latches or lock in self.pools:
             for claim in self._waits(lock):
                 self.model.claims.remove(claim)
                 self.model.deny(claim.session, claim.owner, claim.request, lock, Reason.CANCELLED)
-            del self.latches[lock]
+            self.latches.pop(lock, None)
+            self.pools.pop(lock, None)
         else:
             self._break(lock)
 
@@ -70,6 +75,8 @@ class ModelObjects:
         """Apply a new request."""
         if isinstance(c, AwaitBarrier):
             self._on_barrier(c)
+        elif isinstance(c, TakePermits | GivePermits | ResizePool):
+            self._on_pool(c)
         elif isinstance(c, CounterRequest):
             self._on_counter(c)
         else:
@@ -79,6 +86,7 @@ class ModelObjects:
     def note_end(self, claim: ModelClaim) -> None:
         """Act upon the end of a wait that did not pass."""
         self._tidy(claim.lock)
+        self._serve_pool(claim.lock)
         self._break(claim.lock)
 
     def _tidy(self, lock: str) -> None:
@@ -115,6 +123,59 @@ class ModelObjects:
             self._tidy(lock)
         else:
             model.note(s, o, r, lock, ("LatchPassed", lock, s, o, r))
+
+    def _on_pool(self, c: TakePermits | GivePermits | ResizePool) -> None:
+        s, o, r, lock, model = c.session, c.owner, c.request, c.lock, self.model
+        known = self.pools.get(lock)
+        sizes = {c.permits, c.size} if isinstance(c, ResizePool) else {getattr(c, "size", 0)}
+        if known is not None and known[0] not in sizes and not isinstance(c, GivePermits):
+            model.deny(s, o, r, lock, Reason.INVALID)
+            return
+        size, taken, payer = known or (getattr(c, "size", 0), 0, key_of(s))
+        first = len(model.out)
+        if isinstance(c, TakePermits):
+            amount = c.amount or max(0, size - taken)
+            fits = amount and taken + amount <= size and not self._waits(lock)
+            if fits and (known is not None or not self._is_full(c)):
+                self.pools[lock] = size, taken + amount, payer
+                model.note(s, o, r, lock, ("PermitsTaken", lock, amount, s, o, r))
+            elif not fits:
+                model.wait(c, amount)
+            return
+        if isinstance(c, GivePermits):
+            changed = c.amount <= taken
+            taken -= c.amount if changed else 0
+            model.note(s, o, r, lock, ("PermitsGiven", lock, taken, changed, s, o, r))
+            if known is not None:
+                self.pools[lock] = size, taken, payer
+                self._serve_pool(lock)
+            return
+        if known is not None:
+            self.pools[lock] = c.size, taken, payer
+            for claim in self._waits(lock):
+                if claim.amount > c.size:
+                    model.claims.remove(claim)
+                    who = claim.session, claim.owner, claim.request
+                    model.deny(*who, lock, Reason.INVALID)
+            _, taken, _ = self._serve_pool(lock)
+        model.note(s, o, r, lock, ("PoolResized", lock, c.size, taken, s, o, r))
+        model.out.insert(first, model.out.pop())
+
+    def _serve_pool(self, lock: str) -> tuple[int, int, str]:
+        """Let the first waits take what is free; forget a pool that is in no use."""
+        size, taken, payer = self.pools.get(lock, (0, 0, ""))
+        for claim in self._waits(lock) if lock in self.pools else ():
+            if taken + claim.amount > size:
+                break
+            taken += claim.amount
+            self.model.claims.remove(claim)
+            who = claim.session, claim.owner, claim.request
+            self.model.note(*who, lock, ("PermitsTaken", lock, claim.amount, *who))
+        if lock in self.pools:
+            self.pools[lock] = size, taken, payer
+            if not taken and not self._waits(lock):
+                del self.pools[lock]
+        return size, taken, payer
 
     def _on_counter(self, c: CounterRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock

@@ -18,6 +18,7 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import kind_of, object_name
+from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import (
@@ -30,6 +31,7 @@ from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
@@ -450,6 +452,35 @@ class CounterComposer(ObjectComposer):
         return SetCounter(**about, value=(0, 1, 5, most)[who % 4], expected=expected)
 
 
+class PoolComposer(ObjectComposer):
+    """Writes takes and returns of two pools too, whose sizes change."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, _, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "ST"[what // 4 % 2]
+        if isinstance(made, Evict):
+            return replace(made, lock=object_name(POOL, name))
+        size, taken, _ = model.objects.pools.get(object_name(POOL, name), (3, 0, ""))
+        about: dict[str, Any] = {
+            "pool": name,
+            "session": made.session,
+            "owner": "pqrstuvw"[which % 8],
+            "request": made.request,
+        }
+        if isinstance(made, api.Release):
+            return GivePermits(**about, amount=1 + chance % max(1, min(4, taken + 1)))
+        if what // 8 % 8 == 0:
+            permits = 3 if chance % 7 == 0 else size
+            return ResizePool(**about, permits=permits, size=1 + kind % 4)
+        size = 2 if chance % 13 == 0 else size
+        drains = made.wait_ms == 0 and who % 3 == 0
+        amount = 0 if drains else 1 + kind % size
+        return TakePermits(**about, size=size, amount=amount, wait_ms=made.wait_ms)
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
@@ -463,6 +494,7 @@ class AllComposer(ObjectComposer):
         LatchComposer,
         BarrierComposer,
         CounterComposer,
+        PoolComposer,
         RetainedComposer,
     )
 
@@ -587,6 +619,10 @@ def judge_objects(table: LockTable) -> int:
             assert one.left < one.count or members  # count-falls
         if isinstance(one, Barrier):
             assert 0 < len(members) < one.parties  # pass-together
+        if isinstance(one, Pool):
+            head = next(iter(one.waits), None)
+            assert head is None or head.amount > one.free  # taken-adds-up
+            assert one.taken or members  # free-leaves-nothing
         if isinstance(one, Counter):
             assert one.value  # free-leaves-nothing
             assert not members

@@ -172,7 +172,7 @@ class Model:
                 return False
         return True
 
-    def wait(self, c: UpdateRequest) -> None:
+    def wait(self, c: UpdateRequest, amount: int = 1) -> None:
         """Let the owner of a request wait, unless it does not wait. It is granted no permits."""
         if c.wait_ms == 0:
             self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
@@ -183,7 +183,7 @@ class Model:
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
         who = c.session, c.owner, c.lock, c.request
-        self.claims.append(ModelClaim(*who, due, place=self.places, permits=0))
+        self.claims.append(ModelClaim(*who, due, place=self.places, amount=amount, permits=0))
         self.out.append(("Queued", c.session, c.owner, c.request, c.lock))
 
     def end_wait(self, wait: ModelClaim) -> None:

@@ -85,7 +85,13 @@ def test_an_operator_finds_and_deletes_what_a_key_left(cluster: KeyedNodes) -> N
     maps = json.loads(run(cluster, "shop", "map", "list", "--prefix", "orders/", "--json"))
     assert sum(one["entries"] for one in maps) == SHARE
     deleted = json.loads(run(cluster, "alice", "keys", "purge", "shop", "--yes", "--json"))
-    assert deleted["deleted"] == {"barrier": 0, "counter": 0, "latch": SHARE, "map": SHARE}
+    assert deleted["deleted"] == {
+        "barrier": 0,
+        "counter": 0,
+        "latch": SHARE,
+        "map": SHARE,
+        "pool": 0,
+    }
     listed = {one["account"]: one for one in json.loads(run(cluster, "alice", *USAGE))}
     assert listed.get("shop", {"used": {"entries": 0}})["used"]["entries"] == 0
     audit = json.loads(run(cluster, "alice", "audit", "--json"))
@@ -135,7 +141,8 @@ def test_an_operator_raises_the_quota_of_one_key(cluster: KeyedNodes) -> None:
     assert "till may have: map entries 10" in run(cluster, "alice", "keys", "quota", "till")
     said = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
     assert (
-        "till now may have: map entries 30; map bytes 2 KiB; barriers, counters, latches 10" in said
+        "till now may have: map entries 30; map bytes 2 KiB; barriers, counters, latches, pools 10"
+        in said
     )
     with cluster.connect("till") as client:
         assert not refusals(20, lambda n: client.map("tills/more").put(f"k{n}", b""))

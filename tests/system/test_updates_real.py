@@ -85,6 +85,35 @@ def test_each_change_of_a_counter_counts_once_while_a_node_stops(cluster: Cluste
     assert cluster.connect().counter("deploys").get() == COUNT
 
 
+def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(
+    cluster: Cluster,
+) -> None:
+    """Three clients share two permits while each node in turn is stopped and started."""
+    clients = [cluster.connect() for _ in range(3)]
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(client: Client) -> None:
+        pool = client.semaphore("machines", 2, session_aware=False)
+        for _ in range(COUNT // len(clients) // 2):
+            with pool:
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for worker in workers:
+        worker.start()
+    for node in ("n1", "n2", "n3"):
+        cluster.stop(node)
+        cluster.start(node)
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert len(most) == COUNT // 2
+    assert max(most) <= 2
+    assert cluster.connect().semaphore("machines", 2, session_aware=False).available() == 2
+
+
 def test_a_wait_times_out_and_its_client_counts_on(cluster: Cluster) -> None:
     client = cluster.connect()
     with pytest.raises(LockTimeoutError, match=r"latch 'deploy'.*count is 2 of 2"):

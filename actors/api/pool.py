@@ -1,0 +1,122 @@
+"""Requests about pools, and their replies. Tags 0x118 to 0x11d.
+
+A pool has a number of permits, like a semaphore. But a taken permit belongs to nobody: it stays
+taken when the session that took it ends, until anybody gives it back. So a pool has no holders, no
+fences and no losses. A pool of which nothing is taken leaves no state, so each request that takes
+something names its size, and all must agree.
+"""
+
+from fencelock.actors.api.name import check_number
+from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.semaphore import PERMITS_MAX
+from fencelock.actors.message import Int64
+
+POOL = "pool"
+"""The kind of a pool, in the names of the table."""
+
+
+class TakePermits(UpdateRequest, tag=0x118):
+    """Take ``amount`` of the ``size`` permits of ``pool``. Answered by `PermitsTaken`.
+
+    ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`. An ``amount`` of
+    0 is for all permits that are free, at least one; it needs a ``wait_ms`` of 0.
+    """
+
+    pool: str
+    size: Int64
+    amount: Int64 = 1
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+    wait_ms: Int64 | None = None
+    label: str = ""
+
+    KIND = POOL
+    WAITS = True
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_number("size", self.size, 1, PERMITS_MAX)
+        check_number("amount", self.amount, 0 if self.wait_ms == 0 else 1, self.size)
+
+
+class GivePermits(UpdateRequest, tag=0x119):
+    """Give ``amount`` permits of ``pool`` back, whoever took them. Answered by `PermitsGiven`."""
+
+    pool: str
+    amount: Int64 = 1
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    KIND = POOL
+    EASES = True
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_number("amount", self.amount, 1, PERMITS_MAX)
+
+
+class ResizePool(UpdateRequest, tag=0x11A):
+    """Let ``pool``, which has ``permits``, have ``size`` of them. Answered by `PoolResized`.
+
+    See `fencelock.actors.api.semaphore.ResizeSemaphore`: it is the same for what is taken.
+    """
+
+    pool: str
+    permits: Int64
+    size: Int64
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    KIND = POOL
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_number("permits", self.permits, 1, PERMITS_MAX)
+        check_number("size", self.size, 1, PERMITS_MAX)
+
+
+class PermitsTaken(UpdateReply, tag=0x11B):
+    """The request has taken ``amount`` permits."""
+
+    lock: str
+    amount: Int64
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    ANSWERS = (TakePermits,)
+
+
+class PermitsGiven(UpdateReply, tag=0x11C):
+    """The permits were given back, and ``taken`` others are still taken.
+
+    If ``changed`` is false, nothing was changed, because only ``taken`` permits are taken.
+    """
+
+    lock: str
+    taken: Int64
+    changed: bool = True
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    ANSWERS = (GivePermits,)
+
+
+class PoolResized(UpdateReply, tag=0x11D):
+    """The pool has ``size`` permits as long as any is taken or awaited, and ``taken`` are taken."""
+
+    lock: str
+    size: Int64
+    taken: Int64
+    session: str = ""
+    owner: str = ""
+    request: Int64 = 0
+
+    ANSWERS = (ResizePool,)

@@ -1,0 +1,191 @@
+"""Pools in the table: permits that belong to nobody, and the effect of requests about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.pool import (
+    POOL,
+    GivePermits,
+    PermitsGiven,
+    PermitsTaken,
+    PoolResized,
+    ResizePool,
+    TakePermits,
+)
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.semaphore import PERMITS_MAX
+from fencelock.actors.table.requests import (
+    begin_wait,
+    conclude,
+    deny,
+    deny_size,
+    has_object_room,
+    has_room,
+)
+from fencelock.actors.table.resource import TableObject, Wait
+from fencelock.actors.table.session import OwnerState
+from fencelock.actors.table.state import TableState
+from fencelock.actors.table.wire import PoolRecord, Result
+
+
+@dataclass(slots=True, eq=False)
+class Pool(TableObject):
+    """A pool of which some permits are taken or awaited.
+
+    Invariants:
+        taken-adds-up   ``taken`` is what was taken less what was given back, whatever sessions have
+            ended. No take makes it larger than ``size``; a smaller size may. A wait is served only
+            as the head of the queue, when its amount is free.
+
+    Attributes:
+        size: the number of its permits.
+        taken: the number of permits that are taken.
+
+    """
+
+    size: int
+    taken: int = 0
+
+    KIND = POOL
+    SIZE = "{} permits"
+    STATE = "{free} of {capacity} permits are free, {waiting} claims wait"
+
+    @property
+    def free(self) -> int:
+        """The number of permits that are not taken; at least 0."""
+        return max(0, self.size - self.taken)
+
+    def mark(self) -> int:
+        """Return a checksum of its state."""
+        return crc32(f"{self.name}\n{self.account.name}\n{self.size}\n{self.taken}".encode())
+
+    def progress(self) -> tuple[int, int]:
+        """Return the number of free permits, and of all."""
+        return self.free, self.size
+
+    def obstacle(self) -> Obstacle:
+        """Return what keeps a request for it waiting."""
+        return Obstacle(self.name, free=self.free, capacity=self.size, waiting=self.waiting)
+
+    def record(self) -> PoolRecord:
+        """Return its record for a snapshot, without its waits."""
+        return PoolRecord(self.name, self.size, self.taken, self.account.name)
+
+    @classmethod
+    def restore(cls, table: TableState, record: PoolRecord) -> None:
+        """Put the pool of ``record`` into ``table``; raise ValueError for wrong numbers."""
+        name, size, taken, charged = record
+        if not (1 <= size <= PERMITS_MAX and 0 <= taken <= PERMITS_MAX):
+            raise ValueError(
+                f"the snapshot has a wrong {titled(name)}: {taken} of {size} are taken"
+            )
+        table.put(cls(name, table.accounts.of(charged), size, taken))
+
+    def check_restored(self, table: TableState) -> None:
+        """Raise ValueError if a wait could be served, or if it should leave no state."""
+        del table
+        head = next(iter(self.waits), None)
+        if (head is None and not self.taken) or (head is not None and head.amount <= self.free):
+            raise ValueError(f"the snapshot has a wrong {titled(self.name)}: {self.free} are free")
+
+    def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
+        """Serve the waits behind one that has ended."""
+        del wait
+        self.serve(table, out)
+
+    def change(self, table: TableState, size: int, taken: int) -> None:
+        """Set its numbers."""
+        table.changing = True
+        table.marked -= self.mark()
+        self.size, self.taken = size, taken
+        table.marked += self.mark()
+
+    def serve(self, table: TableState, out: list[Result]) -> None:
+        """Let the first waits take what is free; drop the pool if it is in no use any more."""
+        while (head := next(iter(self.waits), None)) is not None and head.amount <= self.free:
+            self.change(table, self.size, self.taken + head.amount)
+            owner_state = head.owner_state
+            taken = PermitsTaken(**owner_state.fields(), amount=head.amount)
+            table.answer_wait(head, taken, out)
+        if head is None and not self.taken:
+            table.drop(self)
+
+
+def take_permits(
+    table: TableState, owner_state: OwnerState, command: TakePermits, out: list[Result]
+) -> None:
+    """Take permits of a pool, queue or deny."""
+    pool = _find(table, command.lock)
+    if pool is not None and pool.size != command.size:
+        deny_size(table, owner_state, pool.size, command.size, out)
+        return
+    free, queued = (command.size, False) if pool is None else (pool.free, pool.waiting > 0)
+    amount = command.amount or free
+    if not queued and 0 < amount <= free:
+        if pool is None and not has_object_room(table, owner_state, out):
+            return
+        pool = pool or _new(table, owner_state, command)
+        pool.change(table, pool.size, pool.taken + amount)
+        taken = PermitsTaken(**command.fields(), amount=amount)
+        conclude(table, owner_state, taken, out)
+        return
+    assert pool is not None
+    if command.wait_ms == 0:
+        why = Why(Cause.OBSTRUCTED, obstacle=pool.obstacle())
+        deny(table, owner_state, Reason.TIMED_OUT, why, out)
+    elif has_room(table, owner_state, out):
+        begin_wait(table, owner_state, command, out, amount=amount)
+
+
+def give_permits(
+    table: TableState, owner_state: OwnerState, command: GivePermits, out: list[Result]
+) -> None:
+    """Take permits back, and serve the queue."""
+    pool = _find(table, command.lock)
+    taken = 0 if pool is None else pool.taken
+    changed = command.amount <= taken
+    left = taken - command.amount if changed else taken
+    if pool is not None:
+        pool.change(table, pool.size, left)
+    given = PermitsGiven(**command.fields(), taken=left, changed=changed)
+    conclude(table, owner_state, given, out)
+    if pool is not None:
+        pool.serve(table, out)
+
+
+def resize_pool(
+    table: TableState, owner_state: OwnerState, command: ResizePool, out: list[Result]
+) -> None:
+    """Give a pool another size, refuse claims that are too large for it, and serve others."""
+    pool, size = _find(table, command.lock), command.size
+    if pool is not None and pool.size not in {command.permits, size}:
+        deny_size(table, owner_state, pool.size, command.permits, out)
+        return
+    served, taken = list[Result](), 0
+    if pool is not None:
+        why = Why(Cause.OTHER_SIZE, (size, pool.size))
+        pool.change(table, size, pool.taken)
+        for wait in [*pool.waits]:
+            if wait.amount > size:
+                table.answer_wait(wait, wait.owner_state.denied(Reason.INVALID, why), served)
+        pool.serve(table, served)
+        taken = pool.taken
+    resized = PoolResized(**command.fields(), size=size, taken=taken)
+    conclude(table, owner_state, resized, out)
+    out += served
+
+
+def _find(table: TableState, name: str) -> Pool | None:
+    pool = table.objects.get(name)
+    assert pool is None or isinstance(pool, Pool)
+    return pool
+
+
+def _new(table: TableState, owner_state: OwnerState, command: TakePermits) -> Pool:
+    pool = Pool(command.lock, owner_state.session.account, command.size)
+    table.put(pool)
+    return pool
