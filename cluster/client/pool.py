@@ -34,7 +34,7 @@ class BasePool(BaseObject):
     def __init__(
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
-        super().__init__(connection, name, POOL, Guarantee.SEMAPHORES)
+        super().__init__(connection, name, POOL, Guarantee.POOLS)
         _check_permits(permits)
         self._wait_ms = wait_ms_of(timeout)
         self._template = checked(TakePermits(pool=name, size=permits, request=1, label=label))

@@ -28,6 +28,7 @@ from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.history import Histories, History
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.map import Entry
+from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold, Wait
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
@@ -41,6 +42,7 @@ from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
 from fencelock.verification.simulation.mixed import MixedJudge
 from fencelock.verification.simulation.objects import ALL, WORKLOADS, workload_of
+from fencelock.verification.simulation.pools import POOLS
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.rwlocks import RWLOCKS
 from fencelock.verification.simulation.semaphores import SEMAPHORES, LogOrder
@@ -91,6 +93,10 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             "contender.counter_unavailable",
             *LOSSES,
         ),
+    ),
+    "pools": (
+        POOLS,
+        ("contender.takes", "contender.gives", "contender.gives_too_many", *UNHELD),
     ),
     "elections": (ELECTIONS, ("contender.sees_a_change", *LOSSES)),
 }
@@ -226,7 +232,7 @@ NOTE = TableState._note_leader  # pyright: ignore[reportPrivateUsage]
 READ, ADD = Histories.read, Histories.add
 DROP = Histories._drop_first  # pyright: ignore[reportPrivateUsage]
 CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
-TAKE = Queries.take
+TAKE, CLOSE = Queries.take, TableState.close
 HOLDS_GUARD = requests.holds_guard
 CHANGE = counter._change  # pyright: ignore[reportPrivateUsage]
 
@@ -482,6 +488,27 @@ def an_old_value(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     return TAKE(queries, sender, request, now)
 
 
+# Pools
+
+
+def an_end_gives_back(table: TableState, session: Any, *how: Any) -> None:
+    """The end of a session frees a permit of each pool."""
+    CLOSE(table, session, *how)
+    for one in [one for one in table.objects.values() if isinstance(one, Pool) and one.taken]:
+        one.change(table, one.size, one.taken - 1)
+        one.serve(table, how[2])
+
+
+def one_permit_too_many(one: Pool) -> int:
+    return max(0, one.size + 1 - one.taken)
+
+
+def nobody_is_served(one: Pool, table: TableState, out: object) -> None:
+    del out
+    if not one.queue and not one.taken:
+        table.drop(one)
+
+
 # Watches of maps
 
 
@@ -662,6 +689,12 @@ PLANTED = {
         COUNTERS, {(counter, "_change"): a_sum_stays_at_the_limit}, "counts"
     ),
     "counters: old reads": Planted(COUNTERS, {(Queries, "take"): an_old_value}, "reads"),
+    "pools: counts twice": Planted(POOLS, COUNTS_TWICE, "once"),
+    "pools: end with sessions": Planted(POOLS, {(TableState, "close"): an_end_gives_back}, "count"),
+    "pools: one too many": Planted(
+        POOLS, {(Pool, "free"): property(one_permit_too_many)}, "capacity"
+    ),
+    "pools: nobody is served": Planted(POOLS, {(Pool, "serve"): nobody_is_served}, "serve"),
     "watches of maps: no expiry": Planted(
         MAPS, {(Entry, "fall_due"): expiry_is_no_change}, "watches", 29
     ),

@@ -11,6 +11,7 @@ from fencelock.verification.simulation.elections import ELECTIONS
 from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS
 from fencelock.verification.simulation.mixed import mixed
+from fencelock.verification.simulation.pools import POOLS
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.rwlocks import RWLOCKS
 from fencelock.verification.simulation.semaphores import SEMAPHORES
@@ -26,6 +27,7 @@ WORKLOADS: dict[Guarantee, Workload] = {
     Guarantee.LATCHES: LATCHES,
     Guarantee.BARRIERS: BARRIERS,
     Guarantee.COUNTERS: COUNTERS,
+    Guarantee.POOLS: POOLS,
 }
 """The workloads, each by the guarantee that it needs from the protocol."""
 
