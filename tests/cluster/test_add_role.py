@@ -108,14 +108,14 @@ class Kept(Message, tag=0xDFFE):
 def test_a_message_whose_fields_have_unknown_types_is_refused_when_it_is_declared() -> None:
     with pytest.raises(TypeError, match=r"message Wrong: name 'Amount' is not defined; declare it"):
 
-        class Wrong(Message, tag=0xDFFF):
+        class Wrong(Message, tag=0xDFFF):  # pyright: ignore[reportUnusedClass]
             amount: Amount  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
     assert 0xDFFF not in REGISTRY
     assert REGISTRY[0xDFFE] is Kept
     with pytest.raises(ValueError, match="tag 0xdffe is taken by Kept"):
 
-        class Taken(Message, tag=0xDFFE):
+        class Taken(Message, tag=0xDFFE):  # pyright: ignore[reportUnusedClass]
             number: Int64
 
 
