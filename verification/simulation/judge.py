@@ -83,7 +83,7 @@ class LockJudge:
         self.holds_end_with_node = holds_end_with_node
         self.clients = clients
         self.clocks_true = clocks_true
-        self.grants = 0
+        self.grants: int = 0
         self.losses = 0
         self.inside: dict[str, JudgedHold] = {}
         self.wants: dict[Address, str] = {}
