@@ -171,9 +171,8 @@ class PoolJudge(PassJudge):
         if isinstance(event, TakePermits | GivePermits) and node_of(delivered.to) in self.members:
             self.log.amounts[event.key] = event.amount
         if isinstance(event, PermitsGiven) and delivered.to in self.contenders:
-            self.grants += (
-                1  # A return counts like a take: while all are taken, there are no others.
-            )
+            # A return counts like a take: while all are taken, there are no others.
+            self.grants += 1
         super().handled(delivered, effects)
 
 
