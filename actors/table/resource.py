@@ -252,8 +252,13 @@ class Resource(Awaited):
         """Return whether a new claim of ``amount`` is granted at once."""
         return not self.queue and amount <= self.free
 
+    def grant(self, hold: TableHold, fence: int) -> None:
+        """Add a new hold, whose amount is free."""
+        assert hold.amount <= self.free  # capacity-kept
+        self.add(hold, fence)
+
     def add(self, hold: TableHold, fence: int) -> None:
-        """Take the amount of a new hold."""
+        """Take the amount of a hold."""
         self.free -= hold.amount
         held = self.held
         if held is None:

@@ -151,8 +151,7 @@ class TableState:
             if resource is None:
                 resources[name] = Resource(capacity=capacity, free=capacity - amount, held=hold)
             else:
-                assert amount <= resource.free  # capacity-kept
-                resource.add(hold, fence)
+                resource.grant(hold, fence)
             fence += 1
         if details.locks:
             self.fence = fence - 1

@@ -573,7 +573,7 @@ PLANTED = {
     "semaphores: overtakes": Planted(SEMAPHORES, {(Resource, "next_wait"): overtaking}, "order"),
     "semaphores: one too many": Planted(
         SEMAPHORES,
-        {(Resource, "admits"): one_too_many, (Resource, "add"): taken_unchecked},
+        {(Resource, "admits"): one_too_many, (Resource, "grant"): taken_unchecked},
         "capacity",
     ),
     "semaphores: frees one": Planted(SEMAPHORES, {(Resource, "remove"): one_is_freed}, "progress"),
@@ -583,7 +583,7 @@ PLANTED = {
     ),
     "read/write locks: writes beside readers": Planted(
         RWLOCKS,
-        {(Resource, "admits"): a_writer_needs_one_permit, (Resource, "add"): taken_unchecked},
+        {(Resource, "admits"): a_writer_needs_one_permit, (Resource, "grant"): taken_unchecked},
         "capacity",
     ),
     "read/write locks: downgrade": Planted(
@@ -594,7 +594,7 @@ PLANTED = {
     ),
     "several locks: head of one queue": Planted(
         LOCK_ALL,
-        {(TableState, "serve"): granted_at_the_first_head, (Resource, "add"): taken_unchecked},
+        {(TableState, "serve"): granted_at_the_first_head, (Resource, "grant"): taken_unchecked},
         "mutual exclusion",
     ),
     "several locks: frees the first": Planted(

@@ -45,13 +45,8 @@ def hold_of(table: TableState, lock: str) -> TableHold | None:
 
 
 def taken_unchecked(resource: Resource, hold: TableHold, fence: int) -> None:
-    """A planted `Resource.add` with a bug: more than the capacity may be held."""
-    free, resource.free = resource.free, hold.amount
-    ADD(resource, hold, fence)
-    resource.free = free - hold.amount
-
-
-ADD = Resource.add
+    """A planted `Resource.grant` with a bug: more than the capacity may be held."""
+    resource.add(hold, fence)
 
 
 def without(kind: type) -> Plant:
