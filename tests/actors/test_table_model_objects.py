@@ -18,6 +18,7 @@ from support.table_comparison import (
     steps_of,
 )
 
+from fencelock.actors.api.counter import VALUE_MAX
 from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.api.pool import GivePermits
 from fencelock.actors.api.refusal import Cause, Why
@@ -152,7 +153,7 @@ def guards_are_not_checked(sound: Any) -> Any:
 
 def a_sum_beyond_the_limits_stays_at_them(sound: Any) -> Any:
     def broken(table: TableState, owner: Any, command: Any, after: Any, out: Any) -> None:
-        sound(table, owner, command, counter.VALUE_MAX if after is None else after, out)
+        sound(table, owner, command, VALUE_MAX if after is None else after, out)
 
     return broken
 

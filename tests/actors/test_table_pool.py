@@ -168,6 +168,13 @@ def test_a_snapshot_that_contradicts_itself_is_refused(table: LockTable) -> None
     applied(table, take(B, 2))
     (part,) = table.snapshot()
     (record,) = part.pools
-    for wrong in ({"size": 0}, {"taken": -1}, {"taken": 0}, {"size": 9}, {"taken": 1 << 31}):
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"size": 0},
+        {"taken": -1},
+        {"taken": 0},
+        {"size": 9},
+        {"taken": 1 << 31},
+    )
+    for wrong in wrongs:
         with pytest.raises(ValueError, match="the snapshot has a wrong pool 'P'"):
             LockTable.restore((replace(part, pools=(record._replace(**wrong),)),))

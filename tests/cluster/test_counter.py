@@ -64,12 +64,13 @@ def test_a_change_is_refused_unless_its_lock_is_held(
         assert counter.get_and_add(fence=lock) == 1
         assert counter.set(5, fence=hold) == 2
         assert counter.compare_and_set(5, 6, fence=hold)
-    for change in (
+    changes: tuple[Callable[[], object], ...] = (
         lambda: counter.add(fence=hold),
         lambda: counter.get_and_add(fence=hold),
         lambda: counter.set(0, fence=hold),
         lambda: counter.compare_and_set(6, 7, fence=hold),
-    ):
+    )
+    for change in changes:
         with pytest.raises(
             fencelock.NotHeldError, match=f"counter '{name}': nothing was changed: lock '{name}' is"
         ):

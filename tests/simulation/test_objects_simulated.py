@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support.planted_bugs import repetitions_count, taken_unchecked
 from support.workloads import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 
+from fencelock.actors.api.counter import VALUE_MAX
 from fencelock.actors.api.latch import CountDown, LatchPassed
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
 from fencelock.actors.api.message import Granted, Inspect, Reason, refused
@@ -479,7 +480,7 @@ def any_value_is_expected(table: Any, owner: Any, command: Any, after: Any, out:
 
 
 def a_sum_stays_at_the_limit(table: Any, owner: Any, command: Any, after: Any, out: Any) -> None:
-    CHANGE(table, owner, command, counter.VALUE_MAX if after is None else after, out)
+    CHANGE(table, owner, command, VALUE_MAX if after is None else after, out)
 
 
 def an_old_value(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
