@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
 import typer
 
@@ -77,16 +77,25 @@ FirstReplyOption = Annotated[
 ]
 
 
+class HoldOptions(NamedTuple):
+    """The options of every command that holds an object while another command runs."""
+
+    timeout: WaitOption = None
+    nonblock: NonblockOption = False
+    grace: GraceOption = 5.0
+    connect_timeout: FirstReplyOption = 5.0
+
+
+AS_USUAL = HoldOptions()
+
+
 @asks_cluster
 def lock(
     name: NameArgument,
     command: CommandArgument,
-    timeout: WaitOption = None,
-    nonblock: NonblockOption = False,
     shared: SharedOption = None,
-    grace: GraceOption = 5.0,
+    how: HoldOptions = AS_USUAL,
     given: TargetOptions = NONE_GIVEN,
-    connect_timeout: FirstReplyOption = 5.0,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
@@ -114,9 +123,7 @@ def lock(
     def whose(client: Client) -> str:
         return holder_of(client, name) if shared is None else f"all {shared} permits are taken"
 
-    hold_while(
-        command, name, wanted, whose, given, 0 if nonblock else timeout, grace, connect_timeout
-    )
+    hold_while(command, name, wanted, whose, how, given)
 
 
 def hold_while(
@@ -124,10 +131,8 @@ def hold_while(
     name: str,
     wanted: Callable[[Client], Holdable],
     whose: Callable[[Client], str],
+    how: HoldOptions,
     given: TargetOptions,
-    timeout: float | None,
-    grace: float,
-    connect_timeout: float,
 ) -> NoReturn:
     """Run ``command`` while an object is held, and exit with its status, as `lock` describes.
 
@@ -136,10 +141,8 @@ def hold_while(
         name: the name of the object, for texts.
         wanted: returns the object.
         whose: returns a text that says who has it.
+        how: how long to wait for it, and for the command's end if it is lost.
         given: names the cluster.
-        timeout: how long to wait for it (s), 0 for not at all, None for without limit.
-        grace: the time from SIGTERM to SIGKILL if it is lost (s).
-        connect_timeout: how long to wait for the first reply (s).
 
     """
     if shutil.which(command[0]) is None:
@@ -149,9 +152,10 @@ def hold_while(
     from fencelock.cluster.client.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
 
     signal.signal(signal.SIGTERM, _exit)
+    timeout = 0 if how.nonblock else how.timeout
     with ExitStack() as stack:
         try:
-            client = stack.enter_context(connect_to(where, timeout=connect_timeout))
+            client = stack.enter_context(connect_to(where, timeout=how.connect_timeout))
             waits = timeout != 0
             hold = wanted(client).acquire(blocking=waits, timeout=timeout if waits else None)
         except UnavailableError as error:
@@ -163,7 +167,7 @@ def hold_while(
         if hold is None:
             say(f"{name} was not acquired: {whose(client)}", err=True)
             raise typer.Exit(ExitStatus.NOT_ACQUIRED)
-        status, lost = _run(command, hold, grace, renews=hold.deadline is not None)
+        status, lost = _run(command, hold, how.grace, renews=hold.deadline is not None)
         lost = lost or _release(hold)
     if lost:
         say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)

@@ -96,18 +96,30 @@ NONE_GIVEN = TargetOptions()
 
 
 def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the options of `TargetOptions` in place of its parameter ``given``."""
+    """Give ``command`` single options in place of a parameter that is a group of them.
+
+    A group is a named tuple with defaults, such as `TargetOptions`.
+    """
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        group: Any = own.annotation
+        if not hasattr(group, "_field_defaults"):
+            parameters.append(own)
+            continue
+        groups[own.name] = group
+        hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
+        parameters += [
+            own.replace(name=name, annotation=hints[name], default=defaults[name])
+            for name in group._fields
+        ]
 
     @functools.wraps(command)
     def called(**values: Any) -> None:
-        given = TargetOptions(*(values.pop(name) for name in TargetOptions._fields))
-        command(**values, given=given)
+        for name, group in groups.items():
+            values[name] = group(*(values.pop(field) for field in group._fields))
+        command(**values)
 
-    parameters: list[inspect.Parameter] = []
-    for own in inspect.signature(command, eval_str=True).parameters.values():
-        hints = get_type_hints(TargetOptions, include_extras=True)
-        options = [own.replace(name=name, annotation=hints[name], default=None) for name in hints]
-        parameters += options if own.name == "given" else [own]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     vars(called)["__signature__"] = inspect.Signature(parameters)
     return called

@@ -23,10 +23,10 @@ from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.lock import (
+    AS_USUAL,
     CommandArgument,
     FirstReplyOption,
-    GraceOption,
-    NonblockOption,
+    HoldOptions,
     WaitOption,
     hold_while,
     holder_of,
@@ -94,11 +94,8 @@ def run_with_permits(
     permits: Annotated[
         int, typer.Option("--permits", min=1, help="How many are held at most at a time.")
     ],
-    timeout: WaitOption = None,
-    nonblock: NonblockOption = False,
-    grace: GraceOption = 5.0,
+    how: HoldOptions = AS_USUAL,
     given: TargetOptions = NONE_GIVEN,
-    connect_timeout: FirstReplyOption = 5.0,
 ) -> None:
     """Hold [bold]one permit[/bold] while a command runs.
 
@@ -114,10 +111,8 @@ def run_with_permits(
         name,
         lambda client: client.semaphore(name, permits=permits),
         lambda _: f"all {permits} permits are taken",
+        how,
         given,
-        0 if nonblock else timeout,
-        grace,
-        connect_timeout,
     )
 
 
@@ -128,21 +123,16 @@ def _side(write: bool) -> Callable[..., None]:
     def run_on_side(
         name: Annotated[str, typer.Argument(help="The read/write lock.", show_default=False)],
         command: CommandArgument,
-        timeout: WaitOption = None,
-        nonblock: NonblockOption = False,
-        grace: GraceOption = 5.0,
+        how: HoldOptions = AS_USUAL,
         given: TargetOptions = NONE_GIVEN,
-        connect_timeout: FirstReplyOption = 5.0,
     ) -> None:
         hold_while(
             command,
             name,
             lambda client: client.rwlock(name).write() if write else client.rwlock(name).read(),
             lambda client: holder_of(client, object_name(RWLOCK, name)),
+            how,
             given,
-            0 if nonblock else timeout,
-            grace,
-            connect_timeout,
         )
 
     return run_on_side
@@ -166,11 +156,8 @@ def lead(
         str | None,
         typer.Option("--value", help="What others see, such as an address. Default: this host."),
     ] = None,
-    timeout: WaitOption = None,
-    nonblock: NonblockOption = False,
-    grace: GraceOption = 5.0,
+    how: HoldOptions = AS_USUAL,
     given: TargetOptions = NONE_GIVEN,
-    connect_timeout: FirstReplyOption = 5.0,
 ) -> None:
     """Campaign, run a command [bold]while leading[/bold], and step down when it ends.
 
@@ -188,10 +175,8 @@ def lead(
         name,
         lambda client: client.election(name).lead(seen),
         lambda client: holder_of(client, object_name(ELECTION, name)),
+        how,
         given,
-        0 if nonblock else timeout,
-        grace,
-        connect_timeout,
     )
 
 
