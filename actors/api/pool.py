@@ -8,7 +8,7 @@ something names its size, and all must agree.
 
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.api.semaphore import PERMITS_MAX
+from fencelock.actors.api.semaphore import PERMITS_MAX, ResizeRequest
 from fencelock.actors.message import Int64
 
 POOL = "pool"
@@ -59,7 +59,7 @@ class GivePermits(UpdateRequest, tag=0x119):
         check_number("amount", self.amount, 1, PERMITS_MAX)
 
 
-class ResizePool(UpdateRequest, tag=0x11A):
+class ResizePool(ResizeRequest, tag=0x11A):
     """Let ``pool``, which has ``permits``, have ``size`` of them. Answered by `PoolResized`.
 
     See `fencelock.actors.api.semaphore.ResizeSemaphore`: it is the same for what is taken.
@@ -73,12 +73,6 @@ class ResizePool(UpdateRequest, tag=0x11A):
     request: Int64 = 0
 
     KIND = POOL
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        UpdateRequest.check(self)
-        check_number("permits", self.permits, 1, PERMITS_MAX)
-        check_number("size", self.size, 1, PERMITS_MAX)
 
 
 class PermitsTaken(UpdateReply, tag=0x11B):

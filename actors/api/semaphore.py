@@ -18,7 +18,7 @@ from fencelock.actors.api.object_request import (
     UpdateReply,
     UpdateRequest,
 )
-from fencelock.actors.message import Int64
+from fencelock.actors.message import Int64, declared
 
 SEMAPHORE = "semaphore"
 """The kind of a semaphore, in the names of the table."""
@@ -82,7 +82,21 @@ class ReleasePermits(PartRequest, tag=0x1F):
         check_number("amount", self.amount, 0, PERMITS_MAX)
 
 
-class ResizeSemaphore(UpdateRequest, tag=0x8E):
+class ResizeRequest(UpdateRequest):
+    """A request to let an object that has ``permits`` have ``size`` of them."""
+
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        permits: int = declared()
+        size: int = declared()
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_number("permits", self.permits, 1, PERMITS_MAX)
+        check_number("size", self.size, 1, PERMITS_MAX)
+
+
+class ResizeSemaphore(ResizeRequest, tag=0x8E):
     """Let ``semaphore``, which has ``permits``, have ``size`` of them.
 
     Answered by `SemaphoreResized`. What is held stays held, even if that is more than ``size``.
@@ -98,12 +112,6 @@ class ResizeSemaphore(UpdateRequest, tag=0x8E):
     request: Int64 = 0
 
     KIND = SEMAPHORE
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        UpdateRequest.check(self)
-        check_number("permits", self.permits, 1, PERMITS_MAX)
-        check_number("size", self.size, 1, PERMITS_MAX)
 
 
 class SemaphoreResized(UpdateReply, tag=0x8F):

@@ -48,12 +48,10 @@ class BarrierUser(LockUser):
     """
 
     _named = (*LockUser._named, BarrierPassed)
+    KIND = BARRIER
 
-    def __init__(
-        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
-    ) -> None:
-        names = tuple(object_name(BARRIER, lock) for lock in locks)
-        super().__init__(address, host, locks=names, **options)
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
         self.last_tries = 0
 
     def handle(

@@ -8,7 +8,7 @@ from typing import Any
 from fencelock.actors.api.changes import Change, ChangesRead
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.message import Granted, Refused
-from fencelock.actors.api.name import client_of, kind_of, object_name, plain_name, titled
+from fencelock.actors.api.name import client_of, kind_of, plain_name, titled
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.event import SlotOutcomes
@@ -28,12 +28,11 @@ class Candidate(Watching):
     At the end of a run, it is done only when its watch has shown the end of its own last term.
     """
 
-    def __init__(
-        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
-    ) -> None:
-        names = tuple(object_name(ELECTION, lock) for lock in locks)
+    KIND = ELECTION
+
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
         options["levels"] = 1
-        super().__init__(address, host, locks=names, **options)
+        super().__init__(address, host, **options)
         self.ended: dict[str, int] = {}
         """The highest fence whose term the watch has shown to have ended, by election."""
 

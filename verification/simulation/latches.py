@@ -7,12 +7,11 @@ from typing import Any
 
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.message import Refused
-from fencelock.actors.api.name import kind_of, object_name, plain_name, titled
+from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.role import Host
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import SlotSequence
 from fencelock.verification.simulation.pass_judge import PassJudge
@@ -52,12 +51,7 @@ class LatchUser(LockUser):
     """
 
     _named = (*LockUser._named, CountedDown, LatchPassed)
-
-    def __init__(
-        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
-    ) -> None:
-        names = tuple(object_name(LATCH, lock) for lock in locks)
-        super().__init__(address, host, locks=names, **options)
+    KIND = LATCH
 
     def handle(
         self, sender: Address, event: ContenderEvent | CountedDown | LatchPassed, now: Instant

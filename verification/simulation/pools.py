@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fencelock.actors.api.message import Refused
-from fencelock.actors.api.name import kind_of, object_name, plain_name, titled
+from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.role import Host
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import SlotSequence
 from fencelock.verification.simulation.pass_judge import PassJudge
@@ -44,12 +43,7 @@ class PoolUser(LockUser):
     """
 
     _named = (*LockUser._named, PermitsTaken, PermitsGiven)
-
-    def __init__(
-        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
-    ) -> None:
-        names = tuple(object_name(POOL, lock) for lock in locks)
-        super().__init__(address, host, locks=names, **options)
+    KIND = POOL
 
     def handle(
         self, sender: Address, event: ContenderEvent | PermitsTaken | PermitsGiven, now: Instant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Reason, Refused
-from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.name import plain_name
 from fencelock.actors.api.object_request import PermitRequest
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -34,12 +34,10 @@ class ReadWriteUser(LockUser):
     """Wants to read or to write, acquires it again while it holds it, and downgrades."""
 
     MAY_LEAVE_UNAWAITED = False
+    KIND = RWLOCK
 
-    def __init__(
-        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
-    ) -> None:
-        names = tuple(object_name(RWLOCK, lock) for lock in locks)
-        super().__init__(address, host, locks=names, **options)
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
         self.writes = False
         """Whether it holds the lock to write."""
         self.asks_to_write = False

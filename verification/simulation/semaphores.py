@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused, Release
-from fencelock.actors.api.name import object_name, plain_name, titled
+from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.effect import Effects, Observe, Send
@@ -38,13 +38,11 @@ class PermitUser(LockUser):
     """Wants some permits of one semaphore of a few, holds them, and gives them back in parts."""
 
     MAY_LEAVE_UNAWAITED = False
+    KIND = SEMAPHORE
 
-    def __init__(
-        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
-    ) -> None:
-        names = tuple(object_name(SEMAPHORE, lock) for lock in locks)
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
         options["levels"] = 1
-        super().__init__(address, host, locks=names, **options)
+        super().__init__(address, host, **options)
 
     def _ask(self, wait_ms: int | None) -> Send:
         drains = wait_ms == 0 and self.random.random() < DRAIN_SHARE

@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
+from fencelock.actors.api.name import object_name
 from fencelock.actors.api.retained import RETAINERS
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
@@ -83,6 +84,9 @@ class LockUser(Role[ContenderEvent]):
 
     """
 
+    KIND: ClassVar[str] = ""
+    """The kind of the objects that it uses; empty for locks."""
+
     MAY_LEAVE_UNAWAITED: ClassVar = True
     """Whether it can go on without the reply: it tells it from others, and counts its holds."""
 
@@ -104,7 +108,8 @@ class LockUser(Role[ContenderEvent]):
         self.lease_ms = lease_ms
         self.most = levels
         self.session, self.owner = session, owner
-        self.locks, self.random = locks, random
+        self.locks = tuple(object_name(self.KIND, lock) if self.KIND else lock for lock in locks)
+        self.random = random
         self.phase = ContenderPhase.PAUSED
         self.lock = ""
         self.fence = 0
