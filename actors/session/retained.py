@@ -70,9 +70,9 @@ What must hold is in `RETAINED_INVARIANTS`. The other rules:
 
 - After a recall a lock in use goes back with the release of its local owner. Up to ``cohort`` local
   owners may have it before, within `COHORT_MS` of the recall. With 0 nobody overtakes the queue of
-  the cluster, and whoever waits here is diverted to it at once. Otherwise whoever still waits then
-  waits for the next turn of the session: it acquires the lock again as soon as the release is
-  confirmed, so that one turn serves several of them.
+  the cluster, and all owners that wait here are diverted to it at once. With a cohort, owners that
+  are still waiting stay here: the session acquires the lock again as soon as the release is
+  confirmed, and each of its turns serves several owners.
 - After a recall the lock is not retained again for a while: `PAUSE_MS`, doubling up to
   `PAUSE_MS_MAX` while recalls go on, forgotten after `PEACE_MS` without one. Meanwhile owners are
   diverted. With a ``cohort`` there is no such pause: the clients take turns, and each turn serves
@@ -514,7 +514,7 @@ class RetainedLock(Struct, gc=False):
         return self.closed or not calm
 
     def _has_turns(self, now: Instant) -> bool:
-        """Return whether the session acquires the lock again, for those whom it did not serve."""
+        """Return whether the session will acquire the lock again for owners that still wait."""
         return self.terms.cohort > 0 and not self._is_paused(now) and self._is_trusted(now)
 
     def _may_admit(self, now: Instant) -> bool:

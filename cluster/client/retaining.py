@@ -78,7 +78,7 @@ class RetainedCall(AskReply):
     key: LockKey
     token: int
     waits = False
-    """Whether its caller has to be woken: it left the guard without an answer."""
+    """Whether the caller left the guard without an answer, and must be woken."""
 
 
 class Retaining:
@@ -403,4 +403,4 @@ class Retaining:
             try:
                 answered.remove(call)
             except ValueError:
-                continue  # Here, too.
+                continue  # Another thread has removed it.

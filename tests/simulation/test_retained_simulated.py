@@ -92,7 +92,7 @@ def test_clients_retain_read_write_locks_for_readers_and_for_writers() -> None:
 
 
 HELD_BY_A_CUT = 910_623
-"""A cut holds what goes to a client until long after all faults: it waits, and is not connected."""
+"""A cut holds back the frames to a waiting client until long after all faults have ended."""
 
 
 def test_a_waiter_behind_what_a_cut_held_is_not_connected() -> None:

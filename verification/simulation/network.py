@@ -35,8 +35,8 @@ class Network:
         self.calm = False
         """Whether all links are good from now on."""
         self.clear_at = 0
-        """Time by which every frame has arrived that was on its way when the links became good. On
-        a link that keeps the order, what a cut held is in front of all that follows."""
+        """Time by which all frames have arrived that were on their way when the faults ended. A
+        link that keeps the order delivers nothing before the frames that a cut has held back."""
         self._random = random
         self._cuts: dict[tuple[str, str], Cut] = {}
         self._last: dict[tuple[str, str], int] = {}
