@@ -28,6 +28,29 @@ NAMES_BYTES_MAX = 12 << 10
 command of the log, and these had at most 16 KiB when this limit was set."""
 
 
+def check_names(names: tuple[str, ...]) -> None:
+    """Refuse the names of locks that one request is about.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    if not 1 <= len(names) <= LOCKS_MAX:
+        raise InvalidRequestError(
+            f"{len(names)} locks were requested together, 1 to {LOCKS_MAX} are allowed"
+        )
+    for name in names:
+        check_lock_name(name)
+    size = sum(map(utf8_size, names))
+    if size > NAMES_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the names of {len(names)} locks have {size} bytes together, at most "
+            f"{NAMES_BYTES_MAX} are allowed"
+        )
+    if len(set(names)) < len(names):
+        raise InvalidRequestError(f"a lock is named twice: {', '.join(names)!a}"[:200])
+
+
 class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
     """Let me hold all ``locks``, or none. Answered by `Granted` or `Refused`.
 
@@ -64,20 +87,7 @@ class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        if not 1 <= len(self.locks) <= LOCKS_MAX:
-            raise InvalidRequestError(
-                f"{len(self.locks)} locks were requested together, 1 to {LOCKS_MAX} are allowed"
-            )
-        for name in self.locks:
-            check_lock_name(name)
-        size = sum(map(utf8_size, self.locks))
-        if size > NAMES_BYTES_MAX:
-            raise InvalidRequestError(
-                f"the names of {len(self.locks)} locks have {size} bytes together, at most "
-                f"{NAMES_BYTES_MAX} are allowed"
-            )
-        if len(set(self.locks)) < len(self.locks):
-            raise InvalidRequestError(f"a lock is named twice: {', '.join(self.locks)!a}"[:200])
+        check_names(self.locks)
         AcquireRequest.check(self)
 
     def check_new(self) -> None:

@@ -20,6 +20,7 @@ from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.pool import PermitsGiven, PermitsTaken, PoolResized
+from fencelock.actors.api.redis import KeysChanged
 from fencelock.actors.api.refusal import Why
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.retained import Recall
@@ -92,6 +93,7 @@ KeptReply = (
     | PermitsTaken
     | PermitsGiven
     | PoolResized
+    | KeysChanged
 )
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
