@@ -661,11 +661,11 @@ class Bootstrap(Role[BootstrapEvent]):
         A node with an empty journal may have its group from another such node.
         """
         assert self.group is not None
-        news = config.removed and not self.group.removed and not self.is_registered
-        if not news or self.journals != journals_of(self.group):
+        removed = config.removed and not self.group.removed and not self.is_registered
+        if not removed or self.journals != journals_of(self.group):
             return ()
         self.group = replace(self.group, removed=True)
-        return [*self._write(), *self._tell(votes=False, why=self._why_not())]
+        return [*self._write(), *self._report(votes=False, why=self._why_not())]
 
     def _on_superseded(self, sender: Address, superseded: Superseded, now: Instant) -> Effects:
         later = superseded.start
@@ -683,12 +683,12 @@ class Bootstrap(Role[BootstrapEvent]):
             return [*written, *self._go_on(now)]
         self.standing = JournalStatus.NON_VOTING
         stopped = [Send(role, StopVoting()) for role in self.voting]
-        return [*written, *stopped, *self._tell(votes=False, why=self._why_not())]
+        return [*written, *stopped, *self._report(votes=False, why=self._why_not())]
 
     def _go_on(self, now: Instant) -> list[Effect]:
         """Start the roles of the group, once it is known whether to vote."""
         if self.standing is JournalStatus.WAITING:
-            return self._tell(votes=False, why=self._what_is_awaited(now))
+            return self._report(votes=False, why=self._what_is_awaited(now))
         greeted = all(other in self.acked for other in self.others) or now >= self.greet_until
         if self.standing is JournalStatus.NON_VOTING:
             return self._start_voting() if greeted else []
@@ -716,10 +716,10 @@ class Bootstrap(Role[BootstrapEvent]):
             self.standing = JournalStatus.NON_VOTING
         if self.standing is was:
             return []
-        told = self._tell(votes=votes, why="" if votes else self._why_not())
+        reported = self._report(votes=votes, why="" if votes else self._why_not())
         if not votes:
-            return told
-        return [*told, *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
+            return reported
+        return [*reported, *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
 
     def _on_voters_changed(self, changed: VotersChanged, now: Instant) -> Effects:
         """Exchange starts with the present members."""
@@ -747,7 +747,7 @@ class Bootstrap(Role[BootstrapEvent]):
         assert make_roles is not None
         return [
             *make_roles(self.group, votes, self.registered),
-            *self._tell(votes=votes, why="" if votes else self._why_not()),
+            *self._report(votes=votes, why="" if votes else self._why_not()),
             Observe("bootstrap.votes" if votes else "bootstrap.non_voting"),
         ]
 
@@ -810,7 +810,7 @@ class Bootstrap(Role[BootstrapEvent]):
             "this node to a member that is left, or restore a backup"
         )
 
-    def _tell(self, *, votes: bool, why: str) -> list[Effect]:
+    def _report(self, *, votes: bool, why: str) -> list[Effect]:
         """Notify the listener and the log of a change."""
         status = VotingStatus(votes=votes, why=why, serves=not self.is_removed)
         if status == self.reported:

@@ -137,7 +137,7 @@ class Learner(NamedTuple):
     bytes_left: int = 0
     waits_for: str = ""
     """The step that it must take before it can join; empty if there is none."""
-    heard_ms: int = 0
+    last_message_ms: int = 0
     """Time since it described itself so (ms)."""
 
 
@@ -307,7 +307,7 @@ class MemberChanges(ABC):
     def _is_outdated(self, report: Learner | None) -> bool:
         """Return whether ``report`` is older than the request: its journal may be lost since."""
         asked_ms = self.asked_ms
-        return report is not None and asked_ms is not None and report.heard_ms > asked_ms
+        return report is not None and asked_ms is not None and report.last_message_ms > asked_ms
 
     def _add(self, request: ChangeMembers, node: str) -> Step:
         seat, report = self.seats.get(node), self.learner(node)

@@ -73,7 +73,7 @@ class Timing(NamedTuple):
     """Longest round trip between two members. The times above include it."""
 
     @property
-    def answer_ms(self) -> int:
+    def reply_ms(self) -> int:
         """Return the time in which a member answers: a round trip and a sync (ms)."""
         return self.round_trip_ms + SYNC_MS
 

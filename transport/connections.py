@@ -216,8 +216,8 @@ class Connections:
                 self.is_behind = False
                 self._early.clear()
                 return False
-            news = parse_monitor_message(parts)
-            event, descriptor = int(news["event"]), int(news["value"])
+            monitored = parse_monitor_message(parts)
+            event, descriptor = int(monitored["event"]), int(monitored["value"])
             self.tend_ms = self.tend_ms or 1
             if event == zmq.EVENT_ACCEPTED:
                 self._accepted(descriptor)
@@ -379,7 +379,7 @@ class Connections:
     def _look(self, one: Connection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""
         descriptor = one.descriptor
-        if borrow(descriptor, peer_of) == one.peer and borrow(descriptor, _heard):
+        if borrow(descriptor, peer_of) == one.peer and borrow(descriptor, _has_received):
             self._move(one, State.BEATING)
         else:
             self._count("wire.silent_closed", 1)
@@ -411,11 +411,11 @@ def counted_address(host: str) -> str:
     return str(address.ipv4_mapped or IPv6Network((int(address), 64), strict=False))
 
 
-def _heard(connection: tcp.socket) -> bool:
+def _has_received(connection: tcp.socket) -> bool:
     """Return whether data came within `SILENT_S`; true where the system does not report it."""
     info = getattr(tcp, "TCP_INFO", None)
     if info is None:
         return True
-    told = connection.getsockopt(tcp.IPPROTO_TCP, info, _LAST_DATA_RECEIVED.size)
-    silent_ms: int = _LAST_DATA_RECEIVED.unpack(told)[0]
+    raw = connection.getsockopt(tcp.IPPROTO_TCP, info, _LAST_DATA_RECEIVED.size)
+    silent_ms: int = _LAST_DATA_RECEIVED.unpack(raw)[0]
     return silent_ms < 1000 * SILENT_S

@@ -155,8 +155,8 @@ def peer_of(connection: tcp.socket) -> Any:
 def acked_bytes(connection: tcp.socket) -> int | None:
     """Return the bytes that the other side has received; None where that is not reported."""
     info = getattr(tcp, "TCP_INFO", None)
-    told = b"" if info is None else connection.getsockopt(tcp.IPPROTO_TCP, info, _BYTES_ACKED.size)
-    return int(_BYTES_ACKED.unpack(told)[0]) if len(told) == _BYTES_ACKED.size else None
+    raw = b"" if info is None else connection.getsockopt(tcp.IPPROTO_TCP, info, _BYTES_ACKED.size)
+    return int(_BYTES_ACKED.unpack(raw)[0]) if len(raw) == _BYTES_ACKED.size else None
 
 
 def shut(descriptor: int, host: str) -> None:

@@ -235,7 +235,7 @@ class SocketHub:
         that it has the key of the cluster."""
         self._connected = 0
         """Links made so far."""
-        self._former_news: list[LinkEvent] = []
+        self._former_events: list[LinkEvent] = []
         """News of links that were closed since the last call of `events`."""
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
@@ -248,7 +248,7 @@ class SocketHub:
         self._polls = 0
         self._beat_at = time.monotonic() + BEAT_S
         """The time at which empty frames are due (s)."""
-        self.has_events = self._news_waits = False
+        self.has_events = self._events_wait = False
         self._closed = False
         try:
             self._open(listen, peers, connections_max, quotas)
@@ -303,8 +303,8 @@ class SocketHub:
         if self._guard is not None and not self._guard.lists(node):
             self._barred[node] = endpoint
             detail = f"{endpoint}: the list of keys lists no node {node}"
-            self._former_news.append(LinkRefused(node=node, detail=detail, by_key=True))
-            self._news_waits = True
+            self._former_events.append(LinkRefused(node=node, detail=detail, by_key=True))
+            self._events_wait = True
             return
         # The number tells two links to one node apart: a client may list it twice.
         identity = f"{self._identity}.{self._connected}".encode()
@@ -330,8 +330,8 @@ class SocketHub:
         self._poller.unregister(link.dealer)
         self._poller.unregister(link.monitor)
         if link.up:
-            self._former_news += [*link.news(), LinkDown(node=node)]
-            self._news_waits = True
+            self._former_events += [*link.news(), LinkDown(node=node)]
+            self._events_wait = True
         link.close()
 
     def replace_keys(self, bound: Mapping[str, str]) -> None:
@@ -348,8 +348,8 @@ class SocketHub:
                 try:
                     self.connect(node, endpoint)
                 except ConfigError as error:  # The other links must follow their keys.
-                    self._former_news.append(LinkRefused(node=node, detail=str(error)))
-                    self._news_waits = True
+                    self._former_events.append(LinkRefused(node=node, detail=str(error)))
+                    self._events_wait = True
 
     def ring(self) -> None:
         """Wake `poll`; from any thread, also after `close`."""
@@ -364,7 +364,7 @@ class SocketHub:
         listener, tend_ms = self._listener, None
         if listener is not None:
             tend_ms = listener.connections.tend_ms
-        if self._news_waits:
+        if self._events_wait:
             timeout_ms = 0
         elif self.waiting and listener is not None:
             pause_ms = -(-listener.queue.pause_ns() // NS_PER_MS)
@@ -381,7 +381,7 @@ class SocketHub:
         self._polls += 1
         if not readable or self._polls > BEAT_POLLS:
             self._beat()
-        news = self._news_waits or not self._monitors.isdisjoint(readable)
+        news = self._events_wait or not self._monitors.isdisjoint(readable)
         ended = listener is not None and bool(listener.held.ended)
         self.has_events = news or ended or tend_ms is not None or bool(self._retries)
 
@@ -458,14 +458,14 @@ class SocketHub:
             logger.warning("{}", dropped.detail)
         elif dropped.mismatch is not None:
             link.refused(dropped.detail)
-            self._news_waits = True
+            self._events_wait = True
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
         """Return the changes of links to peers since the last call, oldest first for each."""
-        self.has_events = self._news_waits = False
+        self.has_events = self._events_wait = False
         if self._listener is not None:
             self._listener.tend(self._readable)
-        news, self._former_news = self._former_news, []
+        news, self._former_events = self._former_events, []
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
@@ -490,7 +490,7 @@ class SocketHub:
     def unheard(self) -> list[str]:
         """Return the peers to which a link is up, if no frame ever came from any peer."""
         up = [name for name, link in self._links.items() if link.up]
-        return [] if any(map(self._admission.has_heard, self._peers)) else up
+        return [] if any(map(self._admission.has_received, self._peers)) else up
 
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame`` to a peer or a client; never blocks.

@@ -349,7 +349,7 @@ class Listener:
         elif dropped.counter == "wire.malformed" and name not in self._members:
             replies = self._admission.field_refusals(name, raw)
             if replies is not None:
-                self._answer(identity, source, encode_frame(replies))
+                self._reply(identity, source, encode_frame(replies))
         if dropped.mismatch is not None and dropped.counter != "wire.rejected":
             self._refuse(name, identity, source, dropped.mismatch, dropped.detail)
 
@@ -358,7 +358,7 @@ class Listener:
     ) -> None:
         """Notify a sender why its frames are dropped."""
         refusal = self._admission.refusal(name, mismatch, detail)
-        self._answer(identity, source, encode_frame(refusal))
+        self._reply(identity, source, encode_frame(refusal))
 
     def drops(self, client: str) -> bool:
         """Return whether frames for ``client`` are dropped, since it does not read; count one."""
@@ -376,10 +376,10 @@ class Listener:
         identity, descriptor = connection
         if len(raw) > LARGE_BYTES and not self.unread.take(client, descriptor, len(raw)):
             self._count("wire.client_slow", 1)
-        elif not self._answer(identity, descriptor, raw):
+        elif not self._reply(identity, descriptor, raw):
             self._clients.gone(client)
 
-    def _answer(self, identity: bytes, descriptor: int, raw: bytes) -> bool:
+    def _reply(self, identity: bytes, descriptor: int, raw: bytes) -> bool:
         """Send ``raw``; return whether the connection exists."""
         self._poller.used[self.socket] = POLLIN
         try:
@@ -397,7 +397,7 @@ class Listener:
 
     def _is_open(self, identity: bytes) -> bool:
         """Return whether the connection exists. Only a message to it tells: an empty frame."""
-        return self._answer(identity, -1, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
+        return self._reply(identity, -1, encode_frame(Frame(self._admission.cluster, 0, 0, ())))
 
     def close(self) -> None:
         """Close the socket and its monitor."""

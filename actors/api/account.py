@@ -90,7 +90,7 @@ class QuotaSet(Outcome, tag=0xFD):
     session: str = ""
     request: Int64 = 0
 
-    ANSWERS = (SetQuota,)
+    REPLIES_TO = (SetQuota,)
 
 
 class AccountUsage(NamedTuple):
@@ -263,4 +263,4 @@ class Purged(Outcome, tag=0x7A):
     session: str = ""
     request: Int64 = 0
 
-    ANSWERS = (Purge,)
+    REPLIES_TO = (Purge,)

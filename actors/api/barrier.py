@@ -54,4 +54,4 @@ class BarrierPassed(UpdateReply, tag=0x8D):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (AwaitBarrier,)
+    REPLIES_TO = (AwaitBarrier,)

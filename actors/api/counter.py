@@ -80,4 +80,4 @@ class CounterChanged(UpdateReply, tag=0x7F):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (AddToCounter, SetCounter)
+    REPLIES_TO = (AddToCounter, SetCounter)

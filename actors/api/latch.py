@@ -92,7 +92,7 @@ class CountedDown(UpdateReply, tag=0x8A):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (CountDown,)
+    REPLIES_TO = (CountDown,)
 
 
 class LatchPassed(UpdateReply, tag=0x8B):
@@ -103,4 +103,4 @@ class LatchPassed(UpdateReply, tag=0x8B):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (AwaitLatch,)
+    REPLIES_TO = (AwaitLatch,)

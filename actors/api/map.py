@@ -138,7 +138,7 @@ class EntryChanged(UpdateReply, tag=0x73):
     version: Int64 = 0
     changed: bool = True
 
-    ANSWERS = (PutEntry, DeleteEntry)
+    REPLIES_TO = (PutEntry, DeleteEntry)
 
 
 class EntrySeen(NamedTuple):

@@ -140,7 +140,7 @@ class NodeReport(NamedTuple):
     """The last slot that it applied."""
     lag: Int64 | None
     """Slots that it is behind the leader, or None if that is not known."""
-    heard_ms: Int64 | None
+    last_message_ms: Int64 | None
     """Time since its last message (ms): 0 for the node that replies, None if it never sent one."""
     version: str
     """The version of its software, empty if it is not known."""

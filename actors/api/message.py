@@ -386,7 +386,7 @@ class Alive(Outcome, tag=0x16):
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
 
-    ANSWERS = (KeepAlive,)
+    REPLIES_TO = (KeepAlive,)
 
 
 class Granted(LockReply, Outcome, tag=0x18):
@@ -404,7 +404,7 @@ class Granted(LockReply, Outcome, tag=0x18):
     hold_ms: Int64 = 0  # 0 for no deadline.
     grace_ms: Int64 = 0
 
-    ANSWERS = (AcquireRequest,)
+    REPLIES_TO = (AcquireRequest,)
 
 
 class Released(LockReply, Outcome, tag=0x19):
@@ -416,7 +416,7 @@ class Released(LockReply, Outcome, tag=0x19):
     request: Int64 = 0
     count: Int64 = 0
 
-    ANSWERS = (ReleaseRequest,)
+    REPLIES_TO = (ReleaseRequest,)
 
 
 class Cancelled(LockReply, Outcome, tag=0x1A):
@@ -427,7 +427,7 @@ class Cancelled(LockReply, Outcome, tag=0x1A):
     owner: str
     request: Int64
 
-    ANSWERS = (Cancel,)
+    REPLIES_TO = (Cancel,)
 
     @property
     def key(self) -> Key:
@@ -449,7 +449,7 @@ class Refused(LockReply, Outcome, Refusal, tag=0x1B):
     request: Int64 = 0
     why: Why | None = None
 
-    ANSWERS = (Command,)
+    REPLIES_TO = (Command,)
 
     def error(self) -> RefusedError | UnavailableError:
         """Return the typed error for ``reason``, with ``detail`` as its text."""

@@ -84,7 +84,7 @@ class PermitsTaken(UpdateReply, tag=0x11B):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (TakePermits,)
+    REPLIES_TO = (TakePermits,)
 
 
 class PermitsGiven(UpdateReply, tag=0x11C):
@@ -100,7 +100,7 @@ class PermitsGiven(UpdateReply, tag=0x11C):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (GivePermits,)
+    REPLIES_TO = (GivePermits,)
 
 
 class PoolResized(UpdateReply, tag=0x11D):
@@ -113,4 +113,4 @@ class PoolResized(UpdateReply, tag=0x11D):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (ResizePool,)
+    REPLIES_TO = (ResizePool,)

@@ -269,7 +269,7 @@ class KeysChanged(UpdateReply, tag=0x122):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (ChangeKeys, AwaitKey)
+    REPLIES_TO = (ChangeKeys, AwaitKey)
 
 
 class KeySeen(NamedTuple):

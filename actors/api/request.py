@@ -136,7 +136,7 @@ class TableReply(Reply):
 class Outcome(Reply):
     """A reply that the replicated table gives to a `Command`."""
 
-    ANSWERS: ClassVar[tuple[type[Command], ...]]
+    REPLIES_TO: ClassVar[tuple[type[Command], ...]]
     """The commands to which this is a reply."""
 
     @property

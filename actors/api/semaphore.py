@@ -127,4 +127,4 @@ class SemaphoreResized(UpdateReply, tag=0x8F):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (ResizeSemaphore,)
+    REPLIES_TO = (ResizeSemaphore,)

@@ -96,7 +96,7 @@ class Opened(Outcome, tag=0x61):
     view: Int64 = 0
     members: tuple[NodeAddress, ...] = ()
 
-    ANSWERS = (Open,)
+    REPLIES_TO = (Open,)
 
 
 class End(Command, tag=0x62):
@@ -120,7 +120,7 @@ class Ended(Outcome, tag=0x63):
     reason: CloseReason = CloseReason.GRACEFUL
     operator: str = ""
 
-    ANSWERS = (End,)
+    REPLIES_TO = (End,)
 
 
 def ended(session: str, reason: CloseReason, request: int = 0, operator: str = "") -> Ended:
@@ -358,7 +358,7 @@ class Evicted(Outcome, tag=0x68):
     why: Why | None = None
     """In the audit, what a command did that took no hold: its cause is QUOTA_SET or PURGED."""
 
-    ANSWERS = (Evict,)
+    REPLIES_TO = (Evict,)
 
     @property
     def key(self) -> Key:
@@ -396,7 +396,7 @@ class SessionClosed(Outcome, tag=0xFB):
     session: str = ""
     request: Int64 = 0
 
-    ANSWERS = (CloseSession,)
+    REPLIES_TO = (CloseSession,)
 
 
 HAVE_DEADLINES = "every hold on bakery has one, and on paxos every hold with a duration"
@@ -430,7 +430,7 @@ class Renewed(LockReply, Outcome, tag=0x6A):
     owner: str = ""
     request: Int64 = 0
 
-    ANSWERS = (Renew,)
+    REPLIES_TO = (Renew,)
 
 
 class Unlocking(Notification, tag=0x6B):

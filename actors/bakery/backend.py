@@ -491,7 +491,7 @@ class BakeryBackend(MembersBackend):
 
     def tick(self, now: Instant) -> Effects:
         """Send unanswered requests again, and end those that timed out."""
-        effects = [*self.watchers.fall_silent(now), *self.tell_members()]
+        effects = [*self.watchers.fall_silent(now), *self.announce_members()]
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
                 if isinstance(pending.request, Cancel):

@@ -224,7 +224,7 @@ class Reconfigurer(Role[Received]):
             view=self.electorate.number if node == self.node else info.number if info else 0,
             applied=applied,
             lag=None if info is None else max(0, epoch - applied),
-            heard_ms=None if info is None else ms_between(at, now),
+            last_message_ms=None if info is None else ms_between(at, now),
             version=info.version if info else "",
             journal=info.journal if info else seat.journal if seat else 0,
         )
@@ -273,12 +273,14 @@ class SeatingChanges(MemberChanges):
     def learner(self, node: str) -> Learner | None:
         """Return how a connected node that does not vote described itself recently."""
         info, at = self.role.infos.get(node, (None, self.now))
-        heard_ms = ms_between(at, self.now)
-        recent = heard_ms <= HEARD_MS and node in self.connected
+        last_message_ms = ms_between(at, self.now)
+        recent = last_message_ms <= HEARD_MS and node in self.connected
         if info is None or not recent or self.votes(node):
             return None
         waits = "" if info.ready else "asks the members whether its journal is an old copy"
-        return Learner(info.journal, info.endpoint, waits_for=waits, heard_ms=heard_ms)
+        return Learner(
+            info.journal, info.endpoint, waits_for=waits, last_message_ms=last_message_ms
+        )
 
     def transfer(self, node: str) -> Step:
         """Refuse: there is no single leader."""

@@ -42,7 +42,7 @@ RETRANSMIT_MS = 50
 contested lock is idle for as long; a thousand waiting clients send 20,000 messages a second."""
 
 
-Heard = (
+LockClientEvent = (
     AcquireLock
     | ReleaseLock
     | Grant
@@ -54,7 +54,7 @@ Heard = (
 )
 
 
-class LockClient(Role[Heard]):
+class LockClient(Role[LockClientEvent]):
     """The protocol between one session and the server about one lock. Lives beside its broker.
 
     | mode | newer `Grant` | its `ReleaseAck` | `ClientRetransmit` | owner is done |
@@ -127,7 +127,7 @@ class LockClient(Role[Heard]):
         self.contested = False
         self._random = random
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: LockClientEvent, now: Instant) -> Effects:
         """Perform one step of the table; it does not depend on time."""
         del now
         effects = self._step(sender, event)
@@ -145,7 +145,7 @@ class LockClient(Role[Heard]):
             ("owners", len(self.tickets)),
         )
 
-    def _step(self, sender: Address, event: Heard) -> Effects:
+    def _step(self, sender: Address, event: LockClientEvent) -> Effects:
         match event:
             case AcquireLock():
                 self.wants += 1

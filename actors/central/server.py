@@ -55,10 +55,10 @@ BROKER = "clients"
 FromNode = Request | Release | Peek | Probe | Free | EndSession | Revoked
 
 
-Heard = FromNode | ReadQueues
+LockServerEvent = FromNode | ReadQueues
 
 
-class LockServer(Role[Heard]):
+class LockServer(Role[LockServerEvent]):
     """Grants each lock to one client at a time. It has no queue and no timer.
 
     | arrives | while | then |
@@ -134,7 +134,7 @@ class LockServer(Role[Heard]):
         self.held = {lock: holding._replace(since=now) for lock, holding in self.held.items()}
         return (Observe("central.holdings_replayed", len(self.held)),) if self.held else ()
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: LockServerEvent, now: Instant) -> Effects:
         """Answer one message. Time is only noted, for status."""
         match event:
             case Request():

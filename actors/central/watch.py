@@ -50,10 +50,10 @@ class PendingView(NamedTuple):
     peeks: int
 
 
-Heard = LocalView | Peeked | Probed | PeekRetry | ProbeServer
+ServerWatchEvent = LocalView | Peeked | Probed | PeekRetry | ProbeServer
 
 
-class ServerWatch(Role[Heard]):
+class ServerWatch(Role[ServerWatchEvent]):
     """Answers the proxy's queries, and notifies it whether the server can be reached.
 
     The server's answer to a `Peek` is true at one instant between request and answer, so a
@@ -75,7 +75,7 @@ class ServerWatch(Role[Heard]):
         self.server = server
         self.first_query = (boot % QUERIES) * QUERIES
         self.began = Instant(0)
-        self.answered_at: Instant | None = None
+        self.replied_at: Instant | None = None
         self.ready = False
         self.queries: dict[int, PendingView] = {}
 
@@ -84,7 +84,7 @@ class ServerWatch(Role[Heard]):
         self.began = now
         return (self._not_ready(now), *self._probe())
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ServerWatchEvent, now: Instant) -> Effects:
         """Process one event; the server's messages count only if the server sent them."""
         match event:
             case LocalView():
@@ -98,7 +98,7 @@ class ServerWatch(Role[Heard]):
             case Probed():
                 if sender != self.server:
                     return (Observe("central.probed_malformed"),)
-                return self._note_answer(now)
+                return self._note_reply(now)
             case PeekRetry():
                 return self._on_peek_retry(event, now)
             case ProbeServer():
@@ -128,7 +128,7 @@ class ServerWatch(Role[Heard]):
             return self._peek(retry.query)
         del self.queries[retry.query]
         silent: tuple[Absence, ...] = ()
-        if self.answered_at is None or self.answered_at < pending.began:
+        if self.replied_at is None or self.replied_at < pending.began:
             silent = (Absence(node_of(self.server), self._silent_ms(now)),)
         why = f"node {node_of(self.server)}, which runs the lock server, did not answer"
         return (Observe("central.looked_in_vain"), self._unknown(pending.view, silent, why))
@@ -136,7 +136,7 @@ class ServerWatch(Role[Heard]):
     def _on_peeked(self, sender: Address, peeked: Peeked, now: Instant) -> Effects:
         if sender != self.server or not holder_fits(peeked.holder):
             return (Observe("central.peeked_malformed"),)
-        effects = self._note_answer(now)
+        effects = self._note_reply(now)
         query = peeked.query - self.first_query
         pending = self.queries.get(query)
         if pending is None or pending.view.lock != peeked.lock:
@@ -166,24 +166,24 @@ class ServerWatch(Role[Heard]):
         )
         return Send(self.proxy, description)
 
-    def _note_answer(self, now: Instant) -> list[Effect]:
-        self.answered_at = now
+    def _note_reply(self, now: Instant) -> list[Effect]:
+        self.replied_at = now
         if self.ready:
             return []
         self.ready = True
         return [Send(self.proxy, Ready(ready=True, detail="ready"))]
 
     def _probe(self) -> Effects:
-        after_ms = PROBE_FIRST_MS if self.answered_at is None else SERVER_PROBE_MS
+        after_ms = PROBE_FIRST_MS if self.replied_at is None else SERVER_PROBE_MS
         return (Send(self.server, Probe()), Wake(after_ms, ProbeServer()))
 
     def _not_ready(self, now: Instant) -> Send:
         node = node_of(self.server)
         detail = f"node {node}, which runs the lock server, has not answered yet"
-        if self.answered_at is not None:
+        if self.replied_at is not None:
             silent_ms = self._silent_ms(now)
             detail = f"node {node}, which runs the lock server, is silent for {silent_ms} ms"
         return Send(self.proxy, Ready(ready=False, detail=detail))
 
     def _silent_ms(self, now: Instant) -> int:
-        return ms_between(self.began if self.answered_at is None else self.answered_at, now)
+        return ms_between(self.began if self.replied_at is None else self.replied_at, now)

@@ -292,7 +292,7 @@ class LockProcess(Role[Received]):
             effects += self._post(self.nodes, Probe())
         return effects
 
-    def _answer_looks(self, now: Instant) -> list[Effect]:
+    def _reply_to_looks(self, now: Instant) -> list[Effect]:
         """Answer the queries whose probes are covered."""
         queries = self.proofs.take_proven(self.evidence)
         effects: list[Effect] = []
@@ -383,7 +383,7 @@ class LockProcess(Role[Received]):
         self.evidence.note(origin, stamp)
         locks = self.uncovered.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
-        return [*effects, *self._answer_looks(now)] if self.proofs.waiting else effects
+        return [*effects, *self._reply_to_looks(now)] if self.proofs.waiting else effects
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
         """Queue the requests in it; one acknowledgement is later than all of them."""

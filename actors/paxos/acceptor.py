@@ -354,14 +354,14 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             return self._refuse_impossible(commander, accept, now)
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
-        answer: Effects = ()
+        reply: Effects = ()
         # Where it is decided, votes are no longer counted.
         if accept.committed <= slot and slot in self.seat:
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
-            answer = (Send(commander, accepted),)
+            reply = (Send(commander, accepted),)
         before = self.votes.by_slot.get(slot)
         if before is not None and before.ballot == ballot:
-            return self._on_repeated(before, accept, answer)
+            return self._on_repeated(before, accept, reply)
         # What was applied is known to be decided, and its vote is not kept.
         if slot >= self.applied and not self.votes.put(
             accept, near=slot < config.applied + NEAR_SLOTS
@@ -373,7 +373,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             self.known = config.applied
             known = Ballot(self.known, self.address)
             effects.append(Persist(Pledged(pledge=Pledge.APPLIED, ballot=known)))
-        effects += (Persist(accept), *answer)
+        effects += (Persist(accept), *reply)
         if ballot == self.learned and self.applied <= slot < self.committed:
             # It arrives after it was reported as decided.
             late = Learned(slots=((slot, batch),), committed=self.committed)
@@ -431,10 +431,10 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """Report a ``committed`` to which no log can have grown; return nothing for any other."""
         return self.bounds.refuse_slot(commander, "that slots are decided up to", committed, now, 0)
 
-    def _on_repeated(self, before: Vote | Accept, accept: Accept, answer: Effects) -> Effects:
+    def _on_repeated(self, before: Vote | Accept, accept: Accept, reply: Effects) -> Effects:
         if before.batch != accept.batch:
             return (Observe("paxos.two_batches_of_one_ballot"),)
-        return (*answer, *self._learn(accept.ballot, accept.committed))
+        return (*reply, *self._learn(accept.ballot, accept.committed))
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
         """Notify the replica which votes have won, as their leader reports."""

@@ -187,7 +187,7 @@ class PaxosBackend(MembersBackend):
         """Return whether anything is in flight."""
         queries = self.queries
         reads = queries.pending.by_number or queries.watches.by_number
-        return bool(self.in_flight.by_key or reads or self.untold)
+        return bool(self.in_flight.by_key or reads or self.unannounced)
 
     def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
@@ -305,7 +305,7 @@ class PaxosBackend(MembersBackend):
             if not isinstance(outcome, Outcome):
                 continue
             known = in_flight.by_key.get(outcome.key)
-            if known is None or not isinstance(known.request, outcome.ANSWERS):
+            if known is None or not isinstance(known.request, outcome.REPLIES_TO):
                 continue  # No local caller waits for this outcome, or it has the wrong type.
             if isinstance(outcome, Queued):
                 in_flight.known(known, now)
@@ -485,9 +485,9 @@ class PaxosBackend(MembersBackend):
 
     def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
         """Take over the members, and name them to all clients."""
-        told = super().on_members_known(sender, event, now)
+        effects = super().on_members_known(sender, event, now)
         self.contact.name(self.members)
-        return told
+        return effects
 
     def _on_query(self, sender: Address, query: Any, now: Instant) -> Effects:
         self._expect_reply(now)
@@ -521,7 +521,7 @@ class PaxosBackend(MembersBackend):
 
     def tick(self, now: Instant) -> Effects:
         """Propose the requests again that are due, and end those that time out."""
-        explained = [*self._explain(now), *self.tell_members()]
+        explained = [*self._explain(now), *self.announce_members()]
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
     def _explain(self, now: Instant) -> list[Effect]:

@@ -21,7 +21,13 @@ from msgspec import Struct
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
-from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
+from fencelock.actors.paxos.event import (
+    CommanderResend,
+    Decided,
+    Order,
+    SendHeartbeat,
+    SpreadDecisions,
+)
 from fencelock.actors.paxos.message import (
     Accept,
     Accepted,
@@ -47,7 +53,7 @@ EXPLORE = 32
 """At each multiple of this slot all members are asked, to find out which are quickest now."""
 
 
-CommanderEvent = Accepted | Preempted | Order | SpreadNews | SendHeartbeat | CommanderResend
+CommanderEvent = Accepted | Preempted | Order | SpreadDecisions | SendHeartbeat | CommanderResend
 
 
 class Proposal(Struct):
@@ -109,7 +115,7 @@ class Commander(MemberRole[CommanderEvent]):
         self.resending = False
         self.quorum_choice = QuorumChoice(self.acceptor, self.config.at(first))
         self.waiting = False
-        """Whether the `SpreadNews` timer runs."""
+        """Whether the `SpreadDecisions` timer runs."""
         self.watched = first
         """The first undecided slot when that timer last began."""
         self.spread_at = Instant(-NEWS_MS * NS_PER_MS)
@@ -138,8 +144,8 @@ class Commander(MemberRole[CommanderEvent]):
                 assert event.slot == self.next + len(self.backlog)  # one-batch-a-ballot
                 self.backlog.append(event.batch)
                 return self._propose()
-            case SpreadNews():
-                return self._on_spread_news(now)
+            case SpreadDecisions():
+                return self._on_spread_decisions(now)
             case Preempted():
                 return self._on_preempted(sender, event)
             case SendHeartbeat():
@@ -172,7 +178,7 @@ class Commander(MemberRole[CommanderEvent]):
             self.next = slot + 1
         if effects and not self.resending:
             self.resending = True
-            effects.append(Wake(self.config.timing.answer_ms, CommanderResend()))
+            effects.append(Wake(self.config.timing.reply_ms, CommanderResend()))
         if self.quorum_choice.behind and not self.waiting:
             effects.append(self._wait())
         return effects
@@ -205,21 +211,21 @@ class Commander(MemberRole[CommanderEvent]):
     def _wait(self) -> Wake:
         """Delay the `Commit`: the next `Accept` may report the decision to followers."""
         self.waiting, self.watched = True, self.committed
-        return Wake(LATE_MS, SpreadNews())
+        return Wake(LATE_MS, SpreadDecisions())
 
-    def _on_spread_news(self, now: Instant) -> Effects:
+    def _on_spread_decisions(self, now: Instant) -> Effects:
         """Report the decision to followers, unless an `Accept` has done so or soon will."""
         late = self.watched in self.proposals
         if not late and now - self.spread_at < NEWS_MS * NS_PER_MS:
             return (self._wait(),)
         self.waiting, self.spread_at = False, now
-        news = self._ask_others()
-        effects: list[Effect] = list(starmap(Send, news))
+        accepts = self._ask_others()
+        effects: list[Effect] = list(starmap(Send, accepts))
         if self.informed < self.committed and not self.proposals:
             self.informed = self.committed
             commit = Commit(ballot=self.ballot, committed=self.committed)
             informed = [self.acceptor]
-            for one, accept in news:
+            for one, accept in accepts:
                 if accept.committed == self.committed:
                     informed.append(one)
             for one in self.config.acceptors:
@@ -232,11 +238,11 @@ class Commander(MemberRole[CommanderEvent]):
         asked: list[tuple[Address, Accept]] = []
         for accept, others in self.quorum_choice.take():
             committed = min(self.committed, accept.slot + 1)
-            news = Accept(
+            accepts = Accept(
                 ballot=self.ballot, slot=accept.slot, batch=accept.batch, committed=committed
             )
             for one in others:
-                asked.append((one, news))
+                asked.append((one, accepts))
         return asked
 
     def _on_send_heartbeat(self, request: SendHeartbeat) -> Effects:
@@ -245,7 +251,7 @@ class Commander(MemberRole[CommanderEvent]):
             number=request.number,
             committed=self.committed,
             min_applied=request.min_applied,
-            answered=request.answered if self.committed > self.opening else (),
+            acked=request.acked if self.committed > self.opening else (),
             confirmed=request.confirmed,
             view=request.view,
             timing=request.timing,
@@ -269,7 +275,7 @@ class Commander(MemberRole[CommanderEvent]):
             proposal.asked_again = True
         self.resending = bool(self.proposals)
         if self.resending:
-            effects.append(Wake(self.config.timing.answer_ms, CommanderResend()))
+            effects.append(Wake(self.config.timing.reply_ms, CommanderResend()))
         return effects
 
     def _ask_again(self, slot: int, proposal: Proposal) -> list[Effect]:

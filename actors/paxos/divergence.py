@@ -155,10 +155,10 @@ class DivergenceWatch:
             return ()
         missing = self.digests.missing(event.slot)
         if missing and event.attempt <= ATTEMPTS_MAX:
-            asking = replace(found.own, asks=True)
+            connected_to = replace(found.own, asks=True)
             again = Compare(slot=event.slot, attempt=event.attempt + 1)
             return [
-                *(Send(replica_of(member), asking) for member in missing),
+                *(Send(replica_of(member), connected_to) for member in missing),
                 Wake(COMPARE_MS, again),
             ]
         if found.verdict is Verdict.UNDECIDED:

@@ -194,7 +194,7 @@ class SendHeartbeat(Local):
 
     number: int
     min_applied: int
-    answered: tuple[int, ...]
+    acked: tuple[int, ...]
     confirmed: int
     view: int
     timing: Timing = TIMING
@@ -418,7 +418,7 @@ class CommanderResend(Timer):
     """Ask again for votes that have not come."""
 
 
-class SpreadNews(Timer):
+class SpreadDecisions(Timer):
     """Report decisions to followers, and send the proposals that some have not received."""
 
 

@@ -155,7 +155,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.number = 0
         self.applied: dict[str, int] = {}
         """The first slot that each member has not applied, as it last reported to this leader."""
-        self.answered: dict[str, int] = {}
+        self.acked: dict[str, int] = {}
         """The last heartbeat of this leadership that each member answered, if any."""
         self.broken: dict[str, Instant] = {}
         """The time at which a link to another member was last lost."""
@@ -167,7 +167,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
-        self.heard: dict[str, tuple[Instant, int, str]] = {}
+        self.latest: dict[str, tuple[Instant, int, str]] = {}
         """For each member: the time of its last reply to this leader, the newest view it knew, and
         the version of its software (empty if not known)."""
         self.locator = Locator(
@@ -321,7 +321,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """Return a description of the other members and of the learners."""
         facts = [
             NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None, 0, version)
-            for node, (at, view, version) in self.heard.items()
+            for node, (at, view, version) in self.latest.items()
             if node in self.config.members and node != self.node
         ]
         facts += self.locator.facts(now)
@@ -334,7 +334,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.lease = LeaderLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked, self.config.lower_versions = {}, {}
         self.disks.clear()
-        self.applied, self.answered, self.heard = {}, {}, {}
+        self.applied, self.acked, self.latest = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -347,9 +347,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _on_beat(self, beat: HeartbeatDue, now: Instant) -> Effects:
         if self.leadership is None or self.lease is None or beat.ballot != self.leadership.ballot:
             return ()
-        answered = max(self.lease.confirmed or self.since, self.since)
+        acked = max(self.lease.confirmed or self.since, self.since)
         unanswered = min(self.number - self._confirmed(), len(self.asked))
-        silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
+        silent_ms = ms_between(acked, now) if unanswered >= UNANSWERED_MIN else 0
         if silent_ms > self.timing.election_ms:
             return (Send(self.leader, Withdraw()), Observe("paxos.majority_silent"))
         return [
@@ -369,7 +369,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _confirmed(self) -> int:
         """Return the number of the last heartbeat that a majority answered."""
-        return self.config.reached(self.answered) or 0
+        return self.config.reached(self.acked) or 0
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
@@ -388,7 +388,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         pulse = SendHeartbeat(
             number=self.number,
             min_applied=min(self.applied.get(member, 0) for member in self.config.members),
-            answered=tuple(self.answered.get(one, 0) for one in self.config.newest.members),
+            acked=tuple(self.acked.get(one, 0) for one in self.config.newest.members),
             confirmed=self._confirmed(),
             view=self.config.newest.number,
             timing=self.timing,
@@ -417,10 +417,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
             since = Instant(asked - ack.sync_age_ms * NS_PER_MS)
             self.disks.note_other(member, ack.sync_us, since)
         self.applied[member] = ack.applied
-        _, _, version = self.heard.get(member, (now, 0, ""))
-        self.heard[member] = now, ack.view, ack.version or version
+        _, _, version = self.latest.get(member, (now, 0, ""))
+        self.latest[member] = now, ack.view, ack.version or version
         reports = (*reports, *self._report_version(member, self.config.note_version(member, ack)))
-        self.answered[member] = max(self.answered.get(member, 0), ack.number)
+        self.acked[member] = max(self.acked.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
             return reports

@@ -241,9 +241,9 @@ class InFlightRequests:
         due = _older(self.unconfirmed, max(repeat, self.unconfirmed_before), most)
         waits = _older(self.queued, self.queued_before, most - len(due))
         checks = min(WAIT_CHECKS_MAX, most - len(due) - len(waits))
-        heard = now - SILENT_MS * NS_PER_MS
+        recent = now - SILENT_MS * NS_PER_MS
         for pending in [*waits, *_older(self.queued, checked, checks)]:
-            if pending.client is not None and pending.client.received_at <= heard:
+            if pending.client is not None and pending.client.received_at <= recent:
                 self.known(pending, now)
             else:
                 due.append(pending)
@@ -262,7 +262,7 @@ def _older(queue: dict[int, InFlightRequest], before: Instant, most: int) -> lis
     return taken
 
 
-SILENCE_TOLD_MS = 100
+SILENCE_NAMED_MS = 100
 """A shorter silence is the time since this very question (ms)."""
 
 
@@ -291,6 +291,6 @@ class QuorumContact:
     def in_words(self, now: Instant) -> str:
         """Describe which nodes do not answer, and for how long, if that says something."""
         silent_ms = self.silent_ms(now)
-        if silent_ms < SILENCE_TOLD_MS:
+        if silent_ms < SILENCE_NAMED_MS:
             return f"{self.majority} does not answer"
         return f"{self.majority} has not answered for {silent_ms} ms"

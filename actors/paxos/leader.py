@@ -363,9 +363,9 @@ class Leader(MemberRole[LeaderEvent]):
     def _give_way(self, by: Ballot) -> list[Effect]:
         """Stop leading or the election, and pause; the pause grows with each failure in a row.
 
-        The first pause is `Timing.answer_ms` on average: another candidate needs as long.
+        The first pause is `Timing.reply_ms` on average: another candidate needs as long.
         """
-        most = 2 * self.config.timing.answer_ms << min(self.preemptions, DOUBLINGS_MAX)
+        most = 2 * self.config.timing.reply_ms << min(self.preemptions, DOUBLINGS_MAX)
         self.preemptions += 1
         return self._end(by, self._random.randrange(most))
 

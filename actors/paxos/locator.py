@@ -118,7 +118,7 @@ class Locator:
         does not become a member again without an operator, until it is restarted."""
         self.leader = ""
         """The leader, as other nodes say; only while this node learns."""
-        self.heard_at = Instant(0)
+        self.received_at = Instant(0)
         """The time at which that leader last answered."""
         self.others_at = Instant(0)
         """The time at which a node other than the leader last had the missing slots."""
@@ -140,7 +140,7 @@ class Locator:
     def turn(self, now: Instant) -> list[Effect]:
         """Learn from now on, or stop to, as the views demand."""
         self.learns = not self.config.counts(acceptor_of(self.node), self.identity.voter)
-        self.leader, self.heard_at = "", now
+        self.leader, self.received_at = "", now
         return self._wake(0) if self.learns else []
 
     def ask_elsewhere(self, now: Instant) -> list[Effect]:
@@ -163,7 +163,7 @@ class Locator:
             case LocateDue():
                 if event.number != self.timer or not self.learns:
                     return ()
-                if now - self.heard_at >= self.silent_ns:
+                if now - self.received_at >= self.silent_ns:
                     self.leader = ""
                 # Every other time ask any node: the members may be gone.
                 known = self.config.nodes if self.asked % 2 else self.config.members
@@ -254,10 +254,10 @@ class Locator:
             return refused
         if self.learns and located.leader and located.leader != self.node:
             leads = located.leader == node
-            if leads or not self.leader or now - self.heard_at >= self.silent_ns:
+            if leads or not self.leader or now - self.received_at >= self.silent_ns:
                 self.leader = located.leader
             if leads:
-                self.heard_at = now
+                self.received_at = now
         proven = self._prove(located)
         if located.applied <= self.config.applied:
             return proven

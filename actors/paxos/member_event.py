@@ -50,7 +50,7 @@ class NodeFacts(NamedTuple):
     node: str
     applied: int
     """The first slot that it has not applied, as it last reported."""
-    heard_ms: int
+    last_message_ms: int
     """Time since then (ms)."""
     view: int
     """The newest view that it knows; -1 if its version knows none."""

@@ -195,7 +195,7 @@ class Commit(Message, tag=0x25):
 class Heartbeat(Message, tag=0x26):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
-    Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
+    Every member has applied all slots before ``min_applied``. ``acked`` has for each member, in
     order, the number of the last heartbeat whose answer arrived, or 0 for none; it is empty while a
     slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later ones (0:
     none yet). ``view`` is the number of the newest view, whose members are meant.
@@ -205,7 +205,7 @@ class Heartbeat(Message, tag=0x26):
     number: Int64
     committed: Int64
     min_applied: Int64
-    answered: tuple[Int64, ...] = ()
+    acked: tuple[Int64, ...] = ()
     confirmed: Int64 = 0
     view: Int64 = 0
     timing: Timing = TIMING

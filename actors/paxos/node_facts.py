@@ -27,14 +27,14 @@ class Facts:
     def votes(self, member: str) -> bool:
         """Return whether ``member`` voted recently, under its registered journal."""
         facts = self.members.get(member)
-        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
+        return member == self.node or (facts is not None and facts.last_message_ms <= HEARD_MS)
 
     def silent_ms(self, member: str, led_ms: int) -> int:
         """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
         facts = self.members.get(member)
-        return led_ms if facts is None else min(led_ms, facts.heard_ms)
+        return led_ms if facts is None else min(led_ms, facts.last_message_ms)
 
     def learner(self, node: str) -> Locate | None:
         """Return the last report of ``node`` as a learner, if it is recent."""
         facts = self.learners.get(node)
-        return None if facts is None or facts.heard_ms > HEARD_MS else facts.learner
+        return None if facts is None or facts.last_message_ms > HEARD_MS else facts.learner

@@ -144,10 +144,10 @@ class Reads:
         self.config = config
         self.bounds = LogBounds(node, config)
         timing = config.timing
-        self.again_ms = timing.heartbeat_ms + 2 * timing.answer_ms
+        self.again_ms = timing.heartbeat_ms + 2 * timing.reply_ms
         """Timeout of a `ReadIndex` before it is sent again (ms): the leader may have to ask first,
         with its next heartbeat."""
-        self.age_wait_ms = timing.heartbeat_ms + timing.answer_ms
+        self.age_wait_ms = timing.heartbeat_ms + timing.reply_ms
         """Maximum wait of a local read for a newer proof (ms): a heartbeat, its replies, the next
         one."""
         self.applied = 1
@@ -210,11 +210,11 @@ class Reads:
         if self.freshness.pending:
             self.freshness.progress(applied)
         changed = self.machine.take_changed()
-        told = self._serve_parked(changed, now) if changed is None or changed else []
+        served = self._serve_parked(changed, now) if changed is None or changed else []
         indexes = self.indexes
         if self.linear or self.local or indexes.reached or indexes.waiting or indexes.asked:
-            return [*told, *self._serve(now), *self._request(now)]
-        return told
+            return [*served, *self._serve(now), *self._request(now)]
+        return served
 
     def follow(self, leader: str, now: Instant) -> list[Effect]:
         """Note which node leads: another, this one or, if it is empty, none that is known."""
@@ -522,10 +522,10 @@ class StalenessBound:
         self.node = node
         self.config = config
         self.ballot = NO_BALLOT
-        self.answered: dict[int, Instant] = {}
+        self.acked: dict[int, Instant] = {}
         """The time at which each heartbeat was first answered, by number, rising."""
         self.last = 0
-        """The last heartbeat in ``answered``; an older one that arrives again proves nothing."""
+        """The last heartbeat in ``acked``; an older one that arrives again proves nothing."""
         self.beats: dict[int, Fresh] = {}
         """The proof that each heartbeat gives once a majority has answered it, by number,
         rising."""
@@ -537,7 +537,7 @@ class StalenessBound:
         """
         if beat.ballot != self.ballot:
             self.ballot, self.last = beat.ballot, 0
-            self.answered, self.beats = {}, {}
+            self.acked, self.beats = {}, {}
         self._note(beat, now)
         proven: Fresh | None = None
         for number in list(self.beats):
@@ -550,18 +550,18 @@ class StalenessBound:
         newest = next(reversed(self.beats), 0)
         view = self.config.newest
         members = view.members
-        known = beat.view == view.number and len(beat.answered) == len(members)
+        known = beat.view == view.number and len(beat.acked) == len(members)
         if known and self.node in members and beat.number > newest:
-            since = self.answered.get(beat.answered[members.index(self.node)])
+            since = self.acked.get(beat.acked[members.index(self.node)])
             if since is not None:
                 self.beats[beat.number] = Fresh(since=since, slot=beat.committed)
                 if len(self.beats) > BEATS_MAX:
                     del self.beats[next(iter(self.beats))]
         if beat.number > self.last:
             self.last = beat.number
-            self.answered[beat.number] = now
-            if len(self.answered) > BEATS_MAX:
-                del self.answered[next(iter(self.answered))]
+            self.acked[beat.number] = now
+            if len(self.acked) > BEATS_MAX:
+                del self.acked[next(iter(self.acked))]
 
 
 class Freshness:

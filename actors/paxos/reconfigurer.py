@@ -237,10 +237,16 @@ class Reconfigurer(MemberRole[MembersEvent]):
             self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
         }
         for facts in described.nodes:
-            node, at, heard_ms = facts.node, facts.applied, facts.heard_ms
+            node, at, last_message_ms = facts.node, facts.applied, facts.last_message_ms
             known = reports.get(node)  # It may have become a learner, or be one no longer.
-            if known is None or known.heard_ms is None or heard_ms < known.heard_ms:
-                reports[node] = self._report(node, at, heard_ms, facts.view, described, facts)
+            if (
+                known is None
+                or known.last_message_ms is None
+                or last_message_ms < known.last_message_ms
+            ):
+                reports[node] = self._report(
+                    node, at, last_message_ms, facts.view, described, facts
+                )
         for member in self.config.newest.members:
             if member not in reports:
                 reports[member] = self._report(member, 1, None, 0, described)
@@ -256,7 +262,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self,
         node: str,
         applied: int,
-        heard_ms: int | None,
+        last_message_ms: int | None,
         view: int,
         described: NodesDescribed,
         facts: NodeFacts | None = None,
@@ -268,7 +274,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             role = NodeRole.LEADER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
-        known = heard_ms is not None
+        known = last_message_ms is not None
         told = "" if facts is None else facts.version[:VERSION_CHARS_MAX]
         return NodeReport(
             node=node,
@@ -277,7 +283,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             view=max(0, view),
             applied=applied - 1,
             lag=max(0, self.config.applied - applied) if known else None,
-            heard_ms=heard_ms,
+            last_message_ms=last_message_ms,
             version=self.version if facts is None and node == self.node else told,
             journal=learner.journal if learner else seat.journal if seat else 0,
         )
@@ -315,7 +321,7 @@ class LogChanges(MemberChanges):
         lag = facts.lag  # By now it has learned more, as has this node.
         waits = "" if report.ready and lag <= LEARNED_SLOTS else "learns what was decided"
         return Learner(
-            report.journal, report.endpoint, lag, report.bytes_left, waits, facts.heard_ms
+            report.journal, report.endpoint, lag, report.bytes_left, waits, facts.last_message_ms
         )
 
     def transfer(self, node: str) -> Step:

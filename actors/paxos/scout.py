@@ -40,10 +40,10 @@ REPORTED_MAX = 2 * VOTES_MAX
 `VOTES_MAX` and a few, or more only after a crash while it wrote another member's snapshot."""
 
 
-Heard = Promise | Preempted | ScoutResend
+ScoutEvent = Promise | Preempted | ScoutResend
 
 
-class Scout(MemberRole[Heard]):
+class Scout(MemberRole[ScoutEvent]):
     """Spawned by a leader for one ballot, retired by it. Source: PMMC, section 4.1.
 
     Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
@@ -86,7 +86,7 @@ class Scout(MemberRole[Heard]):
     ) -> None:
         super().__init__(address, host, **member)
         self.ballot = ballot
-        self.asking: dict[Address, int] = {}
+        self.connected_to: dict[Address, int] = {}
         """Acceptors that have not answered in full, and the slot from which each was asked."""
         self.floors: dict[Address, int] = {}
         """The slot before which each acceptor reported no votes, since it has applied all of it."""
@@ -113,10 +113,10 @@ class Scout(MemberRole[Heard]):
         own = self.acceptor
         for acceptor in self.config.acceptors:
             if acceptor != own:
-                self.asking[acceptor] = self.first
+                self.connected_to[acceptor] = self.first
         return [*self._ask(), *self._ask_own(), self._wake()]
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ScoutEvent, now: Instant) -> Effects:
         """Count a promise."""
         match event:
             case Promise():
@@ -144,25 +144,25 @@ class Scout(MemberRole[Heard]):
         del now
         yield from self.summary()
         yield "promises of", ", ".join(map(node_of, self.complete))
-        yield "asks", ", ".join(map(node_of, self.asking))
+        yield "asks", ", ".join(map(node_of, self.connected_to))
         for slot, vote in sorted(self.votes.items()):
             yield f"slot {slot}", f"{vote.batch.size} bytes under {shown_ballot(vote.ballot)}"
 
     def _ask(self) -> Effects:
-        return [self._prepare(acceptor) for acceptor in self.asking]
+        return [self._prepare(acceptor) for acceptor in self.connected_to]
 
     def _prepare(self, acceptor: Address, step: Ballot | None = None) -> Send:
         view = self.config.newest.number
         ballot = self.ballot if step is None else step
-        return Send(acceptor, Prepare(ballot=ballot, first=self.asking[acceptor], view=view))
+        return Send(acceptor, Prepare(ballot=ballot, first=self.connected_to[acceptor], view=view))
 
     def _ask_own(self) -> Effects:
         own = self.acceptor
-        if own in self.asking or own in self.complete:
+        if own in self.connected_to or own in self.complete:
             return ()
         if not self._is_majority((*self.complete, own)):
             return ()
-        self.asking[own] = self.first
+        self.connected_to[own] = self.first
         return (self._prepare(own),)
 
     def _is_majority(self, acceptors: Collection[Address]) -> bool:
@@ -170,9 +170,9 @@ class Scout(MemberRole[Heard]):
         return all(view.is_majority(acceptors) for view in self.views)
 
     def _on_promise(self, acceptor: Address, promise: Promise, now: Instant) -> Effects:
-        if promise.ballot == self.steps.get(acceptor) and acceptor in self.asking:
+        if promise.ballot == self.steps.get(acceptor) and acceptor in self.connected_to:
             return (self._step(acceptor, promise.ballot.round),)
-        if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
+        if promise.ballot != self.ballot or self.connected_to.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # It is a repetition, or was not requested.
         if not any(view.counts(acceptor, promise.voter) for view in self.views):
             return (Observe("paxos.unregistered_vote"),)
@@ -194,9 +194,9 @@ class Scout(MemberRole[Heard]):
             effects = self._report(acceptor, first, now)
         self.reported[acceptor] += len(promise.votes)
         if promise.more is not None and self.reported[acceptor] < REPORTED_MAX:
-            self.asking[acceptor] = promise.more
+            self.connected_to[acceptor] = promise.more
             return [*effects, self._prepare(acceptor)]
-        del self.asking[acceptor]
+        del self.connected_to[acceptor]
         if promise.more is not None:
             return [*effects, Observe("paxos.endless_promise")]
         self.complete[acceptor] = None
@@ -284,7 +284,11 @@ class Scout(MemberRole[Heard]):
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         ahead = preempted.ballot.round - self.ballot.round
-        if ahead < -ROUND_JUMP_MAX and preempted.ballot.round >= 0 and acceptor in self.asking:
+        if (
+            ahead < -ROUND_JUMP_MAX
+            and preempted.ballot.round >= 0
+            and acceptor in self.connected_to
+        ):
             return (self._step(acceptor, preempted.ballot.round), Observe("paxos.round_stepped"))
         if acceptor not in self.config.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)

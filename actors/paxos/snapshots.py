@@ -409,17 +409,19 @@ class Progress:
         self.target = target
         done, left = self._left(next_slot)
         size = min(NUMBER_MAX - 1, self.bytes * left // done) if done else 0
-        told: list[Effect] = [Send(monitor_of(self.node), Fetched(bytes_left=size))] if size else []
+        effects: list[Effect] = (
+            [Send(monitor_of(self.node), Fetched(bytes_left=size))] if size else []
+        )
         large = target - self.first >= LARGE_SLOTS or self.parts[1] > 0
         if not large or (self.reports and ms_between(self.reported_at, now) < PROGRESS_MS):
-            return told
+            return effects
         self.reports += 1
         self.reported_at = now
         text = f"{self.node} catches up from {source}: {self.in_words(next_slot)}"
         took_ms = ms_between(self.since, now)
         if took_ms >= MS_PER_S and done:
             text = f"{text}, about {took_ms * left // done // MS_PER_S} s left"
-        return [*told, *self._notice(text)]
+        return [*effects, *self._notice(text)]
 
     def end(self, next_slot: int, source: str, now: Instant) -> list[Effect]:
         """Return the last line, if there were others."""
@@ -466,7 +468,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.silent_until: dict[str, Instant] = {}
         """Members that did not answer recently."""
         self.progress: Progress | None = None
-        self.question: Fetch | None = None
+        self.request: Fetch | None = None
         self.attempt = 0
         self.unanswered = 0
         """Requests that timed out since slots were last missing."""
@@ -569,7 +571,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.begun, self.parts = None, []
         progress = self.progress
         if self.next >= self.target:
-            self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
+            self.target, self.request, self.unanswered, self.progress = 0, None, 0, None
             done = [] if progress is None else progress.end(self.next, self.source, now)
             return [*done, Send(self.monitor, Fetched(bytes_left=0))]
         self.source = self._choose(now)
@@ -579,19 +581,19 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [*asked, *progress.report(self.next, self.target, self.source, now)]
 
     def _ask(self, fetch: Fetch) -> list[Effect]:
-        self.question, self.making = fetch, False
+        self.request, self.making = fetch, False
         self.attempt += 1
         retry = FetchRetry(attempt=self.attempt)
-        wait_ms = self.config.timing.answer_ms << min(self.unanswered, FETCH_DOUBLINGS_MAX)
+        wait_ms = self.config.timing.reply_ms << min(self.unanswered, FETCH_DOUBLINGS_MAX)
         return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
     def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
         """Ask another member: this one did not reply, or does not have the slots."""
-        if self.question is None or retry.attempt != self.attempt:
+        if self.request is None or retry.attempt != self.attempt:
             return ()
         if self.making:
             self.making = False
-            return self._ask(self.question)
+            return self._ask(self.request)
         self.unanswered += 1
         if self.source not in self.tried:
             self.silent_until[self.source] = Instant(now + SILENT_MS * NS_PER_MS)
@@ -603,12 +605,12 @@ class CatchUp(MemberRole[CatchUpEvent]):
             self.tried.clear()
         return self._ask_anew(now)
 
-    def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
+    def _is_reply(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
         asked = Fetch(first=first, slot=slot, chunk=chunk)
-        return node_of(sender) == self.source and self.question == asked
+        return node_of(sender) == self.source and self.request == asked
 
     def _on_slots(self, sender: Address, slots: Slots, now: Instant) -> Effects:
-        if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
+        if not self._is_reply(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
             return (Observe("paxos.slots_ignored"),)
         if not slots.batches:
             return self._on_refusal(now)
@@ -618,7 +620,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 refused = self.bounds.report(sender, "paxos.impossible_batch", text, now)
                 return [*refused, *self._ask_another(now)]
         self.next = self.written = slots.first + len(slots.batches)
-        self._answered(sum(batch.size for batch in slots.batches))
+        self._received(sum(batch.size for batch in slots.batches))
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
         return [
             Persist(slots),
@@ -634,7 +636,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
             return ()
         return self._ask_another(now)
 
-    def _answered(self, size: int) -> None:
+    def _received(self, size: int) -> None:
         """Note that the source sent ``size`` of the missing bytes."""
         self.tried.clear()
         self.silent_until.pop(self.source, None)
@@ -643,13 +645,13 @@ class CatchUp(MemberRole[CatchUpEvent]):
 
     def _on_chunk(self, sender: Address, part: SnapshotChunk, now: Instant) -> Effects:
         """Take the next part. The first one answers a request for slots."""
-        if part.count == 0 and self._is_answer(sender, self.next, 0, 0):
+        if part.count == 0 and self._is_reply(sender, self.next, 0, 0):
             self.making = True
             self.attempt += 1
             return (Wake(MAKING_MS, FetchRetry(attempt=self.attempt)),)
         first = self.begun is None
         expected = 0 if first else part.slot
-        if not self._is_answer(sender, self.next, expected, part.chunk):
+        if not self._is_reply(sender, self.next, expected, part.chunk):
             return (Observe("paxos.chunk_ignored"),)
         if part.slot <= self.next:
             return ()
@@ -670,7 +672,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
             return (Observe("paxos.chunk_ignored"),)
         self.parts.append(part.content)
-        self._answered(len(part.content))
+        self._received(len(part.content))
         if self.progress is not None:
             self.progress.parts = len(self.parts), part.count
         if len(self.parts) < part.count:

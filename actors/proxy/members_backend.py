@@ -17,7 +17,7 @@ from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.proxy.backend import Backend, Handler
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 
-TELL_MAX = 500
+ANNOUNCED_MAX = 500
 """Maximum clients that are sent new members per tick: it takes a few milliseconds."""
 
 
@@ -40,7 +40,7 @@ class MembersBackend(Backend):
         """The members with their endpoints."""
         self.why_no_vote = ""
         """The reason why this node does not vote, empty if it does."""
-        self.untold: deque[str] = deque()
+        self.unannounced: deque[str] = deque()
         """The clients that must still be sent these."""
         self.member_requests: dict[type[Request], Handler] = {
             ChangeMembers: self._relay,
@@ -61,8 +61,8 @@ class MembersBackend(Backend):
         del sender, now
         self.known = event
         self.members = tuple(member.node for member in event.members)
-        self.untold = deque(self.clients.by_id)
-        return self.tell_members()
+        self.unannounced = deque(self.clients.by_id)
+        return self.announce_members()
 
     def let_serve(self, status: VotingStatus) -> None:
         """Serve nobody while this node is none of the group's, and has none of what it knew."""
@@ -73,17 +73,19 @@ class MembersBackend(Backend):
         self.removed = not status.serves
         self.why_no_vote = status.why
 
-    def tell_members(self) -> list[Effect]:
+    def announce_members(self) -> list[Effect]:
         """Name the members to clients that do not know them yet, some at a time.
 
         All members that a client knows may leave before its next keep-alive.
         """
-        told: list[Effect] = []
-        while self.untold and len(told) < TELL_MAX:
-            client = self.clients.by_id.get(self.untold.popleft())
+        announced: list[Effect] = []
+        while self.unannounced and len(announced) < ANNOUNCED_MAX:
+            client = self.clients.by_id.get(self.unannounced.popleft())
             if client is not None:
-                told.append(Send(client.address, self.alive(KeepAlive(session=client.session))))
-        return told
+                announced.append(
+                    Send(client.address, self.alive(KeepAlive(session=client.session)))
+                )
+        return announced
 
     def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
         """Leave a request about the members to the role that changes them."""

@@ -178,7 +178,7 @@ class Relayed(Local):
 class PassAsk(Local):
     """To the host, at ``node/node``: give the request in ``body`` to ``role``.
 
-    Answered by an `AskAnswered` with that ``number``, unless it is 0.
+    Answered by an `AskReplied` with that ``number``, unless it is 0.
     """
 
     number: int
@@ -192,7 +192,7 @@ class DropAsk(Local):
     number: int
 
 
-class AskAnswered(Local):
+class AskReplied(Local):
     """From the host: the role's reply, in CBOR; or the ``reason`` why there is none, in words."""
 
     number: int

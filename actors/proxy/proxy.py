@@ -77,7 +77,7 @@ from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
 from fencelock.actors.proxy.clients import OverQuotaError, why_foreign
 from fencelock.actors.proxy.description import Description
-from fencelock.actors.proxy.message import AskAnswered, Report, Reported
+from fencelock.actors.proxy.message import AskReplied, Report, Reported
 from fencelock.actors.proxy.role_asks import RoleAsks
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
@@ -136,7 +136,7 @@ class Proxy(Role[Request]):
             Describe: self._on_describe,
             Probe: self._on_probe,
             AskRole: self._on_ask_role,
-            AskAnswered: self._on_ask_answered,
+            AskReplied: self._on_ask_replied,
             Reported: self._on_reported,
             RightsChanged: self._on_rights_changed,
             Tick: self._on_tick,
@@ -243,9 +243,9 @@ class Proxy(Role[Request]):
         except Exception as error:  # noqa: BLE001  # As in `_on_request`.
             return internal(sender, request, self.node, error)
 
-    def _on_ask_answered(self, sender: Address, answered: AskAnswered, now: Instant) -> Effects:
+    def _on_ask_replied(self, sender: Address, replied: AskReplied, now: Instant) -> Effects:
         del sender, now
-        return self.role_asks.answer(answered)
+        return self.role_asks.answer(replied)
 
     def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
         del sender

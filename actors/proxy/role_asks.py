@@ -11,7 +11,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.proxy.clients import OverQuotaError
-from fencelock.actors.proxy.message import AskAnswered, DropAsk, PassAsk
+from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
 
 CLIENT_MAX = 64
 """Unanswered requests to roles of one client, or of all clients with one key."""
@@ -71,16 +71,16 @@ class RoleAsks:
         self._by_owner[owner] += 1
         return [self._to_host(PassAsk(number=self._number, role=request.role, body=request.body))]
 
-    def answer(self, answered: AskAnswered) -> list[Effect]:
+    def answer(self, reply_event: AskReplied) -> list[Effect]:
         """Send the reply of a role to the client that waits for it."""
-        ask = self._drop(answered.number)
+        ask = self._drop(reply_event.number)
         if ask is None:
             return []
         request = ask.request
-        if answered.reason is not None:
-            no = refused(request, answered.reason, answered.detail)
+        if reply_event.reason is not None:
+            no = refused(request, reply_event.reason, reply_event.detail)
             return [Send(ask.client, no), Observe("proxy.refused")]
-        reply = RoleReply(body=answered.body, session=request.session, request=request.request)
+        reply = RoleReply(body=reply_event.body, session=request.session, request=request.request)
         return [Send(ask.client, reply)]
 
     def expire(self, now: Instant) -> list[Effect]:

@@ -351,8 +351,8 @@ def note_node(
         if other.node == leader and not other.serving:
             own = leader == node
             other.serving = own or not other.seen_within(2 * TIMING.election_ms, now)
-    news = (leader and leader != endpoints.leader) or (node and node != endpoint.node)
-    if not news:
+    changed = (leader and leader != endpoints.leader) or (node and node != endpoint.node)
+    if not changed:
         return []
     endpoint.node, endpoints.leader = node or endpoint.node, leader or endpoints.leader
     return prefer_leader(state, now)

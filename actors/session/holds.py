@@ -81,7 +81,7 @@ from fencelock.actors.session.requests import LockKey, Pending, later
 if TYPE_CHECKING:
     from fencelock.actors.session.state import SessionState
 
-LAPSED = "its duration and its grace are over"
+EXPIRED = "its duration and its grace are over"
 UNCONFIRMED = "the cluster did not confirm the session within its TTL"
 """Reasons for a loss that the clock alone decides."""
 
@@ -180,7 +180,7 @@ class ClientHold(Struct, gc=False):
     endpoint: Address
     """The endpoint that granted it. Where the cluster keeps no sessions, only it knows the hold."""
     fence: int
-    levels: tuple[Acquisition, ...]
+    acquisitions: tuple[Acquisition, ...]
     """Its acquires without a confirmed release, oldest first."""
     trust: SessionTrust | None
     """The trust in its session; None where the cluster keeps no sessions."""
@@ -236,11 +236,11 @@ class ClientHold(Struct, gc=False):
         if self.state is HoldState.LOST:
             return self.reason
         lease = self.lease
-        return LAPSED if lease is not None and now >= lease.until else UNCONFIRMED
+        return EXPIRED if lease is not None and now >= lease.until else UNCONFIRMED
 
     def take(self, found: Acquisition) -> None:
         """Remove that acquire; its hold is now to be released."""
-        self._remove(self.levels.index(found))
+        self._remove(self.acquisitions.index(found))
         self.owed += 1
 
     def freed(self, count: int, token: int | None) -> None:
@@ -251,13 +251,13 @@ class ClientHold(Struct, gc=False):
         """
         if token is None:
             self.owed -= 1
-        elif self.levels:
-            tokens = [level.token for level in self.levels]
+        elif self.acquisitions:
+            tokens = [acquisition.token for acquisition in self.acquisitions]
             self._remove(tokens.index(token) if token in tokens else len(tokens) - 1)
-        self.owed = max(0, count - len(self.levels))
+        self.owed = max(0, count - len(self.acquisitions))
 
     def _remove(self, at: int) -> None:
-        self.levels = self.levels[:at] + self.levels[at + 1 :]
+        self.acquisitions = self.acquisitions[:at] + self.acquisitions[at + 1 :]
 
 
 @dataclass(slots=True)
@@ -282,7 +282,7 @@ class UnreportedLosses:
         """Return whether that hold was lost."""
         return (lock_key, fence) in self.losses
 
-    def tell(self, lock_key: LockKey, fence: int) -> str | None:
+    def take_reason(self, lock_key: LockKey, fence: int) -> str | None:
         """Return the reason of that loss, once for each time it was held; None without a loss."""
         times, detail = self.losses.pop((lock_key, fence), (0, ""))
         if times > 1:
@@ -338,7 +338,7 @@ def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
     return Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
 
 
-def lapsed(pending: Pending, refused: Refused) -> bool:
+def has_expired(pending: Pending, refused: Refused) -> bool:
     """Return whether a grant expired before its lease was renewed; its user still waits."""
     return pending.renewed_at is not None and refused.reason is Reason.NOT_HELD
 
@@ -365,7 +365,7 @@ def take_renewal(
     lock_key = LockKey(reply.lock, reply.owner)
     hold = state.holds.get(lock_key)
     if hold is None or hold.fence != reply.fence or pending.sent_at is None:
-        return state.reply_no(pending, lost(lock_key, reply.fence, LAPSED))
+        return state.reply_no(pending, lost(lock_key, reply.fence, EXPIRED))
     _count_from(state, lock_key, pending.sent_at, reply, now)
     return state.reply(pending, reply)
 
@@ -383,13 +383,13 @@ def _count_from(
         if hold.state is HoldState.UNLOCKING:
             hold.move(HoldState.HELD)
     lease = hold.lease
-    if state.lapses_at is None or lease.next_at < state.lapses_at:
-        state.lapses_at = lease.next_at
+    if state.expires_at is None or lease.next_at < state.expires_at:
+        state.expires_at = lease.next_at
 
 
 def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
     """Lose the holds with leases that may be over; notify users of holds past their duration."""
-    if state.lapses_at is None or now < state.lapses_at:
+    if state.expires_at is None or now < state.expires_at:
         return []
     effects: list[Effect] = []
     for lock_key, hold in list(state.holds.items()):
@@ -402,7 +402,7 @@ def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
             else warn(state, lock_key, now)
         )
     leases = [hold.lease for hold in state.holds.values() if hold.lease is not None]
-    state.lapses_at = min((lease.next_at for lease in leases), default=None)
+    state.expires_at = min((lease.next_at for lease in leases), default=None)
     return effects
 
 
@@ -415,25 +415,25 @@ def warn(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effect]:
         hold.move(HoldState.UNLOCKING)
     if state.watcher is None:
         return []
-    word = Unlocking(
+    event = Unlocking(
         lock=lock_key.lock,
         fence=hold.fence,
         grace_ms=ms_between(now, hold.lease.until),
         session=state.session_lease.name,
         owner=lock_key.owner,
     )
-    return [Send(state.watcher, word), Observe("client.unlocking")]
+    return [Send(state.watcher, event), Observe("client.unlocking")]
 
 
 def _lose_at_deadline(state: SessionState, lock_key: LockKey, now: Instant) -> list[Effect]:
     """Lose a hold whose lease may be over; release all its acquires in case it is not over yet."""
     hold = state.holds[lock_key]
-    fence, times = hold.fence, len(hold.levels) + hold.owed
-    effects = [Observe("client.lease_over"), *state.lose_hold(lock_key, LAPSED)]
+    fence, times = hold.fence, len(hold.acquisitions) + hold.owed
+    effects = [Observe("client.lease_over"), *state.lose_hold(lock_key, EXPIRED)]
     for number in list(state.in_flight.releases.get(lock_key, ())):
         pending = state.in_flight.pending[number]
         if pending.user is not None:
-            effects += state.reply_no(pending, lost(lock_key, fence, LAPSED))
+            effects += state.reply_no(pending, lost(lock_key, fence, EXPIRED))
         if isinstance(pending.request, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
@@ -465,7 +465,7 @@ def judge_belief(state: SessionState, now: Instant) -> list[Effect]:
     """Lose the session if it may have ended: later messages of the cluster do not count."""
     session_lease = state.session_lease
     if not session_lease.passed(now):
-        return judge_deadlines(state, now) if state.lapses_at is not None else []
+        return judge_deadlines(state, now) if state.expires_at is not None else []
     silent = ms_between(session_lease.confirmed_at, now) / 1000
     detail = (
         f"nothing confirmed the session for {silent:.1f} s, its TTL is "
@@ -496,11 +496,11 @@ def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list
             Loss(lock_key.lock, lock_key.owner, hold.fence) for lock_key, hold in holds.items()
         )
         effects += state.report_losses(losses, detail)
-    told: dict[LockKey, int] = {}
+    notified: dict[LockKey, int] = {}
     for pending in requests:
-        effects += _end_or_go_on(state, pending, holds, told, detail)
+        effects += _end_or_go_on(state, pending, holds, notified, detail)
     for lock_key, hold in holds.items():
-        times = len(hold.levels) - told.get(lock_key, 0)
+        times = len(hold.acquisitions) - notified.get(lock_key, 0)
         state.note_loss(lock_key, hold, times, detail)
     state.drop_holds()
     if needed and not ended:
@@ -519,7 +519,7 @@ def _end_or_go_on(
     state: SessionState,
     pending: Pending,
     holds: dict[LockKey, ClientHold],
-    told: dict[LockKey, int],
+    notified: dict[LockKey, int],
     detail: str,
 ) -> list[Effect]:
     """Report the loss to a lock key that held the lock; let others wait on.
@@ -540,7 +540,7 @@ def _end_or_go_on(
         return []
     state.in_flight.drop(pending)
     if isinstance(request, ReleaseRequest) and pending.user is not None and not request.PARTIAL:
-        told[lock_key] = told.get(lock_key, 0) + 1
+        notified[lock_key] = notified.get(lock_key, 0) + 1
     return state.reply_no(pending, lost(lock_key, hold.fence, detail))
 
 
@@ -553,17 +553,17 @@ def let_go(
         return []
     match pending.request:
         case ReleaseRequest(fence=fence) if fence == hold.fence:
-            told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
+            notified, others = pending.user is not None, len(hold.acquisitions) > (not pending.owed)
             if pending.request.PARTIAL:
-                told, others = False, True
+                notified, others = False, True
         case Renew(fence=fence) if fence == hold.fence:
-            told, others = False, True
+            notified, others = False, True
         case AcquireRequest():
-            told, others = False, True
+            notified, others = False, True
         case _:
             return []
     if others or reply.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
-        return state.lose_hold(lock_key, reply.detail, told=int(told))
+        return state.lose_hold(lock_key, reply.detail, notified=int(notified))
     state.drop_hold(lock_key)
     return []
 
@@ -581,26 +581,26 @@ def on_ended(state: SessionState, sender: Address, ended: Ended, now: Instant) -
 
 
 def on_hold_lost(
-    state: SessionState, sender: Address, word: HoldLost, now: Instant
+    state: SessionState, sender: Address, event: HoldLost, now: Instant
 ) -> list[Effect]:
     """Note that one hold was taken away, possibly before its grant arrived."""
-    if not state.session_lease.ready or word.session != state.session_lease.assigned:
+    if not state.session_lease.ready or event.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = note_life(state, sender, now)
-    lock_key = LockKey(word.lock, word.owner)
+    lock_key = LockKey(event.lock, event.owner)
     hold = state.holds.get(lock_key)
-    if hold is not None and hold.fence == word.fence:
-        if hold.lease is not None and now < hold.lease.until and not word.decided:
+    if hold is not None and hold.fence == event.fence:
+        if hold.lease is not None and now < hold.lease.until and not event.decided:
             # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
             return [*effects, Observe("client.early_loss_dropped")]
-        return effects + state.lose_hold(lock_key, word.detail)
+        return effects + state.lose_hold(lock_key, event.detail)
     if hold is None and lock_key in state.in_flight.waits:
-        state.unreported.add(lock_key, word.fence, 1, word.detail)
+        state.unreported.add(lock_key, event.fence, 1, event.detail)
     return effects
 
 
 def on_confirm_hold(
-    state: SessionState, sender: Address, word: ConfirmHold, now: Instant
+    state: SessionState, sender: Address, event: ConfirmHold, now: Instant
 ) -> list[Effect]:
     """Notify a node that lost its memory if this client does not have the hold.
 
@@ -611,48 +611,49 @@ def on_confirm_hold(
         return []
     session_lease, in_flight = state.session_lease, state.in_flight
     known = (
-        word.session in (session_lease.name, session_lease.assigned)
+        event.session in (session_lease.name, session_lease.assigned)
         and sender in state.endpoints.table
     )
     if session_lease.kept or not known:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = note_life(state, sender, now)
     if any(
-        lock_key.lock == word.lock and h.fence == word.fence for lock_key, h in state.holds.items()
+        lock_key.lock == event.lock and h.fence == event.fence
+        for lock_key, h in state.holds.items()
     ):
         return effects
-    for number in [n for lock_key, n in in_flight.waits.items() if lock_key.lock == word.lock]:
+    for number in [n for lock_key, n in in_flight.waits.items() if lock_key.lock == event.lock]:
         waiting = in_flight.pending[number]
         if waiting.sent_at is not None:
             effects += in_flight.again(waiting, waiting.endpoint, now)
-    disown = DisownHold(lock=word.lock, fence=word.fence, session=word.session)
+    disown = DisownHold(lock=event.lock, fence=event.fence, session=event.session)
     return [*effects, Send(sender, disown), Observe("client.hold_disowned")]
 
 
 def on_unlocking(
-    state: SessionState, sender: Address, word: Unlocking, now: Instant
+    state: SessionState, sender: Address, event: Unlocking, now: Instant
 ) -> list[Effect]:
     """Notify the holder that a duration is over, unless it was renewed since."""
-    if not state.session_lease.kept or word.session != state.session_lease.assigned:
+    if not state.session_lease.kept or event.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = note_life(state, sender, now)
-    lock_key = LockKey(word.lock, word.owner)
+    lock_key = LockKey(event.lock, event.owner)
     hold = state.holds.get(lock_key)
-    if hold is None or hold.fence != word.fence or hold.lease is None:
+    if hold is None or hold.fence != event.fence or hold.lease is None:
         return effects
     if now < hold.lease.ends_at or hold.lease.warn_at is None:
         return [*effects, Observe("client.late_unlocking_dropped")]
     return effects + warn(state, lock_key, now)
 
 
-def on_recall(state: SessionState, sender: Address, word: Recall, now: Instant) -> list[Effect]:
+def on_recall(state: SessionState, sender: Address, event: Recall, now: Instant) -> list[Effect]:
     """Notify the retainer that somebody waits for a lock that it retains."""
-    if not state.session_lease.kept or word.session != state.session_lease.assigned:
+    if not state.session_lease.kept or event.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
     effects = note_life(state, sender, now)
     if state.retainer is None:
         return [*effects, Observe("client.unfit_answer_dropped")]
-    return [*effects, Send(state.retainer, word), Observe("client.recalled")]
+    return [*effects, Send(state.retainer, event), Observe("client.recalled")]
 
 
 def on_own_end(state: SessionState) -> list[Effect]:

@@ -228,7 +228,7 @@ def as_requested(reply: SessionReply, request: UserRequest) -> SessionReply:
             return replace(reply, request=request.request)
 
 
-def answers(pending: Pending, reply: SessionReply) -> bool:
+def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
     """Return whether ``reply`` is a possible reply to the request of ``pending``."""
     request = pending.request
     match request:
@@ -241,7 +241,7 @@ def answers(pending: Pending, reply: SessionReply) -> bool:
                 case Renewed():
                     fits = isinstance(request, AcquireRequest | Renew) and reply.fence > 0
                 case UpdateReply():
-                    fits = isinstance(request, reply.ANSWERS)
+                    fits = isinstance(request, reply.REPLIES_TO)
                 case Refused():
                     fits = True
                 case _:
@@ -348,7 +348,7 @@ def _why_not_acquire(
         and (acquire.limit == 1 or not state.session_lease.kept)
         # A hold that is being released refuses nobody: requests of a lock key are sent in order, so
         # the acquire is sent once the release is confirmed.
-        and len(hold.levels) > len(state.in_flight.releases_of(lock_key))
+        and len(hold.acquisitions) > len(state.in_flight.releases_of(lock_key))
     ):
         text = (
             f"{titled(lock_key.lock)}: owner {lock_key.owner!r} holds it, under fence {hold.fence}"
@@ -369,7 +369,9 @@ def _why_not_update(state: SessionState, lock_key: LockKey) -> Rejection | None:
 def _why_not_release(
     state: SessionState, release: ReleaseRequest, lock_key: LockKey
 ) -> Rejection | None:
-    loss = state.unreported.tell(lock_key, release.fence) if state.unreported.losses else None
+    loss = (
+        state.unreported.take_reason(lock_key, release.fence) if state.unreported.losses else None
+    )
     if loss is not None:
         return lost(lock_key, release.fence, loss)
     hold = state.holds.get(lock_key)
@@ -384,7 +386,7 @@ def _why_not_release(
             f"{titled(lock_key.lock)}: owner {lock_key.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif _being_released(state, lock_key) >= len(hold.levels):
+    elif _being_released(state, lock_key) >= len(hold.acquisitions):
         text = f"{titled(lock_key.lock)}: owner {lock_key.owner!r} is releasing it already"
     else:
         return None
@@ -403,7 +405,7 @@ def why_not_renew(state: SessionState, renew: Renew, lock_key: LockKey) -> Rejec
     hold = state.holds.get(lock_key)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
-    loss = state.unreported.tell(lock_key, renew.fence)
+    loss = state.unreported.take_reason(lock_key, renew.fence)
     if loss is not None:
         return lost(lock_key, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:

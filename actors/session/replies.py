@@ -27,8 +27,8 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import holds
 from fencelock.actors.session.endpoints import note_life, note_node, prefer_leader
-from fencelock.actors.session.holds import GONE, LAPSED, Acquisition, ClientHold, let_go, lose
-from fencelock.actors.session.refusals import Rejection, SessionReply, answers, lost
+from fencelock.actors.session.holds import EXPIRED, GONE, Acquisition, ClientHold, let_go, lose
+from fencelock.actors.session.refusals import Rejection, SessionReply, is_reply_to, lost
 from fencelock.actors.session.requests import (
     ANY_ENDPOINT,
     CancelKey,
@@ -82,7 +82,7 @@ def _expected(
     if pending is None:
         return _on_late(state, sender, reply, now), None
     session = session_lease.name if pending.lock_key is None else session_lease.assigned
-    if pending.sent_at is None or reply.session != session or not answers(pending, reply):
+    if pending.sent_at is None or reply.session != session or not is_reply_to(pending, reply):
         return [Observe("client.unfit_answer_dropped")], None
     effects = note_life(state, sender, now)
     if effects and reply.request not in unanswered:  # `note_life` has just moved it.
@@ -220,9 +220,11 @@ def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant)
     assert pending.user is not None
     state.session_lease.confirm(pending.sent_at)
     effects: list[Effect] = []
-    loss = state.unreported.tell(lock_key, granted.fence) if state.unreported.losses else None
+    loss = (
+        state.unreported.take_reason(lock_key, granted.fence) if state.unreported.losses else None
+    )
     if loss is None and granted.hold_ms and holds.is_given_back(state, lock_key, granted):
-        loss = LAPSED
+        loss = EXPIRED
     if loss is not None:  # It was taken away before this answer came.
         effects += state.reply_no(pending, lost(lock_key, granted.fence, loss))
         if granted.hold_ms:
@@ -241,7 +243,7 @@ def _hold(state: SessionState, pending: Pending, granted: Granted, now: Instant)
         if isinstance(pending.request, AcquireRequest) and not pending.request.owner:
             state.anonymous[lock_key.lock, fence] = lock_key.owner
     else:
-        hold.levels += (acquisition,)
+        hold.acquisitions += (acquisition,)
     if begins:
         holds.begin_lease(state, lock_key, pending, granted, now)
     effects += state.reply(pending, granted)
@@ -315,7 +317,9 @@ def _on_refused(
 ) -> list[Effect]:
     lock_key = pending.lock_key
     match pending.request:
-        case AcquireRequest() if reply.reason is Reason.CANCELLED or holds.lapsed(pending, reply):
+        case AcquireRequest() if reply.reason is Reason.CANCELLED or holds.has_expired(
+            pending, reply
+        ):
             # The node took us for gone. Our user still waits.
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]

@@ -280,8 +280,8 @@ class ClientSession(Role[Event | SessionTick]):
         """Process a request or a message, and make sure that the next tick comes in time."""
         state = self.session_state
         lost: list[Effect] = []
-        lapses_at = state.lapses_at
-        if now >= state.session_lease.until or (lapses_at is not None and now >= lapses_at):
+        expires_at = state.expires_at
+        if now >= state.session_lease.until or (expires_at is not None and now >= expires_at):
             # nothing-held-beyond-trust: before any message that came meanwhile.
             lost = judge_belief(state, now)
         if isinstance(event, SessionTick):
@@ -456,8 +456,12 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     elif (hold := state.holds.get(lock_key)) is not None:
         releases = state.in_flight.releases_of(lock_key)
         if all(release.request.request != cancel.request for release in releases):
-            for level in [level for level in hold.levels if level.token == cancel.request][:1]:
-                effects += state.give_back(lock_key, level, now)
+            for acquisition in [
+                acquisition
+                for acquisition in hold.acquisitions
+                if acquisition.token == cancel.request
+            ][:1]:
+                effects += state.give_back(lock_key, acquisition, now)
     cancelled = Cancelled(
         lock=cancel.lock,
         session=state.session_lease.name,
@@ -479,9 +483,9 @@ def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant)
         else:
             effects += state.in_flight.withdraw(pending, now)
     for lock_key, hold in list(state.holds.items()):
-        for level in hold.levels:
-            if level.user == user:
-                effects += state.give_back(lock_key, level, now)
+        for acquisition in hold.acquisitions:
+            if acquisition.user == user:
+                effects += state.give_back(lock_key, acquisition, now)
     return effects
 
 
@@ -563,8 +567,8 @@ def _release_all(state: SessionState, now: Instant) -> list[Effect]:
         state.session_lease.drop()
     effects: list[Effect] = []
     for lock_key, hold in state.holds.items():
-        for level in hold.levels if lock_key not in state.in_flight.releases else ():
-            effects += state.give_back(lock_key, level, now)
+        for acquisition in hold.acquisitions if lock_key not in state.in_flight.releases else ():
+            effects += state.give_back(lock_key, acquisition, now)
     return effects
 
 
@@ -610,8 +614,8 @@ HANDLERS = Handlers(
         Unlocking: holds.on_unlocking,
         Recall: holds.on_recall,
         ProbeReply: endpoints.on_reply,
-        ClusterUp: upkeep.on_news,
-        ClusterDown: upkeep.on_news,
+        ClusterUp: upkeep.on_cluster_state,
+        ClusterDown: upkeep.on_cluster_state,
         Undecided: on_undecided,
         # Links.
         LinkUp: upkeep.on_link_up,

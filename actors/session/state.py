@@ -91,7 +91,7 @@ class SessionState:
     surveys: dict[int, Broadcast] = field(default_factory=dict[int, Broadcast])
     endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
     """Sessions that were given up and may live on at the cluster."""
-    lapses_at: Instant | None = None
+    expires_at: Instant | None = None
     """Time at which the first hold with a deadline is lost, unless it is renewed by then."""
     cluster_poll: ClusterPoll = field(default_factory=ClusterPoll)
     probing: Probing = field(default_factory=Probing)
@@ -159,9 +159,9 @@ class SessionState:
         """Return the endpoint for a release of ``hold``."""
         return self.endpoints.choose().address if self.session_lease.kept else hold.endpoint
 
-    def give_back(self, lock_key: LockKey, level: Acquisition, now: Instant) -> list[Effect]:
+    def give_back(self, lock_key: LockKey, acquisition: Acquisition, now: Instant) -> list[Effect]:
         """Release one acquisition of ``lock_key``, though no user waits for the reply."""
-        self.holds[lock_key].take(level)
+        self.holds[lock_key].take(acquisition)
         return self.release_owed(lock_key, now)
 
     def release_owed(self, lock_key: LockKey, now: Instant) -> list[Effect]:
@@ -196,20 +196,20 @@ class SessionState:
             return []
         return [Send(self.watcher, suspected)]
 
-    def lose_hold(self, lock_key: LockKey, detail: str, told: int = 0) -> list[Effect]:
-        """Drop a hold that was taken away; ``told`` of its users are notified in another way."""
+    def lose_hold(self, lock_key: LockKey, detail: str, notified: int = 0) -> list[Effect]:
+        """Drop a hold that was taken away; ``notified`` of its users know of it already."""
         hold = self.holds[lock_key]
         hold.lose(detail)
-        self.note_loss(lock_key, hold, len(hold.levels) - told, detail)
+        self.note_loss(lock_key, hold, len(hold.acquisitions) - notified, detail)
         self.drop_hold(lock_key)
         return self.report_losses((Loss(lock_key.lock, lock_key.owner, hold.fence),), detail)
 
     def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:
         """Notify the retainer and the watcher of lost holds."""
-        news = HoldsLost(losses=losses, detail=detail)
+        event = HoldsLost(losses=losses, detail=detail)
         readers = (reader for reader in (self.retainer, self.watcher) if reader is not None)
         counted = Observe("client.holds_lost", len(losses))
-        return [counted, *(Send(reader, news) for reader in readers)]
+        return [counted, *(Send(reader, event) for reader in readers)]
 
     def finish_surveys(self) -> list[Effect]:
         """Complete the surveys that no usable endpoint can still contribute to."""
@@ -278,7 +278,7 @@ class SessionState:
         due = [
             self.in_flight.next_at(),
             self.greet_at,
-            self.lapses_at,
+            self.expires_at,
             self.cluster_poll.next_at(),
             self.closing.due_at,
             self.probing.due_at,

@@ -56,7 +56,7 @@ class ClusterPoll:
     due_at: Instant = BEGINNING
     unsure_since: Instant | None = None
     """The time since which the endpoint in use has not replied, or None if it has."""
-    told: ClusterState | None = None
+    reported: ClusterState | None = None
     blind: bool = False
     """Whether the last notification to the watcher was an unknown state."""
 
@@ -76,22 +76,22 @@ class ClusterPoll:
         self.endpoint, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
         self._doubt(now)
 
-    def note_life(self, endpoint: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
+    def note_life(self, endpoint: Address, reply: ClusterUp | ClusterDown, now: Instant) -> bool:
         """Take an endpoint's message; return whether it answers the last request."""
-        if not self.wanted or endpoint != self.endpoint or word.request != self.request:
+        if not self.wanted or endpoint != self.endpoint or reply.request != self.request:
             return False
-        self.known, self.due_at, self.unsure_since = word.number, now, None
+        self.known, self.due_at, self.unsure_since = reply.number, now, None
         return True
 
-    def tell(self, watcher: Address | None, state: ClusterState) -> list[Effect]:
+    def report(self, watcher: Address | None, state: ClusterState) -> list[Effect]:
         """Send the watcher ``state``, if that is new."""
         self.blind = False
-        if state == self.told:
+        if state == self.reported:
             return []
-        self.told = state
+        self.reported = state
         return [] if watcher is None else [Send(watcher, state)]
 
-    def tell_unknown(
+    def report_unknown(
         self, watcher: Address | None, endpoints: Endpoints, now: Instant
     ) -> list[Effect]:
         """Report an unknown state, if it has lasted long enough and was not reported."""
@@ -99,9 +99,11 @@ class ClusterPoll:
             return []
         if endpoints.any_usable() and now - self.unsure_since < UNSURE_MS * NS_PER_MS:
             return []
-        told = self.tell(watcher, unknown(f"no node says how it is: {endpoints.describe(now)}"))
+        reported = self.report(
+            watcher, unknown(f"no node says how it is: {endpoints.describe(now)}")
+        )
         self.blind = True
-        return told
+        return reported
 
     def next_at(self) -> Instant | None:
         """Return the time of the next request, or None if there is none."""
@@ -117,16 +119,16 @@ def unknown(reason: str) -> ClusterState:
     return ClusterState(up=False, complete=False, ready=False, reason=reason, epoch=0, leaders=())
 
 
-def state_of(word: ClusterUp | ClusterDown) -> ClusterState:
+def state_of(reply: ClusterUp | ClusterDown) -> ClusterState:
     """Return an endpoint's message as a user sees it."""
-    up = isinstance(word, ClusterUp)
+    up = isinstance(reply, ClusterUp)
     return ClusterState(
         up=up,
-        complete=isinstance(word, ClusterUp) and word.complete,
-        ready=isinstance(word, ClusterUp) and word.ready,
-        reason=word.reason,
-        epoch=word.epoch,
-        leaders=word.leaders,
+        complete=isinstance(reply, ClusterUp) and reply.complete,
+        ready=isinstance(reply, ClusterUp) and reply.ready,
+        reason=reply.reason,
+        epoch=reply.epoch,
+        leaders=reply.leaders,
     )
 
 
@@ -153,22 +155,22 @@ def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
     endpoint = endpoints.table[endpoints.current]
     if not session_lease.ready or not endpoint.usable:
         cluster_poll.forget(now)
-    elif (word := cluster_poll.ask(endpoint.address, session_lease.assigned, now)) is not None:
+    elif (reply := cluster_poll.ask(endpoint.address, session_lease.assigned, now)) is not None:
         owes = not cluster_poll.known  # A later reply comes only with a change.
-        effects.append(state.in_flight.send(endpoint.address, word, now, owes=owes))
-    return [*effects, *cluster_poll.tell_unknown(state.watcher, endpoints, now)]
+        effects.append(state.in_flight.send(endpoint.address, reply, now, owes=owes))
+    return [*effects, *cluster_poll.report_unknown(state.watcher, endpoints, now)]
 
 
-def on_news(
-    state: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
+def on_cluster_state(
+    state: SessionState, sender: Address, reply: ClusterUp | ClusterDown, now: Instant
 ) -> list[Effect]:
     """Pass on the state of the cluster, and ask for the next."""
-    if word.session != state.session_lease.assigned or not state.cluster_poll.note_life(
-        sender, word, now
+    if reply.session != state.session_lease.assigned or not state.cluster_poll.note_life(
+        sender, reply, now
     ):
         return [Observe("client.late_answer_dropped")]
     effects = note_life(state, sender, now)
-    effects += state.cluster_poll.tell(state.watcher, state_of(word))
+    effects += state.cluster_poll.report(state.watcher, state_of(reply))
     return [*effects, *keep_watching(state, now)]
 
 

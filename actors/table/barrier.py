@@ -117,7 +117,7 @@ def _pass(table: TableState, barrier: Barrier | None, last: OwnerState, out: lis
     waits = [] if barrier is None else [*barrier.waits]
     generation = table.next_ticket() if barrier is None else barrier.generation
     for index, wait in enumerate(waits):
-        table.answer_wait(wait, _passed(wait.owner_state, index, generation), out)
+        table.reply_to_wait(wait, _passed(wait.owner_state, index, generation), out)
     if barrier is not None:
         table.drop(barrier)
     conclude(table, last, _passed(last, len(waits), generation), out)

@@ -133,7 +133,7 @@ class Latch(TableObject):
     def let_pass(self, table: TableState, out: list[Result]) -> None:
         """Let the first waiters pass."""
         for wait in [*islice(self.waits, ENDS_MAX)]:
-            table.answer_wait(wait, _passed(wait.owner_state), out)
+            table.reply_to_wait(wait, _passed(wait.owner_state), out)
 
 
 def count_down(

@@ -50,7 +50,7 @@ def put_entry(
         due_ms=None if command.ttl_ms is None else table.time_ms + command.ttl_ms,
     )
     version = maps.change(table, command.map, command.entry_key, entry)
-    _answer(table, owner_state, version, changed=True, out=out)
+    _reply(table, owner_state, version, changed=True, out=out)
 
 
 def delete_entry(
@@ -61,10 +61,10 @@ def delete_entry(
         return
     name, key = command.map, command.entry_key
     if table.maps.find(name, key) is None:
-        _answer(table, owner_state, 0, changed=False, out=out)
+        _reply(table, owner_state, 0, changed=False, out=out)
     else:
         version = table.maps.change(table, name, key, None)
-        _answer(table, owner_state, version, changed=True, out=out)
+        _reply(table, owner_state, version, changed=True, out=out)
 
 
 def _meets_conditions(
@@ -77,12 +77,12 @@ def _meets_conditions(
         entry = table.maps.find(command.map, command.entry_key)
         found = 0 if entry is None else entry.version
         if found != command.version:
-            _answer(table, owner_state, found, changed=False, out=out)
+            _reply(table, owner_state, found, changed=False, out=out)
             return False
     return True
 
 
-def _answer(
+def _reply(
     table: TableState, owner_state: OwnerState, version: int, *, changed: bool, out: list[Result]
 ) -> None:
     reply = EntryChanged(**owner_state.fields(), version=version, changed=changed)

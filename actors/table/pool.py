@@ -110,7 +110,7 @@ class Pool(TableObject):
             self.change(table, self.size, self.taken + head.amount)
             owner_state = head.owner_state
             taken = PermitsTaken(**owner_state.fields(), amount=head.amount)
-            table.answer_wait(head, taken, out)
+            table.reply_to_wait(head, taken, out)
         if head is None and not self.taken:
             table.drop(self)
 
@@ -171,7 +171,7 @@ def resize_pool(
         pool.change(table, size, pool.taken)
         for wait in [*pool.waits]:
             if wait.amount > size:
-                table.answer_wait(wait, wait.owner_state.denied(Reason.INVALID, why), served)
+                table.reply_to_wait(wait, wait.owner_state.denied(Reason.INVALID, why), served)
         pool.serve(table, served)
         taken = pool.taken
     resized = PoolResized(**command.fields(), size=size, taken=taken)

@@ -372,7 +372,7 @@ class TableObject(Awaited, ABC):
     def remove(self, table: Any, why: Why, out: list[Result]) -> None:
         """Refuse all its waits, and remove it from the `TableState`."""
         for wait in [*self.waits]:
-            table.answer_wait(wait, wait.owner_state.denied(self.REMOVED, why), out)
+            table.reply_to_wait(wait, wait.owner_state.denied(self.REMOVED, why), out)
         table.drop(self)
 
     def note_end(self, table: Any, wait: Wait, out: list[Result]) -> None:

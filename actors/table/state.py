@@ -256,10 +256,10 @@ class TableState:
 
     def end_wait(self, wait: Wait, reason: Reason, out: list[Result], why: Why) -> None:
         """Remove ``wait`` from its queue, and send its owner the reason."""
-        self.answer_wait(wait, wait.owner_state.denied(reason, why), out)
+        self.reply_to_wait(wait, wait.owner_state.denied(reason, why), out)
         self._note_end(wait, out)
 
-    def answer_wait(self, wait: Wait, answer: Refused | UpdateReply, out: list[Result]) -> None:
+    def reply_to_wait(self, wait: Wait, answer: Refused | UpdateReply, out: list[Result]) -> None:
         """Remove ``wait`` from its queue, and send its owner ``answer``."""
         self.changing = True
         owner_state = wait.owner_state

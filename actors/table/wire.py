@@ -72,7 +72,7 @@ class Queued(LockReply, Outcome, tag=0x95):
     request: Int64
     lock: str
 
-    ANSWERS = (CancellableRequest,)
+    REPLIES_TO = (CancellableRequest,)
 
 
 LogCommand = Command | ExtendSessions

@@ -22,8 +22,8 @@ from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     TargetOptions,
     TimeoutOption,
-    asking,
     asks_cluster,
+    connected_to,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def backup(
     _check_free(file)
     where = given.target()
     why = "no node answers"
-    with asking(where, timeout) as operator:
+    with connected_to(where, timeout) as operator:
         statuses = operator.survey().statuses
         least = _last_slot(operator, statuses)
         if not least:

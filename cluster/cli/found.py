@@ -14,8 +14,8 @@ from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     TargetOptions,
     TimeoutOption,
-    asking,
     asks_cluster,
+    connected_to,
 )
 
 FOUNDED = frozenset({"paxos", "bakery"})
@@ -51,7 +51,7 @@ def found(
       [cyan]fencelock found[/cyan]
 
     """
-    with asking(given.target(), timeout) as operator:
+    with connected_to(given.target(), timeout) as operator:
         nodes = operator.survey().statuses
         others = sorted({node.protocol for node in nodes} - FOUNDED)
         if others:

@@ -48,8 +48,8 @@ from fencelock.cluster.cli.target import (
     TimeoutOption,
     WatchOption,
     YesOption,
-    asking,
     asks_cluster,
+    connected_to,
     show,
 )
 
@@ -318,7 +318,7 @@ def release(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         lock = object_named(name)
         status = None if yes and force else asked.status(lock)
         held = () if status is None else _holders(status)

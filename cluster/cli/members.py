@@ -29,8 +29,8 @@ from fencelock.cluster.cli.target import (
     TargetOptions,
     TimeoutOption,
     WatchOption,
-    asking,
     asks_cluster,
+    connected_to,
     show,
 )
 from fencelock.cluster.log import printable
@@ -122,7 +122,7 @@ def members_table(reports: tuple[NodeReport, ...]) -> Rows:
             report.endpoint or "?",
             str(report.applied),
             "?" if report.lag is None else str(report.lag),
-            "never" if report.heard_ms is None else duration(report.heard_ms),
+            "never" if report.last_message_ms is None else duration(report.last_message_ms),
             report.version or "?",
         )
         for report in reports
@@ -174,7 +174,7 @@ def join(
       [cyan]fencelock join n5[/cyan]
 
     """
-    with asking(given.target(), timeout) as operator:
+    with connected_to(given.target(), timeout) as operator:
         carry_out(
             operator, ChangeMembers(action=MemberAction.JOIN, node=node), wait, as_json=as_json
         )
@@ -199,7 +199,7 @@ def leave(
       [cyan]fencelock leave n4[/cyan]
 
     """
-    with asking(given.target(), timeout) as operator:
+    with connected_to(given.target(), timeout) as operator:
         carry_out(
             operator, ChangeMembers(action=MemberAction.LEAVE, node=node), wait, as_json=as_json
         )
@@ -229,7 +229,7 @@ def remove(
       [cyan]fencelock remove n3[/cyan]
 
     """
-    with asking(given.target(), timeout) as operator:
+    with connected_to(given.target(), timeout) as operator:
         if not yes and is_running(operator, node, wait):
             raise MembershipError(
                 f"{node} runs: run fencelock leave {node} to make it an observer, which may then "
@@ -254,7 +254,7 @@ def transfer(
       [cyan]fencelock transfer n2[/cyan]
 
     """
-    with asking(given.target(), timeout) as operator:
+    with connected_to(given.target(), timeout) as operator:
         carry_out(
             operator, ChangeMembers(action=MemberAction.TRANSFER, node=node), wait, as_json=as_json
         )
@@ -290,7 +290,7 @@ def replace(
       [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
 
     """
-    with asking(given.target(), timeout) as operator:
+    with connected_to(given.target(), timeout) as operator:
         journal = 0 if replacement else new_journal_of(operator, node, wait)
         change = ChangeMembers(
             action=MemberAction.REPLACE,
@@ -325,7 +325,7 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
                 continue
             if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
                 return report.journal
-            if report.heard_ms is not None and report.heard_ms < waited_s * MS_PER_S:
+            if report.last_message_ms is not None and report.last_message_ms < waited_s * MS_PER_S:
                 raise MembershipError(
                     f"{node} votes: there is nothing to replace. If its disk is to be replaced, "
                     "stop it, start it with an empty data folder, and run this again"
@@ -347,7 +347,7 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
     began = time.monotonic()
     while True:
         text = f"it is not known yet whether {node} runs"
-        heard_ms: int | None = None
+        last_message_ms: int | None = None
         leads = False
         try:
             reports = {report.node: report for report in operator.members().nodes}
@@ -355,13 +355,13 @@ def is_running(operator: Client, node: str, wait: float) -> bool:
             report = reports.get(node)
             if report is None or report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
                 return False
-            heard_ms = report.heard_ms
+            last_message_ms = report.last_message_ms
         except UnavailableError as error:  # Perhaps a new leader is being elected.
             text = str(error)
         waited_ms = (time.monotonic() - began) * MS_PER_S
-        if heard_ms is not None and heard_ms < waited_ms:
+        if last_message_ms is not None and last_message_ms < waited_ms:
             return True
-        if leads and (waited_ms if heard_ms is None else heard_ms) > SILENT_MS:
+        if leads and (waited_ms if last_message_ms is None else last_message_ms) > SILENT_MS:
             return False
         _check_time(waited_ms / MS_PER_S, wait, text)
         time.sleep(PAUSE_S)

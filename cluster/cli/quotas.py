@@ -24,8 +24,8 @@ from fencelock.cluster.cli.target import (
     TimeoutOption,
     WatchOption,
     YesOption,
-    asking,
     asks_cluster,
+    connected_to,
     show,
 )
 from fencelock.cluster.client.accounts import operator_named
@@ -112,7 +112,7 @@ def quota(
     changes = {what: limit_of(what, text) for what, text in wanted.items() if text is not None}
     if size is not None:
         changes["bytes"] = limit_of("bytes", size, sizes=True)
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         known = {one.account: one for one in asked.usage()}
         before = known[account].quota if account in known else Quota()
         every_key = known[EVERY_KEY].limits
@@ -245,7 +245,7 @@ def purge(
       [cyan]fencelock keys purge shop --key keys/alice.key[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         if not yes:
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)

@@ -26,8 +26,8 @@ from fencelock.cluster.cli.target import (
     TimeoutOption,
     WatchOption,
     YesOption,
-    asking,
     asks_cluster,
+    connected_to,
     show,
 )
 from fencelock.cluster.log import printable
@@ -119,7 +119,7 @@ def close(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock sessions`, add --yes")
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         if not yes:
             _confirm(asked.sessions(), handle)
         closed = asked.close_session(handle, operator)

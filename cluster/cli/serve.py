@@ -184,8 +184,8 @@ def _founding(
 
 def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) -> None:
     text = f"{node_id} stopped after a fatal error: {failure!r}"
-    told = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
-    typer.echo(told if as_json else text, err=True)
+    text_line = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
+    typer.echo(text_line if as_json else text, err=True)
 
 
 def start(
@@ -256,8 +256,8 @@ def _greet(config: Config, node: Node, *, as_json: bool) -> None:
         f'{node.id} serves at {node.address}: cluster "{config.cluster}", protocol '
         f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
     )
-    told = log.json_object(text, node=node.id, event="serves", address=node.address)
-    typer.echo(told if as_json else text)
+    text_line = log.json_object(text, node=node.id, event="serves", address=node.address)
+    typer.echo(text_line if as_json else text)
     sys.stdout.flush()  # A program that started us through a pipe waits for this line.
 
 

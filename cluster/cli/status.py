@@ -287,8 +287,8 @@ def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Rows:
 
 def _elected(nodes: Sequence[NodeStatus]) -> Elected | None:
     """Return the latest election that a node reports, None where there is none."""
-    told = [node.elected for node in nodes if node.elected is not None]
-    return max(told, key=lambda elected: elected.epoch, default=None)
+    reports = [node.elected for node in nodes if node.elected is not None]
+    return max(reports, key=lambda elected: elected.epoch, default=None)
 
 
 def _members(nodes: Sequence[NodeStatus]) -> dict[str, tuple[str, str]]:

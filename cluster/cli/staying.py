@@ -27,8 +27,8 @@ from fencelock.cluster.cli.target import (
     TargetOptions,
     TimeoutOption,
     YesOption,
-    asking,
     asks_cluster,
+    connected_to,
     show,
 )
 from fencelock.cluster.client.accounts import operator_named
@@ -195,7 +195,7 @@ def get_entry(
       [cyan]fencelock map get config image > image.png[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         entry = asked.map(name).get(entry_key)
     if entry is None:
         raise NotHeldError(
@@ -249,7 +249,7 @@ def delete_entries(
         raise ConfigError("give one KEY, or --prefix, or --all, or --maps")
     if entry_key is not None and charged_to is not None:
         raise ConfigError("--charged-to selects among several entries: leave it out with KEY")
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         if entry_key is not None:
             count = int(asked.map(name).delete(entry_key))
         else:
@@ -344,7 +344,7 @@ def _objects_app(kind: str) -> typer.Typer:
     ) -> None:
         if (name is not None) + (prefix is not None) + every != 1:
             raise ConfigError("give one NAME, or --prefix, or --all")
-        with asking(given.target(), timeout) as asked:
+        with connected_to(given.target(), timeout) as asked:
             within = name or prefix or ""
             if not yes:
                 found = tuple(asked.objects(object_name(kind, within)))

@@ -126,7 +126,7 @@ def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def asking(where: Target, timeout: float) -> Generator[Client]:
+def connected_to(where: Target, timeout: float) -> Generator[Client]:
     """Connect; if no node answers, or none can, print a line and exit with the status for that.
 
     Raises:
@@ -155,25 +155,25 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
     from fencelock.cluster.client import client  # noqa: PLC0415 (sockets: not for --help)
 
     ends = time.monotonic() + timeout
-    answered = False
+    connected = False
     try:
         with client.connect_to(where, timeout=timeout) as session:
-            answered = True
+            connected = True
             if bounded:
-                session.answer_by(ends - timeout * SURVEY_SHARE)
+                session.reply_by(ends - timeout * SURVEY_SHARE)
             try:
                 yield session
             except WrongClusterError:
                 raise
             except UnavailableError as error:
                 if bounded:
-                    session.answer_by(ends)
+                    session.reply_by(ends)
                 raise Unanswered(_why_unserved(session, error), ExitStatus.UNSERVED) from error
     except WrongClusterError:
         raise
     except UnavailableError as error:
         raise Unanswered(
-            str(error), ExitStatus.UNSERVED if answered else ExitStatus.FAILED
+            str(error), ExitStatus.UNSERVED if connected else ExitStatus.FAILED
         ) from error
 
 

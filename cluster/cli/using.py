@@ -38,8 +38,8 @@ from fencelock.cluster.cli.target import (
     DoneJsonOption,
     TargetOptions,
     TimeoutOption,
-    asking,
     asks_cluster,
+    connected_to,
 )
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def leader(
       [cyan]curl http://$(fencelock election leader scheduler)/jobs[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         found = asked.election(name).leader()
     if as_json:
         typer.echo(json.dumps(_led(name, found), indent=2))
@@ -222,7 +222,7 @@ def watch_election(
       [cyan]fencelock election watch scheduler[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked, asked.election(name).watch() as terms:
+    with connected_to(given.target(), timeout) as asked, asked.election(name).watch() as terms:
         for found in terms:
             text = "nobody leads" if found is None else f"{found.value}, fence {found.fence}"
             _line(_led(name, found) if as_json else text)
@@ -252,7 +252,7 @@ def count_down(
       [cyan]fencelock latch down migrated/7 --count 3[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         left = asked.latch(name, count).count_down(by)
     if as_json:
         typer.echo(json.dumps({"latch": name, "left": left, "of": count}, indent=2))
@@ -276,7 +276,7 @@ def wait_for_latch(
       [cyan]fencelock latch wait migrated/7 --count 3 --timeout 600 && ./serve[/cyan]
 
     """
-    with asking(given.target(), connect_timeout) as asked:
+    with connected_to(given.target(), connect_timeout) as asked:
         latch = asked.latch(name, count)
         if latch.wait(timeout):
             return
@@ -303,7 +303,7 @@ def get_counter(
       [cyan]fencelock counter get invoices[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         _counted(name, asked.counter(name).get(), as_json=as_json)
 
 
@@ -323,7 +323,7 @@ def add_to_counter(
       [cyan]number=$(fencelock counter add invoices)[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         _counted(name, asked.counter(name).add(by), as_json=as_json)
 
 
@@ -346,7 +346,7 @@ def set_counter(
       [cyan]fencelock counter set invoices 1000 --if 0[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         counter = asked.counter(name)
         if expected is None:
             counter.set(value)
@@ -401,7 +401,7 @@ def put_entry(
     if if_absent and version is not None:
         raise ConfigError("--if-absent and --version exclude each other: leave one out")
     data = sys.stdin.buffer.read() if value == STDIN else value.encode()
-    with asking(given.target(), timeout) as asked:
+    with connected_to(given.target(), timeout) as asked:
         entries = asked.map(name)
         if if_absent:
             new = entries.put_if_absent(entry_key, data, ttl=ttl)
@@ -437,7 +437,7 @@ def watch_map(
       [cyan]fencelock map watch config --prefix workers/[/cyan]
 
     """
-    with asking(given.target(), timeout) as asked, asked.map(name).watch(prefix) as items:
+    with connected_to(given.target(), timeout) as asked, asked.map(name).watch(prefix) as items:
         for item in items:
             for change in _changes_in(item):
                 _line(_changed(name, change) if as_json else _change_text(change))

@@ -51,9 +51,9 @@ def setting_quota(
 ) -> Operation[Amounts]:
     """End with what the key may have from now on."""
     who = operator_named(operator)
-    answer = yield from line.ask(SetQuota(account=key, quota=quota, operator=who))
-    assert isinstance(answer, QuotaSet)
-    return answer.limits
+    reply = yield from line.ask(SetQuota(account=key, quota=quota, operator=who))
+    assert isinstance(reply, QuotaSet)
+    return reply.limits
 
 
 def listing_maps(line: SessionChannel, prefix: str) -> Operation[tuple[ListedMap, ...]]:
@@ -94,8 +94,8 @@ def purging(line: SessionChannel, purge: Purge) -> Operation[int]:
             after=after,
             after_key=after_key,
         )
-        answer = yield from line.ask(step)
-        assert isinstance(answer, Purged)
-        removed += answer.removed
-        after, after_key, more = answer.after, answer.after_key, answer.more
+        reply = yield from line.ask(step)
+        assert isinstance(reply, Purged)
+        removed += reply.removed
+        after, after_key, more = reply.after, reply.after_key, reply.more
     return removed

@@ -178,8 +178,8 @@ class AsyncClient(
         """Describe each node, and name the silent ones; see `fencelock.Client.survey`."""
         return await drive_async(self._connection.surveying(roles=roles))
 
-    def answer_by(self, ends_at: float) -> None:
-        """Let later requests fail at ``ends_at``; see `fencelock.Client.answer_by`."""
+    def reply_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at``; see `fencelock.Client.reply_by`."""
         self._connection.line.ends_at = ends_at
 
     async def change_members(self, change: ChangeMembers) -> MembersChanged:

@@ -254,7 +254,7 @@ class BaseLock(Generic[H]):
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
             asked = request or self._acquire
-            if own.retained is not None or (self._terms is not None and not own.levels):
+            if own.retained is not None or (self._terms is not None and not own.acquisitions):
                 yield from self._retaining(own, call, asked, wait_ms)
             else:
                 self._submit(own, call, asked, wait_ms)
@@ -342,7 +342,7 @@ class BaseLock(Generic[H]):
             FencelockError: the refusal that the cluster would give.
 
         """
-        limit, times = self._options.limit, len(own.levels)
+        limit, times = self._options.limit, len(own.acquisitions)
         if limit and times >= limit:
             assert own.hold is not None
             raise LimitReachedError(
@@ -375,7 +375,7 @@ class BaseLock(Generic[H]):
             if blocker is None:
                 assert call.own is not None
                 return call.own, left_ms
-            if options.reentrant and once and own is not None and own.levels:
+            if options.reentrant and once and own is not None and own.acquisitions:
                 raise self._held_already(own)
             if isinstance(blocker, ReleaseCall) and blocker.unlimited and left_ms is not None:
                 left_ms = max(left_ms, RELEASE_CONFIRM_MS - passed_ms)
@@ -446,7 +446,7 @@ class BaseLock(Generic[H]):
         release = releasing if awaited else releasing_unawaited
         if len(acquired) == 1:
             _, own, token, _ = acquired[0]
-            if token in own.levels:
+            if token in own.acquisitions:
                 return release(self._channel, self._registry, own, token)
         channel = self._channel
         if channel.closed or channel.forks != ForkCounter.forks:
@@ -468,8 +468,8 @@ class BaseLock(Generic[H]):
 
     def _latest_of(self, own: Ownership | None) -> tuple[Ownership, int]:
         """Return the latest acquire of ``own``, or the one whose release is not confirmed."""
-        if own is not None and own.levels:
-            return own, own.levels[-1]
+        if own is not None and own.acquisitions:
+            return own, own.acquisitions[-1]
         if own is not None and own.leaving is not None:
             return own, own.leaving.token
         raise self._not_held()
@@ -504,7 +504,7 @@ class BaseLock(Generic[H]):
         for one in tuple(acquired):
             _, own, token, _ = one
             leaving = own.leaving
-            released = token not in own.levels and (leaving is None or leaving.token != token)
+            released = token not in own.acquisitions and (leaving is None or leaving.token != token)
             if released or len(acquired) >= UNREPORTED_MAX:
                 try:
                     acquired.remove(one)

@@ -371,7 +371,7 @@ class Client(
         """
         return drive(self._connection.surveying(roles=roles))
 
-    def answer_by(self, ends_at: float) -> None:
+    def reply_by(self, ends_at: float) -> None:
         """Let later requests fail at ``ends_at`` (s, of ``time.monotonic``); not those of locks.
 
         They raise `UnavailableError`.

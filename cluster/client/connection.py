@@ -157,7 +157,7 @@ class Connection:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             holds: dict[LockKey, ClientHold] = {}
             cancels: dict[CancelKey, PendingCancel] = {}
-            self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._tell)
+            self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._send)
             self.retaining = Retaining(self.hold_registry, self._tell_retainer)
             self.hold_registry.retaining = self.retaining
             role_set = self._cast(settings, tuple(links), holds, cancels)
@@ -188,7 +188,7 @@ class Connection:
             "endpoints": tuple(address_of(link, "proxy") for link in links),
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
-            "watcher": self._dispatcher.listen("watcher", self._hear),
+            "watcher": self._dispatcher.listen("watcher", self._notify),
             "retainer": address_of(self.session, "retainer"),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
@@ -206,8 +206,8 @@ class Connection:
         }
         retainer = Spawn(address_of(self.session, "retainer"), Retainer, retaining)
         labels = dict(zip(links, self.endpoints, strict=True))
-        asking = {"client": self.session, "labels": labels}
-        asker = Spawn(address_of(self.session, "asker"), Asker, asking)
+        connected_to = {"client": self.session, "labels": labels}
+        asker = Spawn(address_of(self.session, "asker"), Asker, connected_to)
         clock = Spawn(address_of(self.session, "clock"), Clock)
         # Pykka's `stop_all` closes the client in order; `closing` sends the same message itself.
         return RoleSet(
@@ -215,13 +215,13 @@ class Connection:
             closings=(Closing(session.address, Close(), 2 * CLOSE_MS),),
         )
 
-    def _tell(self, message: Event) -> None:
+    def _send(self, message: Event) -> None:
         self.line.tell(message)  # It is made after the registry.
 
     def _tell_retainer(self, message: Event) -> None:
         self._retainer.tell(message)
 
-    def _hear(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         if isinstance(event, ClusterState):
             self.cluster_watch.on_event(event)
         elif isinstance(event, EndpointChanged):
@@ -407,46 +407,46 @@ class Connection:
         pages: list[RecordList] = []
         skip, more = 0, True
         while more:
-            answer = yield from self.line.ask(ListRecords(kind=kind, skip=skip, most=PAGE))
-            assert isinstance(answer, RecordList)
-            pages.append(answer)
-            count = len(answer.sessions) + len(answer.evictions)
-            skip, more = skip + count, answer.more and bool(count)
+            reply = yield from self.line.ask(ListRecords(kind=kind, skip=skip, most=PAGE))
+            assert isinstance(reply, RecordList)
+            pages.append(reply)
+            count = len(reply.sessions) + len(reply.evictions)
+            skip, more = skip + count, reply.more and bool(count)
         return tuple(pages)
 
     def reading_backup(self, node: str, slot: int, chunk: int) -> Operation[BackupPart]:
         """End with a part of a backup; see `ReadBackup`."""
-        answer = yield from self.line.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
-        assert isinstance(answer, BackupPart)
-        return answer
+        reply = yield from self.line.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
+        assert isinstance(reply, BackupPart)
+        return reply
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with the evicted holder of the lock ``name``."""
         if not 1 <= fence < NUMBER_END:
             raise InvalidRequestError(f"fence is {fence}, and no hold has such a one")
         who = operator_named(operator)
-        answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
-        assert isinstance(answer, Evicted)
-        return answer.holder
+        reply = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
+        assert isinstance(reply, Evicted)
+        return reply.holder
 
     def closing_session(self, handle: str, operator: str | None) -> Operation[SessionClosed]:
         """End with the session that was closed."""
         who = operator_named(operator)
-        answer = yield from self.line.ask(CloseSession(handle=handle, operator=who))
-        assert isinstance(answer, SessionClosed)
-        return answer
+        reply = yield from self.line.ask(CloseSession(handle=handle, operator=who))
+        assert isinstance(reply, SessionClosed)
+        return reply
 
     def reading_members(self) -> Operation[MembersRead]:
         """End with the nodes of the cluster."""
-        answer = yield from self.line.ask(ReadMembers())
-        assert isinstance(answer, MembersRead)
-        return answer
+        reply = yield from self.line.ask(ReadMembers())
+        assert isinstance(reply, MembersRead)
+        return reply
 
     def changing_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
         """End with how far ``change`` is."""
-        answer = yield from self.line.ask(change)
-        assert isinstance(answer, MembersChanged)
-        return answer
+        reply = yield from self.line.ask(change)
+        assert isinstance(reply, MembersChanged)
+        return reply
 
     def __str__(self) -> str:
         state = "closed" if self.line.closed else f"of a {self.protocol} cluster"

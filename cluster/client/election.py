@@ -93,11 +93,9 @@ class BaseElection(Generic[C]):
     def _leader(self, read: Read, max_age: float) -> Operation[Leader | None]:
         """End with the present leader, or with None if nobody leads."""
         age_ms = self._connection.age_ms(read, max_age)
-        answer = yield from self._connection.line.ask(
-            ReadChanges(watched=self._lock, age_ms=age_ms)
-        )
-        assert isinstance(answer, ChangesRead)
-        return leader_of(answer)
+        reply = yield from self._connection.line.ask(ReadChanges(watched=self._lock, age_ms=age_ms))
+        assert isinstance(reply, ChangesRead)
+        return leader_of(reply)
 
     def _status(self, read: Read, max_age: float) -> Operation[LockStatus]:
         age_ms = self._connection.age_ms(read, max_age)

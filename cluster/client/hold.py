@@ -242,7 +242,7 @@ def releasing(
                 yield leaving
             else:
                 yield from confirming(channel, registry, leaving)
-            if mine or token not in own.levels:
+            if mine or token not in own.acquisitions:
                 return
             channel.check()
         except pykka.ActorDeadError:
@@ -369,15 +369,15 @@ def confirming(
             )
             channel.submit(release, leaving)
             leaving.sent = True
-    answer_s = ANSWER_MS / 1000 if limit_s is None and leaving.unlimited else limit_s
+    reply_s = ANSWER_MS / 1000 if limit_s is None and leaving.unlimited else limit_s
     try:
-        yield leaving if answer_s is None else AwaitReply(leaving, answer_s)
+        yield leaving if reply_s is None else AwaitReply(leaving, reply_s)
     except TimeoutError:
-        if limit_s is not None or answer_s is None:
+        if limit_s is not None or reply_s is None:
             raise
         leaving.awaited = False
         raise UnavailableError(
-            f"{titled(leaving.own.lock)}: its release was not confirmed within {answer_s:g} s; it "
+            f"{titled(leaving.own.lock)}: its release was not confirmed within {reply_s:g} s; it "
             "goes on being repeated in the background until it is"
         ) from None
     except pykka.ActorDeadError:

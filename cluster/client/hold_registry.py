@@ -13,7 +13,7 @@ by a cancellation, or by an exception that a signal's handler raises between any
 
     state      where it is                              followed by
     ACQUIRING  its token is `Ownership.acquiring`       GRANTED; refused; given up: UNDOING
-    GRANTED    in `Ownership.levels`; perhaps its       LEAVING; lost; given up: UNDOING
+    GRANTED    in `Ownership.acquisitions`; perhaps its       LEAVING; lost; given up: UNDOING
                caller has not resumed yet
     LEAVING    its release is `Ownership.leaving`       RELEASED; refused: GRANTED, unless no caller
                                                         waits for it; interrupted before
@@ -37,7 +37,7 @@ acquire at a time, and one release at a time; a thread that comes meanwhile wait
 `Ownership.changed` and then looks again. There are two kinds of owners:
 
 - Owners with a name: a thread or task of an ``rlock``, an owner that the user names. They enter
-  again and are counted: ``levels`` has a token for each acquire.
+  again and are counted: ``acquisitions`` has a token for each acquire.
 - Acquires that are owners of their own: those of ``client.lock``, of semaphores, of readers. The
   first acquire of a lock uses the name of number 1, further ones at the same time get the next free
   number. Numbers are used again, because the cluster remembers the last request of each owner; the
@@ -154,7 +154,7 @@ class Ownership:
     """Number of this owner that is one acquire; 0 for the first one and for owners with a name."""
     listeners: list[Listeners]
     """The listeners of the lock objects and holds through which it was acquired."""
-    levels: list[int] = field(init=False)
+    acquisitions: list[int] = field(init=False)
     """The tokens of its acquires whose release has not begun, oldest first."""
     hold: ClientHold | None = field(init=False, default=None)
     """The session's hold, once the lock was granted."""
@@ -178,7 +178,7 @@ class Ownership:
     def is_unreleased(self, token: int) -> bool:
         """Return whether the acquire ``token`` was not released, or that is not confirmed."""
         leaving = self.leaving
-        return token in self.levels or (leaving is not None and leaving.token == token)
+        return token in self.acquisitions or (leaving is not None and leaving.token == token)
 
 
 class AcquireCall(AskReply):
@@ -243,7 +243,7 @@ class HoldRegistry:
         holds: the session's holds, which this class only reads.
         cancels: the session's unconfirmed cancels, which this class only reads.
         executor: calls callbacks.
-        tell: sends the session a message that needs no answer.
+        send: sends the session a message that needs no answer.
 
     """
 
@@ -253,7 +253,7 @@ class HoldRegistry:
         holds: dict[LockKey, ClientHold],
         cancels: dict[CancelKey, PendingCancel],
         executor: CallbackExecutor,
-        tell: Callable[[Event], None],
+        send: Callable[[Event], None],
     ) -> None:
         self.listeners = Listeners()
         """The callbacks for all locks of the client."""
@@ -263,7 +263,7 @@ class HoldRegistry:
         self._holds = holds
         self._cancels = cancels
         self._executor = executor
-        self._tell = tell
+        self._send = send
         self._guard = threading.Lock()
         self._owners: dict[tuple[str, str], Ownership] = {}
         self._first = owner_of_acquire(1)
@@ -305,7 +305,7 @@ class HoldRegistry:
             if self._is_taken(lock, owner):
                 owner, number = self._another(lock)
             own = Ownership(lock, owner, number, [listeners])
-            own.levels, own.acquiring = [], call.token
+            own.acquisitions, own.acquiring = [], call.token
             call.own = self._owners[lock, owner] = own
         return own
 
@@ -320,11 +320,11 @@ class HoldRegistry:
             own = self._owners.get((lock, owner))
             if own is None:
                 own = Ownership(lock, owner, 0, [listeners])
-                own.levels = []
+                own.acquisitions = []
                 self._owners[lock, owner] = own
             elif own.leaving is not None:
                 return own.leaving
-            elif own.acquiring or (once and own.levels):
+            elif own.acquiring or (once and own.acquisitions):
                 if own.changed is None:
                     own.changed = AskReply()
                 return own.changed
@@ -338,7 +338,7 @@ class HoldRegistry:
         with self._guard:
             self._remove(own)
 
-    def granted(self, call: AcquireCall, answer: Any, error: BaseException | None) -> None:
+    def granted(self, call: AcquireCall, reply: Any, error: BaseException | None) -> None:
         """Join the hold that ``call`` was granted with its owner; on the dispatcher's thread."""
         own = call.own
         assert own is not None
@@ -348,18 +348,18 @@ class HoldRegistry:
             if call.undone or error is not None:
                 self._drop_if_done(own)
                 return
-            assert isinstance(answer, Granted)
-            call.count = answer.count
+            assert isinstance(reply, Granted)
+            call.count = reply.count
             hold, earlier = self._holds[lock_key_named(own.lock, own.owner)], own.hold
             if earlier is not None and earlier is not hold:
                 if not own.reported and earlier.state is not HoldState.RELEASED:
                     call.lost_before = own
                     self._drop_if_done(own)
                     return
-                own.levels.clear()
+                own.acquisitions.clear()
                 own.noticed = own.reported = False
             own.hold = hold
-            own.levels.append(call.token)
+            own.acquisitions.append(call.token)
             if own.changed is not None:
                 self._wake(own)
 
@@ -367,16 +367,16 @@ class HoldRegistry:
         """Join ``hold`` of a retained lock with its owner. It may be repeated."""
         with self._guard:
             own.hold, own.retained = hold, (key, token)
-            if token not in own.levels:
-                own.levels.append(token)
+            if token not in own.acquisitions:
+                own.acquisitions.append(token)
             self._begun(own, token)
 
     def enter_again(self, own: Ownership, token: int) -> bool:
         """Let the owner of a retained lock acquire it once more, unless it has just released it."""
         with self._guard:
-            if own.retained is None or not own.levels:
+            if own.retained is None or not own.acquisitions:
                 return False
-            own.levels.append(token)
+            own.acquisitions.append(token)
             self._begun(own, token)
             return True
 
@@ -405,14 +405,14 @@ class HoldRegistry:
         """
         hold = own.hold
         assert hold is not None
-        if hold.state_at(self.now()) is HoldState.LOST and token in own.levels:
+        if hold.state_at(self.now()) is HoldState.LOST and token in own.acquisitions:
             self.state_of(own)
             raise self.report_loss(own, token)
         with self._guard:
-            if token not in own.levels:
+            if token not in own.acquisitions:
                 raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
-            own.levels.remove(token)
-            if own.levels:
+            own.acquisitions.remove(token)
+            if own.acquisitions:
                 return
             own.retained = None
             if hold.state is HoldState.HELD:
@@ -449,8 +449,8 @@ class HoldRegistry:
             own, token = call.own, call.token
             assert own is not None
             if not call.undone:
-                mine = own.acquiring == token or token in own.levels or not own.levels
-                call.undone = token if mine else own.levels[-1]
+                mine = own.acquiring == token or token in own.acquisitions or not own.acquisitions
+                call.undone = token if mine else own.acquisitions[-1]
             if own.acquiring == token:
                 own.acquiring = 0
             self._undo(own, call.undone)
@@ -468,18 +468,18 @@ class HoldRegistry:
 
         """
         assert own.hold is not None
-        if own.hold.state_at(self.now()) is HoldState.LOST and token in own.levels:
+        if own.hold.state_at(self.now()) is HoldState.LOST and token in own.acquisitions:
             self.state_of(own)
             raise self.report_loss(own, token)
         with self._guard:
             if own.leaving is not None:
                 return own.leaving
-            if token not in own.levels:
+            if token not in own.acquisitions:
                 raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
             leaving = ReleaseCall(self.released)
             leaving.own, leaving.token = own, token
             own.leaving = leaving
-            own.levels.remove(token)
+            own.acquisitions.remove(token)
             if not awaited:
                 leaving.awaited, leaving.unlimited = False, True
                 self._unconfirmed[own.lock] = leaving
@@ -522,7 +522,7 @@ class HoldRegistry:
         with self._guard:
             leaving = own.leaving
             unsent = leaving is not None and leaving.token == token and not leaving.sent
-            if not unsent and token not in own.levels:
+            if not unsent and token not in own.acquisitions:
                 return False
             self._undo(own, token)
             if unsent:
@@ -536,9 +536,9 @@ class HoldRegistry:
         call.own, call.token = own, token
         return call
 
-    def _undone(self, call: UndoCall, answer: Any, error: BaseException | None) -> None:
+    def _undone(self, call: UndoCall, reply: Any, error: BaseException | None) -> None:
         """Note that the session undoes an acquire from now on; on the dispatcher's thread."""
-        del answer, error
+        del reply, error
         key = call.own.lock, call.own.owner
         with self._guard:
             if self._undoing.get(key) == call.token:
@@ -547,11 +547,11 @@ class HoldRegistry:
     def _undo(self, own: Ownership, token: int) -> None:
         """Leave an acquire to the session. After an interrupt this may be called again."""
         self._undoing[own.lock, own.owner] = token
-        if token in own.levels:
-            own.levels.remove(token)
+        if token in own.acquisitions:
+            own.acquisitions.remove(token)
         self._drop_if_done(own)
 
-    def released(self, leaving: ReleaseCall, answer: Any, error: BaseException | None) -> None:
+    def released(self, leaving: ReleaseCall, reply: Any, error: BaseException | None) -> None:
         """Handle the outcome of a release; on the dispatcher's thread."""
         own = leaving.own
         with self._guard:
@@ -559,11 +559,11 @@ class HoldRegistry:
                 del self._unconfirmed[own.lock]
             match error:
                 case None:
-                    assert isinstance(answer, Released)
+                    assert isinstance(reply, Released)
                     # A repetition may have released the next hold: the cluster's count is right.
-                    del own.levels[answer.count :]
+                    del own.acquisitions[reply.count :]
                 case NotHeldError():
-                    own.levels.clear()
+                    own.acquisitions.clear()
                     self._report_later(leaving, error)
                 case LockOwnershipLostError():
                     own.reported = True
@@ -572,11 +572,11 @@ class HoldRegistry:
                     assert own.hold is not None
                     if own.hold.state is HoldState.RELEASING:
                         return  # The session keeps repeating it in the background.
-                    own.levels.append(leaving.token)  # It was never sent, or it was refused.
+                    own.acquisitions.append(leaving.token)  # It was never sent, or it was refused.
                     self._keep_error(leaving, error)
             if own.leaving is leaving:
                 own.leaving = None
-            if own.levels or own.number or own.changed is not None or own.acquiring:
+            if own.acquisitions or own.number or own.changed is not None or own.acquiring:
                 self._drop_if_done(own)
             elif self._owners.get(key := (own.lock, own.owner)) is own:
                 del self._owners[key]  # As nearly always.
@@ -599,9 +599,9 @@ class HoldRegistry:
         """Return the error for the loss of acquire ``token``; if it is None, of all acquires."""
         with self._guard:
             if token is None:
-                own.levels.clear()
-            elif token in own.levels:
-                own.levels.remove(token)
+                own.acquisitions.clear()
+            elif token in own.acquisitions:
+                own.acquisitions.remove(token)
             self._drop_if_done(own)
         return self.loss_of(own)
 
@@ -683,8 +683,8 @@ class HoldRegistry:
             if hold.state is not HoldState.LOST:
                 hold.disowned = True  # lost-is-final
                 # The session may yet believe that it is held. A retained lock is freed instead.
-                for _ in own.levels if own.retained is None else ():
-                    self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
+                for _ in own.acquisitions if own.retained is None else ():
+                    self._send(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
             reason = hold.why(now)
             self._notice_loss(own, reason)
             self._warn("lost", [own], reason)
@@ -720,7 +720,7 @@ class HoldRegistry:
     def _drop_if_done(self, own: Ownership) -> None:
         if own.changed is not None:
             self._wake(own)
-        if not own.levels and own.leaving is None and not own.acquiring:
+        if not own.acquisitions and own.leaving is None and not own.acquiring:
             self._remove(own)
 
     def _remove(self, own: Ownership) -> None:

@@ -37,14 +37,14 @@ async def drive_async(operation: Operation[T]) -> T:
                 else:
                     reply = wait
                     await bell.until_done(reply, operation)
-                answer = reply.get(timeout=0)
+                value = reply.get(timeout=0)
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
-                wait = operation.send(answer)
+                wait = operation.send(value)
     except StopIteration as end:
-        value: T = end.value
-        return value
+        result: T = end.value
+        return result
     except BaseException:
         operation.close()  # It also undoes its steps after an interrupt in this function.
         raise
@@ -65,7 +65,7 @@ class Bell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._answered: deque[Waiter] = deque()
+        self._replied: deque[Waiter] = deque()
         self._rung = False
 
     def until_done(self, reply: AskReply, operation: Operation[Any]) -> asyncio.Future[None]:
@@ -80,24 +80,24 @@ class Bell:
 
     def _ring(self, waiter: Waiter) -> None:
         """Wake the loop because ``waiter`` has its answer; on the thread that gave it."""
-        self._answered.append(waiter)
+        self._replied.append(waiter)
         if self._rung and not self.loop.is_closed():
             return  # The loop resets it before it looks.
         self._rung = True
         try:
-            self.loop.call_soon_threadsafe(self._tell)
+            self.loop.call_soon_threadsafe(self._wake)
         except RuntimeError:  # The loop was closed.
-            while self._answered:
+            while self._replied:
                 with suppress(IndexError, ValueError):  # Another thread, or the end of its
-                    self._answered.popleft()[1].close()  # task, may be closing it.
+                    self._replied.popleft()[1].close()  # task, may be closing it.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._rung = False
-        while self._answered:
-            done, _ = self._answered.popleft()
+        while self._replied:
+            done, _ = self._replied.popleft()
             if not done.done():
                 done.set_result(None)
 
@@ -137,24 +137,24 @@ class LoopExecutor:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
 
-    def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Call ``callback`` with ``news`` on the loop (CallbackExecutor)."""
+    def call(self, callback: Callable[[T], object], argument: T) -> None:
+        """Call ``callback`` with ``argument`` on the loop (CallbackExecutor)."""
         if self._loop is None:
             return  # Nothing is held yet.
         with suppress(RuntimeError):  # The loop was closed.
-            self._loop.call_soon_threadsafe(self._call, callback, news)
+            self._loop.call_soon_threadsafe(self._call, callback, argument)
 
     def stop(self, timeout: float) -> None:
         """Start no further callback (CallbackExecutor)."""
         del timeout
         self._stopped = True
 
-    def _call(self, callback: Callable[[T], object], news: T) -> None:
+    def _call(self, callback: Callable[[T], object], argument: T) -> None:
         if self._stopped:
             return
         try:
-            callback(news)
+            callback(argument)
         except Exception as error:  # noqa: BLE001  # The user's code, for which no caller waits.
             self.failed += 1
-            context = {"message": log_failure(news, error), "exception": error}
+            context = {"message": log_failure(argument, error), "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)

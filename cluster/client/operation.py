@@ -45,18 +45,18 @@ def drive(operation: Operation[T]) -> T:
         wait = next(operation)
         while True:
             try:
-                answer = wait.get()
+                value = wait.get()
             except pykka.Timeout as timeout:
                 wait = operation.throw(TimeoutError(f"no answer within {timeout}"))
             except BaseException as error:  # noqa: BLE001  # The operation decides.
                 wait = operation.throw(error)
             else:
-                wait = operation.send(answer)
+                wait = operation.send(value)
     except StopIteration as end:
         # CPython runs the handlers of signals at calls and at jumps back. There is none from the
         # end of the operation to the caller's assignment, so no hold is lost in between.
-        value: T = end.value
-        return value
+        result: T = end.value
+        return result
     except BaseException:
         operation.close()  # It also undoes its steps after an interrupt in this function.
         raise

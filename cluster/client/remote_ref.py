@@ -98,8 +98,8 @@ class BaseRemoteRef:
     def _asking(self, message: RoleRequest[Any], timeout: float | None) -> Operation[Any]:
         """End with the role's reply."""
         reply = self._submit(message, timeout)
-        answer = yield from _awaiting(self._connection.asker, reply, self.address, timeout)
-        return self._opened(answer)
+        value = yield from _awaiting(self._connection.asker, reply, self.address, timeout)
+        return self._opened(value)
 
     def _opened(self, reply: RoleReply) -> Any:
         """Return what a role has sent.

@@ -86,16 +86,16 @@ class Retaining:
 
     Args:
         registry: the owners of the client.
-        tell: sends the `Retainer` a message; it raises `pykka.ActorDeadError` once that is gone.
+        notify: sends the `Retainer` a message; it raises `pykka.ActorDeadError` once that is gone.
 
     """
 
-    def __init__(self, registry: HoldRegistry, tell: Callable[[Event], None]) -> None:
+    def __init__(self, registry: HoldRegistry, notify: Callable[[Event], None]) -> None:
         self.guard = threading.Lock()
         self.locks = RetainedLocks()
         """The locks, which the `Retainer` shares."""
         self._registry = registry
-        self._tell = tell
+        self._notify = notify
         self._calls: dict[int, RetainedCall] = {}
         """The acquires that wait, by token."""
         self._inside: dict[int, Ownership] = {}
@@ -103,7 +103,7 @@ class Retaining:
         self._deciding: LockKey | None = None
         """The lock about which something is being decided. Whoever enters the guard and finds one
         mends it: the call that left it was cut short."""
-        self._answered: deque[RetainedCall] = deque()
+        self._decided: deque[RetainedCall] = deque()
         """Calls with an answer whose callers are still to be woken, outside the guard."""
         self._closed = False
 
@@ -131,7 +131,7 @@ class Retaining:
             self._carry_out(self.locks.acquire(key, token, terms, now, waits=wait_ms != 0))
             call.waits = not call.done
             self._deciding = None
-        if self._answered:
+        if self._decided:
             self._wake()
         if not call.done:
             try:
@@ -171,7 +171,7 @@ class Retaining:
 
     def _free_if_left(self, own: Ownership, retained: tuple[LockKey, int]) -> None:
         """Free the lock once the last acquire is released. Nobody else has it before that."""
-        if not own.levels:
+        if not own.acquisitions:
             if own.retained is not None:  # The release was interrupted.
                 self._registry.let_go(own)
             self.free(*retained)
@@ -187,7 +187,7 @@ class Retaining:
                 self._deciding = excess
                 self._carry_out(self.locks.evict(excess))
             self._deciding = None
-        if self._answered:
+        if self._decided:
             self._wake()
 
     def undo(self, call: AcquireCall, key: LockKey) -> int:
@@ -196,7 +196,7 @@ class Retaining:
         assert own is not None
         self._withdraw(key, call.token)
         undone = self._registry.give_up(call)
-        if not own.levels and (retained := self._registry.let_go(own)) is not None:
+        if not own.acquisitions and (retained := self._registry.let_go(own)) is not None:
             self.free(*retained)
         return undone
 
@@ -239,7 +239,7 @@ class Retaining:
                 case Admitted(token=token, fence=fence, trust=trust):
                     self._admit(token, fence, trust)
                 case Diverted(token=token):
-                    self._answer(token, admitted=False)
+                    self._decide(token, admitted=False)
                 case AcquireRefused(token=token, no=no):
                     self._fail(token, no.error())
                 case OwnersLost(tokens=tokens, detail=detail):
@@ -295,7 +295,7 @@ class Retaining:
             self._begin(key)
             if token in self._calls:
                 self._carry_out(self.locks.withdraw(key, token, self._registry.now()))
-                self._answer(token, admitted=False)
+                self._decide(token, admitted=False)
             self._deciding = None
         self._wake()
 
@@ -308,12 +308,12 @@ class Retaining:
             if call.key != key:
                 continue
             if call.done:
-                self._answered.append(call)
+                self._decided.append(call)
                 del self._calls[token]
             elif call.own.hold is not None and lock is not None:  # Its admission was cut short.
                 self._admit(token, call.own.hold.fence, lock.trust)
             else:
-                self._answer(token, admitted=False)
+                self._decide(token, admitted=False)
         users = {
             token: own.hold.fence
             for token, own in self._inside.items()
@@ -330,7 +330,7 @@ class Retaining:
                 case Admit(token, fence):
                     self._admit(token, fence, locks.by_key[key].trust)
                 case Divert(token):
-                    self._answer(token, admitted=False)
+                    self._decide(token, admitted=False)
                 case Lose(token, _):
                     self._lose((token,), UNCONFIRMED)
                 case Request() | Withdraw() | GiveBack():
@@ -342,7 +342,7 @@ class Retaining:
 
     def _send(self, message: Event) -> None:
         try:
-            self._tell(message)
+            self._notify(message)
         except (pykka.ActorDeadError, ClosedError):  # Its session ends as a whole.
             self._closed = True
             for token in [*self._calls]:
@@ -355,16 +355,16 @@ class Retaining:
             return
         self._registry.admitted(call.own, token, ClientHold(_NOWHERE, fence, (), trust), call.key)
         self._inside[token] = call.own
-        self._answer(token, admitted=True)
+        self._decide(token, admitted=True)
 
-    def _answer(self, token: int, *, admitted: bool) -> None:
+    def _decide(self, token: int, *, admitted: bool) -> None:
         call = self._calls.get(token)
         if call is None:
             return
         if not call.done:
             call.settle(admitted, None)
         if call.waits:
-            self._answered.append(call)
+            self._decided.append(call)
         del self._calls[token]
 
     def _fail(self, token: int, error: FencelockError) -> None:
@@ -374,7 +374,7 @@ class Retaining:
         if not call.done:
             self._registry.left(call.own, token)
             call.settle(None, error)
-        self._answered.append(call)
+        self._decided.append(call)
         del self._calls[token]
 
     def _refuse(self, token: int) -> None:
@@ -393,14 +393,14 @@ class Retaining:
 
     def _wake(self) -> None:
         """Wake the callers that have an answer: some perhaps twice, but each at least once."""
-        answered = self._answered
-        while answered:
+        decided = self._decided
+        while decided:
             try:
-                call = answered[0]
+                call = decided[0]
             except IndexError:  # Another thread was faster.
                 return
             call.wake()
             try:
-                answered.remove(call)
+                decided.remove(call)
             except ValueError:
                 continue  # Another thread has removed it.

@@ -136,7 +136,7 @@ class BaseSemaphore(BaseLock[H]):
         known = self._acquired[:]
         if len(known) == 1:  # Nearly always: `_take` would find the same.
             _, own, token, held = known[0]
-            if held == amount and token in own.levels and token not in self._given_back:
+            if held == amount and token in own.acquisitions and token not in self._given_back:
                 return self._releasing_all(own, token, amount)
         return self._releasing_parts(amount)
 

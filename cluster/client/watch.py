@@ -108,7 +108,7 @@ class BaseWatch(Generic[T]):
         if reply is None:
             reply = self._reply = self._sent(replace(self._question, after=self._version))
         try:
-            read = yield from self._answer(reply, ends_at)
+            read = yield from self._reply_of(reply, ends_at)
         finally:
             if reply.done:
                 self._reply = None
@@ -121,7 +121,7 @@ class BaseWatch(Generic[T]):
         """Send a request, and end with its reply; a caller that stops waiting withdraws it."""
         reply = self._sent(message)
         try:
-            return (yield from self._answer(reply, None))
+            return (yield from self._reply_of(reply, None))
         finally:
             if not reply.done:
                 self._channel.abandon(reply)
@@ -133,7 +133,7 @@ class BaseWatch(Generic[T]):
         self._channel.submit(message, reply)
         return reply
 
-    def _answer(self, reply: AskReply, ends_at: float | None) -> Operation[Any]:
+    def _reply_of(self, reply: AskReply, ends_at: float | None) -> Operation[Any]:
         """End with the answer in ``reply``, which must come by ``ends_at``."""
         yield from self._wait_for(reply, ends_at)
         try:

@@ -310,7 +310,7 @@ class Dispatcher:
             if type(message) is ActorStop:
                 self._scheduler.retire(role_slot)
             elif isinstance(message, DescribeRole | ReadState):
-                answer = self._scheduler.answer_for(role_slot, message)
+                answer = self._scheduler.reply_for(role_slot, message)
             else:
                 answer = role._handle_receive(message)
         except Exception as error:  # noqa: BLE001  # Goes to the caller, as in Pykka.

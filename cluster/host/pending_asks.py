@@ -56,8 +56,8 @@ class AskReply(pykka.Future[Any]):
     def __init__(self, then: Then | None = None) -> None:
         self._then = then
         self._callbacks: list[Callable[[], None]] = []
-        self._answered = answered = threading.Lock()
-        answered.acquire()
+        self._replied = replied = threading.Lock()
+        replied.acquire()
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once there is a reply; at once if there is one.
@@ -85,10 +85,10 @@ class AskReply(pykka.Future[Any]):
             self._awaited = True
             try:
                 seconds = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-                if not self._answered.acquire(timeout=seconds):
+                if not self._replied.acquire(timeout=seconds):
                     raise pykka.Timeout(f"{timeout} seconds")
                 try:  # noqa: SIM105  (`suppress` would cost more than the rest)
-                    self._answered.release()
+                    self._replied.release()
                 except RuntimeError:
                     pass  # We were woken twice: the lock is free for all.
             finally:
@@ -167,7 +167,7 @@ class AskReply(pykka.Future[Any]):
         self._next = following
         awaited = self._awaited
         try:
-            self._answered.release()
+            self._replied.release()
         except RuntimeError:  # It was woken before, and perhaps interrupted then.
             awaited = False
         if self._callbacks:
@@ -221,7 +221,7 @@ class PendingAsks:
         self._open[address] = reply
         return address
 
-    def answer(self, address: Address, message: Message | Local) -> bool:
+    def deliver(self, address: Address, message: Message | Local) -> bool:
         """Settle the request at ``address``; return False if there is none.
 
         A refusal is raised at the caller. The caller sleeps on until `wake`.

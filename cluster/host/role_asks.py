@@ -23,7 +23,7 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import RefusedError, UnavailableError
 from fencelock.actors.message import Message, address_of
-from fencelock.actors.proxy.message import AskAnswered, DropAsk, PassAsk
+from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.admission import message_in
 from fencelock.transport.cbor import MalformedFrameError
@@ -64,7 +64,7 @@ class RoleAsks:
             self._refuse(proxy, ask.number, Reason.INVALID, text)
             return
         if isinstance(message, DescribeRole | ReadState):
-            self._answered(proxy, ask.number, scheduler.answer_for(role_slot, message))
+            self._reply(proxy, ask.number, scheduler.reply_for(role_slot, message))
         elif not issubclass(kind := type(message), RoleRequest) or kind not in role_slot.accepts:
             text = (
                 f"role {ask.role} of node {scheduler.node} does not take {kind.__name__} "
@@ -102,7 +102,7 @@ class RoleAsks:
         """Pass on what a role sent to the address of ``reply``."""
         self._open.pop(number, None)
         if error is None:
-            self._answered(proxy, number, value)
+            self._reply(proxy, number, value)
         elif isinstance(error, pykka.ActorDeadError):
             self._refuse(proxy, number, Reason.GONE, str(error))
         elif isinstance(error, RefusedError | UnavailableError):
@@ -110,7 +110,7 @@ class RoleAsks:
         else:
             self._refuse(proxy, number, Reason.INTERNAL, f"{reply.role}: {error!r}")
 
-    def _answered(self, proxy: RoleSlot, number: int, value: Message | RoleDescription) -> None:
+    def _reply(self, proxy: RoleSlot, number: int, value: Message | RoleDescription) -> None:
         if not number:
             return
         try:
@@ -125,16 +125,16 @@ class RoleAsks:
             text = f"its reply has {len(body)} bytes, at most {REPLY_BYTES_MAX} are sent"
             self._refuse(proxy, number, Reason.LIMIT_REACHED, text)
             return
-        self._post(proxy, AskAnswered(number=number, body=body))
+        self._post(proxy, AskReplied(number=number, body=body))
 
     def _refuse(self, proxy: RoleSlot, number: int, reason: Reason, detail: str) -> None:
         if number:
-            self._post(proxy, AskAnswered(number=number, reason=reason, detail=detail))
+            self._post(proxy, AskReplied(number=number, reason=reason, detail=detail))
         else:
             self._scheduler.counters["host.tell_refused"] += 1
 
-    def _post(self, proxy: RoleSlot, answered: AskAnswered) -> None:
-        self._scheduler.post(proxy, self._scheduler.here, answered)
+    def _post(self, proxy: RoleSlot, reply: AskReplied) -> None:
+        self._scheduler.post(proxy, self._scheduler.here, reply)
 
 
 def requests_of(role_slot: RoleSlot) -> str:

@@ -209,7 +209,7 @@ class Scheduler:
         """Add the counters of a role that retires to the host's."""
         self.counters.update(role_slot.counters)
 
-    def answer_for(
+    def reply_for(
         self, role_slot: RoleSlot, request: DescribeRole | ReadState
     ) -> RoleDescription | RoleState:
         """Answer ``request`` in place of its role, before the events that wait for that."""
@@ -417,7 +417,7 @@ class Scheduler:
 
     def _send_out(self, role_slot: RoleSlot, to: Address, message: Message | Local) -> None:
         """Send to another node, to an open request, or to the host."""
-        if self.asks.answer(to, message):
+        if self.asks.deliver(to, message):
             return
         node = node_of(to)
         if node != self.node:

@@ -50,7 +50,7 @@ class LockMachine:
 
     def __init__(self) -> None:
         self.table = LockTable()
-        self.told = 0
+        self.outcomes_checksum = 0
         """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
         self._restored = False
         self._known: dict[bytes, LogCommand] = {}
@@ -100,7 +100,7 @@ class LockMachine:
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do everything due up to log time ``time_ms``."""
         outcomes = self.table.advance(time_ms)
-        self.told += _weight((outcomes,))
+        self.outcomes_checksum += _weight((outcomes,))
         return outcomes
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
@@ -108,7 +108,7 @@ class LockMachine:
         outcomes: list[Sequence[Message]] = []
         for command in self._take(commands) if self._known else _read_all(commands):
             outcomes.append(() if command is None else self.table.apply(time_ms, command))
-        self.told += _weight(outcomes)
+        self.outcomes_checksum += _weight(outcomes)
         return outcomes
 
     def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
@@ -140,7 +140,7 @@ class LockMachine:
                 self.table.grants_checksum = grants
             else:
                 self._restored = True
-                self.told += _weight(outcomes)
+                self.outcomes_checksum += _weight(outcomes)
                 return outcomes
 
     def take_faults(self) -> Sequence[Fault]:
@@ -211,7 +211,9 @@ class LockMachine:
             Figure("holds and waits", table.claims),
             Figure("log time", table.time_ms),
         )
-        return Fingerprint(state_of(table.numbers()), self.told + table.grants_checksum, counters)
+        return Fingerprint(
+            state_of(table.numbers()), self.outcomes_checksum + table.grants_checksum, counters
+        )
 
     def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
         """Return ``commands`` decoded, and forget them."""

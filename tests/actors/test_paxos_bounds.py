@@ -212,7 +212,7 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
         "ballot": OF_NO_BALLOT,
         "number": "is forgotten with its ballot",
         "min_applied": "counts up to what is applied here",
-        "answered": "must have an entry for each member, and names heartbeats answered here",
+        "acked": "must have an entry for each member, and names heartbeats answered here",
         "confirmed": "is forgotten with its ballot",
         "view": "only a reason to ask that node",
         "timing": "only compared, for a warning",

@@ -11,14 +11,20 @@ from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.commander import EXPLORE, LATE_MS, NEWS_MS, Commander
 from fencelock.actors.paxos.config import WINDOW, acceptor_of, leader_of, replica_of
-from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
+from fencelock.actors.paxos.event import (
+    CommanderResend,
+    Decided,
+    Order,
+    SendHeartbeat,
+    SpreadDecisions,
+)
 from fencelock.actors.timing import TIMING
 
 BALLOT = messages.Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
 HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")
 ONE = messages.Batch(time_ms=1, commands=(b"1",))
-NEWS = Wake(LATE_MS, SpreadNews())
+NEWS = Wake(LATE_MS, SpreadDecisions())
 SOON, LATER = at(LATE_MS), at(NEWS_MS)
 
 
@@ -55,7 +61,7 @@ def asked(
 
 
 def test_an_order_goes_to_every_acceptor_at_once(commander: Commander) -> None:
-    assert order(commander, 1) == [*asked(1), Wake(TIMING.answer_ms, CommanderResend())]
+    assert order(commander, 1) == [*asked(1), Wake(TIMING.reply_ms, CommanderResend())]
     assert order(commander, 2) == asked(2)
 
 
@@ -130,19 +136,19 @@ def decide(role: Commander, slot: int, voters: tuple[Address, ...] = (A, B)) -> 
 
 def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Commander) -> None:
     assert decide(commander, 1)[-1] == NEWS
-    effects = commander.handle(HERE, SpreadNews(), T0)
+    effects = commander.handle(HERE, SpreadDecisions(), T0)
 
     commit = messages.Commit(ballot=BALLOT, committed=2)
     assert effects == [Send(B, commit), Send(C, commit)]
-    assert commander.handle(HERE, SpreadNews(), SOON) == (NEWS,)
-    assert commander.handle(HERE, SpreadNews(), LATER) == []
+    assert commander.handle(HERE, SpreadDecisions(), SOON) == (NEWS,)
+    assert commander.handle(HERE, SpreadDecisions(), LATER) == []
 
 
 def test_a_proposal_that_follows_soon_tells_what_is_decided(commander: Commander) -> None:
     decide(commander, 1)
     assert order(commander, 2) == asked(2, committed=2, to="ab")
 
-    assert commander.handle(HERE, SpreadNews(), T0) == asked(2, committed=2, to="c")
+    assert commander.handle(HERE, SpreadDecisions(), T0) == asked(2, committed=2, to="c")
 
 
 def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
@@ -154,7 +160,7 @@ def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
         vote(commander, voter, 2)
     decide(commander, 3, (A, C))
 
-    effects = commander.handle(HERE, SpreadNews(), T0)
+    effects = commander.handle(HERE, SpreadDecisions(), T0)
 
     late = [*asked(2, committed=3, to="b"), *asked(3, committed=4, to="b")]
     commit = messages.Commit(ballot=BALLOT, committed=4)
@@ -167,7 +173,7 @@ def test_who_is_silent_is_chosen_no_more_when_the_spared_have_decided(
     decide(commander, 1, (A, B))
     order(commander, 2)
     vote(commander, A, 2)
-    commander.handle(HERE, SpreadNews(), T0)
+    commander.handle(HERE, SpreadDecisions(), T0)
     vote(commander, C, 2)
 
     assert order(commander, 3)[:2] == asked(3, committed=3, to="ac")
@@ -175,20 +181,20 @@ def test_who_is_silent_is_chosen_no_more_when_the_spared_have_decided(
 
 def test_under_load_news_is_sent_once_an_interval(commander: Commander) -> None:
     decide(commander, 1)
-    commander.handle(HERE, SpreadNews(), T0)
+    commander.handle(HERE, SpreadDecisions(), T0)
     decide(commander, 2)
 
-    assert commander.handle(HERE, SpreadNews(), SOON) == (NEWS,)
-    assert [*asked(2, committed=3, to="c")] == commander.handle(HERE, SpreadNews(), LATER)[:1]
+    assert commander.handle(HERE, SpreadDecisions(), SOON) == (NEWS,)
+    assert [*asked(2, committed=3, to="c")] == commander.handle(HERE, SpreadDecisions(), LATER)[:1]
 
 
 def test_the_spared_are_asked_soon_about_a_slot_that_stays_undecided(commander: Commander) -> None:
     decide(commander, 1)
-    commander.handle(HERE, SpreadNews(), T0)
+    commander.handle(HERE, SpreadDecisions(), T0)
     order(commander, 2)
     decide(commander, 3)
 
-    assert commander.handle(HERE, SpreadNews(), SOON)[:1] == asked(2, committed=2, to="c")
+    assert commander.handle(HERE, SpreadDecisions(), SOON)[:1] == asked(2, committed=2, to="c")
 
 
 def test_everybody_is_asked_now_and_then_to_find_the_quickest() -> None:
@@ -222,7 +228,7 @@ def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> Non
     order(commander, 1)
     vote(commander, B, 1)
     resend = CommanderResend()
-    again = Wake(TIMING.answer_ms, resend)
+    again = Wake(TIMING.reply_ms, resend)
 
     assert commander.handle(HERE, resend, T0) == [again]
     late = commander.handle(HERE, resend, T0)
@@ -233,7 +239,7 @@ def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> Non
 
 
 def pulse(number: int) -> SendHeartbeat:
-    return SendHeartbeat(number=number, min_applied=1, answered=(3, 2, 0), confirmed=2, view=0)
+    return SendHeartbeat(number=number, min_applied=1, acked=(3, 2, 0), confirmed=2, view=0)
 
 
 def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:
@@ -255,7 +261,7 @@ def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_leadership_is_de
     late = role.handle(monitor, pulse(5), T0)
 
     said = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
-    assert [m.answered for m in said if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
+    assert [m.acked for m in said if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
 
 
 def test_a_higher_ballot_is_told_to_the_leader(commander: Commander) -> None:

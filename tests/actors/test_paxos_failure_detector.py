@@ -64,7 +64,7 @@ def ack(number: int, applied: int = 1) -> HeartbeatAck:
 
 def pulse(number: int, *heard: int, min_applied: int = 0, confirmed: int = 0) -> Send:
     word = events.SendHeartbeat(
-        number=number, min_applied=min_applied, answered=heard, confirmed=confirmed, view=0
+        number=number, min_applied=min_applied, acked=heard, confirmed=confirmed, view=0
     )
     return Send(COMMANDER, word)
 
@@ -227,7 +227,7 @@ def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Failure
         monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(50 * round_))
 
     assert monitor.handle(acceptor_of("c"), ack(1), at(60 * ASKED_MAX)) == ()
-    assert "c" not in monitor.answered
+    assert "c" not in monitor.acked
 
 
 def test_a_leader_that_no_majority_answers_gives_up(monitor: FailureDetector) -> None:

@@ -144,11 +144,11 @@ def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
     for round_ in range(2, 40, 2):
         suspect(leader)
         longest = max(longest, pause_of(leader.handle(LEADER, preempted(round_), T0)))
-    assert 4 * TIMING.answer_ms < longest <= 2 * TIMING.answer_ms << DOUBLINGS_MAX
+    assert 4 * TIMING.reply_ms < longest <= 2 * TIMING.reply_ms << DOUBLINGS_MAX
 
     suspect(leader)
     adopt(leader)
-    assert pause_of(leader.handle(LEADER, preempted(99), T0)) <= 2 * TIMING.answer_ms
+    assert pause_of(leader.handle(LEADER, preempted(99), T0)) <= 2 * TIMING.reply_ms
 
 
 def pause_of(effects: Effects) -> int:

@@ -341,9 +341,9 @@ def test_a_node_joins_with_the_journal_that_it_names_after_the_request(
     views.applied = 5
     role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
 
-    def proposed(session: str, at_ms: int, report: Locate, heard_ms: int) -> list[object]:
+    def proposed(session: str, at_ms: int, report: Locate, last_message_ms: int) -> list[object]:
         now = Instant(T0 + at_ms * NS_PER_MS)
-        facts = (*heard("b", "c"), NodeFacts("d", 5, heard_ms, 0, report))
+        facts = (*heard("b", "c"), NodeFacts("d", 5, last_message_ms, 0, report))
         join = ChangeMembers(action=MemberAction.JOIN, node="d", session=session)
         role.handle(members_of("b"), join, now)
         effects = role.handle(monitor_of("a"), NodesDescribed(leader="a", nodes=facts), now)

@@ -235,7 +235,7 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
         number=number,
         committed=committed,
         min_applied=0,
-        answered=() if heard is None else (9, heard, 9),
+        acked=() if heard is None else (9, heard, 9),
         confirmed=confirmed,
     )
 

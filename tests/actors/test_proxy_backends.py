@@ -49,7 +49,7 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import CONFIRM_AFTER_MS, CONFIRMS_MAX, LockManager
-from fencelock.actors.proxy.members_backend import TELL_MAX
+from fencelock.actors.proxy.members_backend import ANNOUNCED_MAX
 from fencelock.actors.proxy.message import LockGranted, MembersKnown, Relay, Relayed, ReleaseLock
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.transport.codec import encode
@@ -155,14 +155,14 @@ def test_a_change_of_members_with_a_bad_field_is_refused(
 
 def test_clients_are_told_new_members_at_once_and_some_at_a_time() -> None:
     proxy = proxy_over("paxos")
-    names = [f"c{number}" for number in range(TELL_MAX + 1)]
+    names = [f"c{number}" for number in range(ANNOUNCED_MAX + 1)]
     for name in names:
         proxy.handle(Address(f"{name}/session"), KeepAlive(session=name, request=1), T0)
     known = MembersKnown(view=1, members=(NodeAddress("n4", "tcp://d:4"),))
     effects = proxy.handle(MEMBERS_ROLE, known, T0)
     told = sent(effects, Alive, Address("c0/session"))
     assert [(one.request, one.view, one.members) for one in told] == [(0, 1, known.members)]
-    assert len(sent(effects, Alive)) == TELL_MAX
+    assert len(sent(effects, Alive)) == ANNOUNCED_MAX
     (last,) = sent(proxy.handle(proxy.address, Tick(), at(250)), Alive)
     assert last.session == names[-1]
 

@@ -14,7 +14,7 @@ from fencelock.actors.effect import Observe, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
 from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.message import AskAnswered, DropAsk, PassAsk
+from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.role_asks import CLIENT_MAX, NODE_MAX
 
@@ -44,16 +44,16 @@ def test_a_request_goes_to_the_host_and_its_reply_to_the_client() -> None:
     effects = proxy.handle(ANN, ask(request=7), T0)
     assert only_sent(effects, PassAsk, NODE) == PassAsk(number=1, role="clock", body=BODY)
     assert [one.timer for one in effects if isinstance(one, Wake)] == [Tick()]
-    effects = proxy.handle(NODE, AskAnswered(number=1, body=b"\x81\x07"), T0)
+    effects = proxy.handle(NODE, AskReplied(number=1, body=b"\x81\x07"), T0)
     reply = RoleReply(body=b"\x81\x07", session="ann", request=7)
     assert only_sent(effects, RoleReply, ANN) == reply
-    assert not sent(proxy.handle(NODE, AskAnswered(number=1, body=b""), T0), RoleReply)
+    assert not sent(proxy.handle(NODE, AskReplied(number=1, body=b""), T0), RoleReply)
 
 
 def test_a_refusal_of_the_host_goes_to_the_client() -> None:
     proxy = proxy_of_n1()
     proxy.handle(ANN, ask(request=7), T0)
-    effects = proxy.handle(NODE, AskAnswered(number=1, reason=Reason.GONE, detail="x"), T0)
+    effects = proxy.handle(NODE, AskReplied(number=1, reason=Reason.GONE, detail="x"), T0)
     no = only_sent(effects, Refused, ANN)
     assert (no.reason, no.detail, no.session, no.request) == (Reason.GONE, "x", "ann", 7)
 
@@ -72,7 +72,7 @@ def test_a_request_is_dropped_when_its_client_has_stopped_waiting() -> None:
     effects = proxy.handle(PROXY, Tick(), at(1_000))
     assert only_sent(effects, DropAsk, NODE).number == 1
     assert Observe("proxy.ask_expired") in effects
-    assert not sent(proxy.handle(NODE, AskAnswered(number=1, body=b"\x80"), T0), RoleReply)
+    assert not sent(proxy.handle(NODE, AskReplied(number=1, body=b"\x80"), T0), RoleReply)
 
 
 def test_each_client_has_a_limit_of_unanswered_requests_and_the_node_one_for_all() -> None:
@@ -83,13 +83,13 @@ def test_each_client_has_a_limit_of_unanswered_requests_and_the_node_one_for_all
     assert no.reason is Reason.OVERLOADED
     assert no.detail.startswith(f"client 'ann' has {CLIENT_MAX} unanswered requests to roles")
     assert sent(proxy.handle(ANN, ask(wait_ms=0), T0), PassAsk)
-    proxy.handle(NODE, AskAnswered(number=1, body=b"\x80"), T0)
+    proxy.handle(NODE, AskReplied(number=1, body=b"\x80"), T0)
     assert sent(proxy.handle(ANN, ask(CLIENT_MAX), T0), PassAsk)
     for number in range(NODE_MAX - CLIENT_MAX):
         proxy.handle(Address(f"c{number}/x"), ask(session=f"c{number}"), T0)
     assert refusal(proxy, BOB, ask(session="bob")).reason is Reason.OVERLOADED
     for number in range(1, NODE_MAX + 2):
-        proxy.handle(NODE, AskAnswered(number=number, body=b"\x80"), T0)
+        proxy.handle(NODE, AskReplied(number=number, body=b"\x80"), T0)
     assert not proxy.role_asks.open
     assert sent(proxy.handle(BOB, ask(session="bob"), T0), PassAsk)
 

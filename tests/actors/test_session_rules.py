@@ -393,23 +393,23 @@ class User:
 
     def __init__(self, name: str, lock: str) -> None:
         self.address, self.lock = address_of("c", name), lock
-        self.fence, self.levels, self.token = 0, 0, 0
-        self.asking = False
+        self.fence, self.acquisitions, self.token = 0, 0, 0
+        self.connected_to = False
 
     def ask(self, event: Event) -> Event:
-        self.asking = True
+        self.connected_to = True
         return event
 
     def next(self, chance: Random, *, leaving: bool) -> Event | None:
         """Return its present message, or None if there is none."""
         owner = role_of(self.address)
-        if self.asking:
+        if self.connected_to:
             if self.token and chance.random() < 0.1:
                 cancel = api.Cancel(lock=self.lock, session="", owner=owner, request=self.token)
-                self.asking, self.token = False, 0
+                self.connected_to, self.token = False, 0
                 return chance.choice((cancel, api.Abandon()))
             return None
-        if self.levels and (leaving or chance.random() < 0.5):
+        if self.acquisitions and (leaving or chance.random() < 0.5):
             return self.ask(api.Release(lock=self.lock, fence=self.fence, owner=owner))
         if leaving or chance.random() < 0.5:
             return None
@@ -423,15 +423,15 @@ class User:
         """Take a reply; a reply to a request that was cancelled before does not count."""
         match message:
             case api.Granted(request=token) if token == self.token != 0:
-                self.levels, self.fence, self.token = message.count, message.fence, 0
-                self.asking = False
-            case api.Refused(reason=reason) if self.asking:
+                self.acquisitions, self.fence, self.token = message.count, message.fence, 0
+                self.connected_to = False
+            case api.Refused(reason=reason) if self.connected_to:
                 assert reason is not api.Reason.INVALID
                 if not self.token and reason in {api.Reason.OWNERSHIP_LOST, api.Reason.NOT_HELD}:
-                    self.levels = 0
-                self.asking, self.token = False, 0
-            case api.Released(count=count) if self.asking:
-                self.levels, self.asking = count, False
+                    self.acquisitions = 0
+                self.connected_to, self.token = False, 0
+            case api.Released(count=count) if self.connected_to:
+                self.acquisitions, self.connected_to = count, False
             case _:
                 pass
 
@@ -455,7 +455,7 @@ class Trial:
             self.step(leaving=step >= 150)
         assert self.harness.assigned == "c.1", "the session was lost"
         for user in self.users.values():
-            assert (user.levels, user.asking) == (0, False)
+            assert (user.acquisitions, user.connected_to) == (0, False)
         ledger = self.harness.role.session_state
         assert list(self.table.resources) == ["anchor"]
         assert [claim.lock for claim in ledger.holds] == ["anchor"]
@@ -509,7 +509,7 @@ class Trial:
             for loss in message.losses:
                 user = self.users[address_of("c", loss.owner)]
                 if user.fence == loss.fence:
-                    user.levels = 0
+                    user.acquisitions = 0
 
     def endpoint(self, send: Send) -> list[Send]:
         asked = send.message

@@ -87,7 +87,7 @@ def a_latch_passes_at_1(sound: Any) -> Any:
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a repeated count counts again": (requests, "begin_update", repetitions_count),
-    "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
+    "only a lone waiter passes": (TableState, "reply_to_wait", only_a_lone_waiter_passes),
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
     "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),

@@ -176,8 +176,8 @@ def test_a_thread_that_is_woken_wakes_the_next_before_it_goes_on() -> None:
         slow, quick = pool.submit(work), pool.submit(two.get, timeout=LONG_S)
         while not (waits(one) and waits(two)):
             threading.Event().wait(0.001)
-        asks.answer(first, Granted(lock="x", fence=1))
-        asks.answer(second, Granted(lock="x", fence=2))
+        asks.deliver(first, Granted(lock="x", fence=1))
+        asks.deliver(second, Granted(lock="x", fence=2))
         asks.wake()
         assert quick.result(LONG_S).fence == 2
         assert not slow.done()
@@ -198,7 +198,7 @@ def test_answers_nobody_waits_for_hold_nobody_up() -> None:
         with pytest.raises(pykka.Timeout):  # Waited once, and gave up.
             waiting[1][1].get(timeout=0)
         for address, _ in waiting:
-            asks.answer(address, Granted(lock="x", fence=7))
+            asks.deliver(address, Granted(lock="x", fence=7))
         asks.wake()
         assert last.result(LONG_S).fence == 7
     assert [reply.get(timeout=0).fence for _, reply in waiting] == [7] * 4
@@ -224,7 +224,7 @@ def test_whoever_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispatcher()
         while not all(waits(reply) for _, reply in asked):
             threading.Event().wait(0.001)
         for address, _ in asked:
-            asks.answer(address, Granted(lock="x", fence=1))
+            asks.deliver(address, Granted(lock="x", fence=1))
         with pytest.raises(KeyboardInterrupt):
             asks.wake()
         assert asks.waking
@@ -270,7 +270,7 @@ def test_those_who_were_answered_are_woken_when_the_node_stops() -> None:
     called: list[int] = []
     for number, (address, reply) in enumerate(waiting):
         reply.add_done_callback(partial(called.append, number))
-        asks.answer(address, Granted(lock="x", fence=1))
+        asks.deliver(address, Granted(lock="x", fence=1))
     asks.fail("the node has stopped")
     assert called == [0, 1, 2]
 
@@ -285,8 +285,8 @@ def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> Non
     arrivals.put(lambda: None)
     assert rings == [2]
     (address, _), (last, _) = opened(asks, 2, Careless)
-    asks.answer(address, Granted(lock="x", fence=1))
-    asks.answer(last, Granted(lock="x", fence=2))
+    asks.deliver(address, Granted(lock="x", fence=1))
+    asks.deliver(last, Granted(lock="x", fence=2))
     for _ in range(2):
         asks.wake()
         arrivals.put(lambda: None)

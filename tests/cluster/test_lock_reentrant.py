@@ -16,17 +16,17 @@ from fencelock.cluster.host.pending_asks import AskReply
 
 def test_each_level_of_a_lost_hold_is_told(scene: Scene) -> None:
     lock = scene.rlock()
-    levels: list[str] = []
+    acquisitions: list[str] = []
 
     def work() -> None:
         with lock:
             with pytest.raises(LockOwnershipLostError), lock:
                 scene.lose(fence=1)
-            levels.append("outer")
+            acquisitions.append("outer")
 
     with pytest.raises(LockOwnershipLostError):
         work()
-    assert levels == ["outer"]
+    assert acquisitions == ["outer"]
     assert lock.state is HoldState.FREE
 
 

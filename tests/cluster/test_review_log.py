@@ -226,7 +226,7 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
     for _ in range(20):
         (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
         assert isinstance(wake.timer, events.FetchRetry)
-        asked = role.question
+        asked = role.request
         if asked is None:
             break
         if wake.after_ms < takes_ms:  # The answer is under way, and comes too late.
@@ -251,7 +251,7 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
         assert isinstance(wake.timer, events.FetchRetry)
         waits.append(wake.after_ms)
         effects = role.handle(role.address, wake.timer, T0)
-    longest = TIMING.answer_ms << FETCH_DOUBLINGS_MAX
+    longest = TIMING.reply_ms << FETCH_DOUBLINGS_MAX
     assert waits == [100, 200, 400, longest, longest, longest]
 
 

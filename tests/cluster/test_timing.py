@@ -87,8 +87,8 @@ def test_derived_times_always_fit(heartbeat_ms: int) -> None:
 def test_a_slower_network_lengthens_every_wait_by_its_round_trips() -> None:
     slow = derived(50, round_trip_ms=300)
     assert slow == Timing(50, 500, 600, 950, 400, 300)
-    assert (slow.answer_ms, slow.outcome_ms, slow.startup_ms) == (350, 1_000, 350)
-    assert (TIMING.answer_ms, TIMING.outcome_ms, TIMING.startup_ms) == (100, 500, 100)
+    assert (slow.reply_ms, slow.outcome_ms, slow.startup_ms) == (350, 1_000, 350)
+    assert (TIMING.reply_ms, TIMING.outcome_ms, TIMING.startup_ms) == (100, 500, 100)
 
 
 @pytest.mark.parametrize("round_trip_ms", [1, 49, 50, 51, 300, ROUND_TRIP_MS_MAX])

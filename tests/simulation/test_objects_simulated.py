@@ -221,7 +221,7 @@ def test_an_unknown_word_is_refused_with_those_there_are() -> None:
 
 # Bugs. The names in capitals are the right functions.
 
-ANSWER_HOLD, ANSWER_WAIT = TableHold.answer, TableState.answer_wait
+ANSWER_HOLD, ANSWER_WAIT = TableHold.answer, TableState.reply_to_wait
 REMOVE, GRANT = Resource.remove, TableState.grant
 ENTER_AGAIN = requests._enter_again  # pyright: ignore[reportPrivateUsage]
 COUNT_FROM = holds._count_from  # pyright: ignore[reportPrivateUsage]
@@ -628,7 +628,7 @@ PLANTED = {
     ),
     "latches: counts twice": Planted(LATCHES, COUNTS_TWICE, "once"),
     "latches: stays": Planted(
-        LATCHES, {(TableState, "answer_wait"): only_a_lone_waiter_passes}, "release"
+        LATCHES, {(TableState, "reply_to_wait"): only_a_lone_waiter_passes}, "release"
     ),
     "latches: passes at 1": Planted(LATCHES, {(latch, "has_room"): a_latch_passes_at_1}, "early"),
     "latches: gone too early": Planted(

@@ -89,7 +89,7 @@ def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:
     def freed(self: ClientHold, count: int, token: int | None) -> None:
         del count, token
-        self.levels = ()
+        self.acquisitions = ()
 
     patch.setattr(ClientHold, "freed", freed)
 

@@ -18,6 +18,6 @@ class MadeClient:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def answer_by(self, ends_at: float) -> None:
+    def reply_by(self, ends_at: float) -> None:
         """Set a time limit for requests."""
         del ends_at

@@ -73,7 +73,7 @@ class ModelClaim:
     request: int
     due: float
     fence: int = 0
-    levels: list[int] = field(default_factory=list[int])
+    acquisitions: list[int] = field(default_factory=list[int])
     """The request of each hold, or of each permit that it holds."""
     place: int = 0
     amount: int = 1
@@ -160,7 +160,7 @@ class Model:
     def held(self, lock: str) -> int:
         """Return the number of permits of ``lock`` that are held; a lock has one."""
         holds = [c for c in self.claims if lock in c.names and c.fence]
-        return sum(len(c.levels) if c.counted else c.amount for c in holds)
+        return sum(len(c.acquisitions) if c.counted else c.amount for c in holds)
 
     def fits(self, claim: ModelClaim) -> bool:
         """Return whether a claim is next in all its queues, and its permits are free."""
@@ -226,7 +226,7 @@ class Model:
         if claim.hold_ms:
             claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
         self.fences += max(len(claim.names), claim.span)
-        claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
+        claim.acquisitions = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
             self.history.add(
                 claim.lock, "", claim.value, claim.fence, self.now, self.fences - len(claim.names)
@@ -235,7 +235,7 @@ class Model:
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
-        count = 1 if claim.span and claim.counted else len(claim.locks) or len(claim.levels)
+        count = 1 if claim.span and claim.counted else len(claim.locks) or len(claim.acquisitions)
         terms = (claim.hold_ms, claim.grace_ms)
         if claim.hold_ms and request != claim.first:
             claim.ends = max(claim.ends, self.now + 2)
@@ -360,7 +360,7 @@ class Model:
             no = ("Refused", c.lock, Reason.NOT_HELD, c.session, "", c.request)
             self.out.append(no)
         else:
-            holder = (hold.owner, max(len(hold.levels), 0 if hold.counted else hold.amount))
+            holder = (hold.owner, max(len(hold.acquisitions), 0 if hold.counted else hold.amount))
             evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
             self.out.append(self.forced[-1])
@@ -506,16 +506,16 @@ class Model:
             if isinstance(c, Downgrade):
                 self._on_downgrade(c, mine)
                 return
-            most = len(mine.levels)
+            most = len(mine.acquisitions)
             amount = most if mine.counted else 1
             if isinstance(c, ReleasePermits):
                 amount = c.amount or most
             if amount > most:
                 self.deny(s, o, r, lock, Reason.INVALID)
                 return
-            del mine.levels[most - amount :]
-            self.note(s, o, r, lock, ("Released", lock, s, o, r, len(mine.levels)))
-            if not mine.levels:
+            del mine.acquisitions[most - amount :]
+            self.note(s, o, r, lock, ("Released", lock, s, o, r, len(mine.acquisitions)))
+            if not mine.acquisitions:
                 self.drop(mine)
             self.serve(mine)
         elif loss is not None and loss[3] == c.fence:
@@ -560,11 +560,11 @@ class Model:
             if isinstance(c, AcquireReadWrite) and c.write and mine.amount == 1:
                 self.deny(s, o, r, lock, Reason.ALREADY_HELD)
                 return
-            if c.limit and len(mine.levels) >= c.limit:
+            if c.limit and len(mine.acquisitions) >= c.limit:
                 once = Reason.ALREADY_HELD if c.limit == 1 else Reason.LIMIT_REACHED
                 self.deny(s, o, r, lock, once)
                 return
-            mine.levels.append(r)
+            mine.acquisitions.append(r)
             mine.request = r
             self._tell_held(mine, r)
             return
@@ -637,8 +637,8 @@ class Model:
                 if asked.number == r:
                     asked.answer = undone
             mine.request = 0
-            del mine.levels[0 if mine.counted else -1 :]
-            if not mine.levels:
+            del mine.acquisitions[0 if mine.counted else -1 :]
+            if not mine.acquisitions:
                 self.drop(mine)
                 self.serve(mine)
         if new:

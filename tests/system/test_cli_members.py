@@ -147,8 +147,8 @@ def test_a_member_that_votes_is_not_replaced_by_itself(client: MadeCluster) -> N
 
 def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeCluster) -> None:
     """For seconds after a restart other nodes may know only what the node was before."""
-    before = READ.nodes[2]._replace(role=NodeRole.LEADER, heard_ms=1_500, journal=0xB3)
-    silent = before._replace(role=NodeRole.MEMBER, heard_ms=None)
+    before = READ.nodes[2]._replace(role=NodeRole.LEADER, last_message_ms=1_500, journal=0xB3)
+    silent = before._replace(role=NodeRole.MEMBER, last_message_ms=None)
     client.stale = [replace(READ, nodes=(*READ.nodes[:2], one)) for one in (before, silent)]
     client.answers = [DONE]
     done = run("replace", "n3")
@@ -157,7 +157,7 @@ def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeClu
 
 
 def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster) -> None:
-    silent = READ.nodes[2]._replace(role=NodeRole.MEMBER, heard_ms=None)
+    silent = READ.nodes[2]._replace(role=NodeRole.MEMBER, last_message_ms=None)
     client.stale = [replace(READ, nodes=(silent,))] * 10_000
     done = run("replace", "n3", "--wait", "0.01")
     assert done.exit_code == 1
@@ -179,7 +179,10 @@ def test_a_member_that_runs_is_not_removed_not_even_the_leader(
 
 
 def test_a_member_that_was_just_stopped_is_removed_once_it_is_silent(client: MadeCluster) -> None:
-    heard = (READ.nodes[0]._replace(heard_ms=heard_ms) for heard_ms in (1_000, 1_900, 2_001))
+    heard = (
+        READ.nodes[0]._replace(last_message_ms=last_message_ms)
+        for last_message_ms in (1_000, 1_900, 2_001)
+    )
     client.stale = [replace(READ, nodes=(one, *READ.nodes[1:])) for one in heard]
     client.answers = [DONE]
     assert run("remove", "n1").exit_code == 0

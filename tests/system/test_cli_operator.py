@@ -75,7 +75,7 @@ class MadeHold:
         del roles
         return Surveyed(statuses=self.nodes, silent=self.silent)
 
-    def answer_by(self, ends_at: float) -> None:
+    def reply_by(self, ends_at: float) -> None:
         del ends_at
 
     def status(self, name: str) -> LockStatus:

@@ -90,7 +90,7 @@ def report(name: str, role: NodeRole, version: str = "0.1.0") -> NodeReport:
         view=3,
         applied=120_344,
         lag=0,
-        heard_ms=12,
+        last_message_ms=12,
         version=version,
     )
 

@@ -214,7 +214,7 @@ def told(arguments: list[str]) -> str:
 
 def known_to(client: fencelock.Client) -> set[str]:
     """Return the nodes that have described themselves to the one that decides."""
-    return {report.node for report in client.members().nodes if report.heard_ms is not None}
+    return {report.node for report in client.members().nodes if report.last_message_ms is not None}
 
 
 def standing(nodes: Nodes, name: str) -> str:

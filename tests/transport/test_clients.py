@@ -83,12 +83,12 @@ class Scene:
     def until_heard(self, number: int, *senders: Station) -> None:
         """Let all of them send, again and again, until the first of them is heard."""
         until(
-            lambda: self.has_heard(senders[0].node, number),
+            lambda: self.has_received(senders[0].node, number),
             self.node,
             again=partial(send, number, *senders),
         )
 
-    def has_heard(self, sender: str, number: int) -> bool:
+    def has_received(self, sender: str, number: int) -> bool:
         message = KeepAlive(session="s", request=number)
         return any(
             message in [heard for _, _, heard in frame.envelopes]
@@ -137,7 +137,7 @@ def test_the_id_of_a_client_that_is_connected_stays_its_own(scene: Scene) -> Non
     scene.until_heard(1, owner)
     node = scene.node
     until(lambda: node.counters["wire.client_id_taken"] > 5, node, again=partial(send, 2, other))
-    assert not scene.has_heard("s", 2)
+    assert not scene.has_received("s", 2)
     assert owner.heard() == []  # The frames by which the node checks it have no messages.
     node.say("s", alive(3), role="session")
     until(lambda: owner.heard() == [alive(3)], owner, node)

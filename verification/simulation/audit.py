@@ -15,10 +15,10 @@ class Audit(Timer):
     """It is time to ask the proxies again."""
 
 
-Heard = NodeStatus | LockList | Audit
+AuditorEvent = NodeStatus | LockList | Audit
 
 
-class Auditor(Role[Heard]):
+class Auditor(Role[AuditorEvent]):
     """Asks every proxy for the holds and waits through it, until there are none.
 
     Where the cluster keeps one table of locks, every proxy is asked for a linearizable list
@@ -45,7 +45,7 @@ class Auditor(Role[Heard]):
         del now
         return self._ask()
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: AuditorEvent, now: Instant) -> Effects:
         """Handle an answer, or ask again."""
         del now
         match event:

@@ -31,7 +31,7 @@ class Candidate(Watching):
     KIND = ELECTION
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["levels"] = 1
+        options["acquisitions"] = 1
         super().__init__(address, host, **options)
         self.ended: dict[str, int] = {}
         """The highest fence whose term the watch has shown to have ended, by election."""
@@ -42,7 +42,11 @@ class Candidate(Watching):
         for change in read.changes:
             ended = change.fence if change.value is None else change.fence - 1
             self.ended[read.lock] = max(ended, self.ended.get(read.lock, 0))
-        if self.phase is ContenderPhase.RELEASING and not self.levels and self._has_seen_its_end():
+        if (
+            self.phase is ContenderPhase.RELEASING
+            and not self.acquisitions
+            and self._has_seen_its_end()
+        ):
             self.phase = ContenderPhase.DONE
         return ()
 

@@ -201,7 +201,13 @@ class _LogRun:
         named = self.founders if self.seed % 2 else members
         proxies = tuple(address_of(name, "proxy") for name in named)
         users = Users(
-            world, plan, proxies, client_session, ttl_ms=plan.ttl_ms, levels=LEVELS, prefix="u"
+            world,
+            plan,
+            proxies,
+            client_session,
+            ttl_ms=plan.ttl_ms,
+            acquisitions=LEVELS,
+            prefix="u",
         )
         true, view = self.plan.drift_ppm <= DRIFT_PPM, ClientView(world)
         if true:

@@ -91,7 +91,7 @@ class LocalHold:
     hold: ClientHold
     reads: bool
     """Whether it may only read."""
-    levels: int = 1
+    acquisitions: int = 1
     """How many of its acquires it has not released."""
 
 
@@ -208,7 +208,7 @@ class LocalOwners(Role[OwnersEvent]):
         if held.reads and isinstance(asked, AcquireReadWrite) and asked.write:
             no = Refused(lock=asked.lock, reason=Reason.ALREADY_HELD, detail="it only reads")
             return self._refused(asked, no)
-        held.levels += 1
+        held.acquisitions += 1
         return self._granted(asked, held)
 
     def _on_downgrade(self, asked: Downgrade, now: Instant) -> Effects:
@@ -237,7 +237,7 @@ class LocalOwners(Role[OwnersEvent]):
             effects = self._carried_out(self.locks.release(held.key, held.token, now), now)
         reply = replace(reply, owner=place.owner, request=0)
         if held is not None and isinstance(reply, Released):
-            reply = replace(reply, count=held.levels)
+            reply = replace(reply, count=held.acquisitions)
         return [*effects, Send(self._contender(place.owner), reply)]
 
     def _on_release(
@@ -249,13 +249,13 @@ class LocalOwners(Role[OwnersEvent]):
             return [Send(self.session, event)]
         if held.hold.state_at(now) is HoldState.LOST:
             return self._end_lost(release, held, now)
-        held.levels -= 1
+        held.acquisitions -= 1
         effects: list[Effect] = []
-        if not held.levels:
+        if not held.acquisitions:
             del self.inside[place]
             effects = self._carried_out(self.locks.release(held.key, held.token, now), now)
         released = Released(
-            lock=release.lock, owner=release.owner, request=release.request, count=held.levels
+            lock=release.lock, owner=release.owner, request=release.request, count=held.acquisitions
         )
         return [*effects, Send(self._contender(release.owner), released)]
 
@@ -317,7 +317,7 @@ class LocalOwners(Role[OwnersEvent]):
             fence=held.hold.fence,
             owner=asked.owner,
             request=asked.request,
-            count=held.levels,
+            count=held.acquisitions,
         )
         return Send(self._contender(asked.owner), granted)
 

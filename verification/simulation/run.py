@@ -135,7 +135,7 @@ class _LockRun:
             self.proxies,
             make_session,
             ttl_ms=plan.ttl_ms if promise.sessions else 0,
-            levels=1 if promise.leases else LEVELS,
+            acquisitions=1 if promise.leases else LEVELS,
             users=(workload.user, *workload.others),
         )
         self.judge = workload.judge(

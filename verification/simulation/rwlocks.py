@@ -45,8 +45,10 @@ class ReadWriteUser(LockUser):
     def handle(self, sender: Address, event: ContenderEvent, now: Instant) -> Effects:
         """Go on to the next action; a refused upgrade leaves the hold as it was."""
         if isinstance(event, Granted):
-            self.writes = self.asks_to_write or (self.levels > 0 and self.writes)
-        elif isinstance(event, Refused) and event.reason is Reason.ALREADY_HELD and self.levels:
+            self.writes = self.asks_to_write or (self.acquisitions > 0 and self.writes)
+        elif (
+            isinstance(event, Refused) and event.reason is Reason.ALREADY_HELD and self.acquisitions
+        ):
             self.phase = ContenderPhase.HOLDING
             used = Wake(self.random.randint(0, HOLD_MS_MAX), UseEnded(turn=self.turn))
             return [Observe("contender.upgrade_refused"), used]

@@ -41,7 +41,7 @@ class PermitUser(LockUser):
     KIND = SEMAPHORE
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["levels"] = 1
+        options["acquisitions"] = 1
         super().__init__(address, host, **options)
 
     def _ask(self, wait_ms: int | None) -> Send:
@@ -62,7 +62,7 @@ class PermitUser(LockUser):
         part = ReleasePermits(
             semaphore=plain_name(self.lock),
             fence=self.fence,
-            amount=self.random.randint(1, self.levels),
+            amount=self.random.randint(1, self.acquisitions),
             owner=self.owner,
         )
         return [Send(self.session, part), Observe("contender.gives_back_a_part")]

@@ -27,7 +27,7 @@ class SeveralUser(LockUser):
     """Wants several locks at once, in any order, or one of them."""
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        options["levels"] = 1
+        options["acquisitions"] = 1
         super().__init__(address, host, **options)
 
     def _ask(self, wait_ms: int | None) -> Send:

@@ -50,7 +50,7 @@ from fencelock.actors.paxos.event import (
     Decided,
     HeartbeatDue,
     ProposalBatch,
-    SpreadNews,
+    SpreadDecisions,
     Suspect,
 )
 from fencelock.actors.paxos.message import Ballot, Batch
@@ -327,7 +327,7 @@ def acquire_and_release() -> Scribe:
     scribe.heads = {
         ProposalBatch: "the replica of the leader puts the request into the next slot",
         Decided: "a majority has it on disk, so the slot is decided; the table grants the lock",
-        SpreadNews: "the other members learn that the slot is decided",
+        SpreadDecisions: "the other members learn that the slot is decided",
         HeartbeatDue: "a heartbeat renews the lease of the leader, as every 50 ms",
     }
     fence = stage.fence_of("alice", Acquire(lock="jobs", owner="main", wait_ms=None))

@@ -26,7 +26,7 @@ class Users:
         proxies: the proxies that clients may use; each client begins with another one.
         make_session: makes a client's role ``session``.
         ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
-        levels: limit of an owner's holds of a lock at once.
+        acquisitions: limit of an owner's holds of a lock at once.
         users: the roles of owners. If there are several, each owner of the plan stands for one
             owner of each role.
         prefix: the beginning of the clients' names.
@@ -41,7 +41,7 @@ class Users:
         make_session: MakeSession,
         *,
         ttl_ms: int,
-        levels: int,
+        acquisitions: int,
         users: tuple[type[LockUser], ...] = (LockUser,),
         prefix: str = "c",
     ) -> None:
@@ -68,7 +68,7 @@ class Users:
                 locks,
                 make_session,
                 ttl_ms,
-                levels,
+                acquisitions,
                 plan.unawaited_share,
                 RetainTerms(retain_ms, plan.cohort) if retain_ms else None,
             )

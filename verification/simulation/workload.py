@@ -78,7 +78,7 @@ class LockUser(Role[ContenderEvent]):
         random: decides its choices and the lengths of waits, holds and pauses.
         lease_ms: time that its holds outlive its client's silence, or 0 if there is no such limit;
             with one it sometimes holds for longer.
-        levels: limit of its holds of a lock at once; with more than one it sometimes
+        acquisitions: limit of its holds of a lock at once; with more than one it sometimes
             enters again.
         unawaited_share: the share of its releases for which it does not wait.
 
@@ -100,20 +100,20 @@ class LockUser(Role[ContenderEvent]):
         locks: tuple[str, ...],
         random: Random,
         lease_ms: int = 0,
-        levels: int = 1,
+        acquisitions: int = 1,
         unawaited_share: float = 0.0,
     ) -> None:
         super().__init__(address, host)
         self.unawaited_share = unawaited_share if self.MAY_LEAVE_UNAWAITED else 0.0
         self.lease_ms = lease_ms
-        self.most = levels
+        self.most = acquisitions
         self.session, self.owner = session, owner
         self.locks = tuple(object_name(self.KIND, lock) if self.KIND else lock for lock in locks)
         self.random = random
         self.phase = ContenderPhase.PAUSED
         self.lock = ""
         self.fence = 0
-        self.levels = 0
+        self.acquisitions = 0
         """The number of its holds of the lock."""
         self.turn = 0
         self.finishing = False
@@ -169,10 +169,10 @@ class LockUser(Role[ContenderEvent]):
     def _on_granted(self, granted: Granted) -> Effects:
         if self.phase is not ContenderPhase.WAITING or granted.lock != self.lock:
             return [Observe("contender.granted_out_of_turn")]  # A judge has seen it.
-        self.fence, self.levels = granted.fence, granted.count
+        self.fence, self.acquisitions = granted.fence, granted.count
         self.served = self.finishing
         twice = self.most > 1 and self.random.random() < REENTRY_SHARE
-        if twice and self.levels < self.most:
+        if twice and self.acquisitions < self.most:
             return [self._ask(None), Observe("contender.enters_again")]
         self.phase = ContenderPhase.HOLDING
         may = self.lease_ms > 0 and not self.finishing
@@ -194,11 +194,11 @@ class LockUser(Role[ContenderEvent]):
         if not self.unawaited_share or self.random.random() >= self.unawaited_share:
             return [Send(self.session, release)]
         unawaited = ReleaseUnawaited(release=replace(release, request=UNAWAITED))
-        return [Send(self.session, unawaited), *self._on_end(left=self.levels - 1)]
+        return [Send(self.session, unawaited), *self._on_end(left=self.acquisitions - 1)]
 
     def _on_end(self, left: int) -> Effects:
         """Go on after the end of a wait or a hold; ``left`` holds of the lock are left."""
-        self.levels = left
+        self.acquisitions = left
         if self.phase is ContenderPhase.RELEASING and left:
             return self._release()
         if self.phase in {ContenderPhase.RELEASING, ContenderPhase.HOLDING} and self.served:
@@ -262,7 +262,7 @@ class ClientPlan(NamedTuple):
     make_session: MakeSession
     ttl_ms: int = 0
     """TTL of its session, where the cluster has sessions; 0 where it has not."""
-    levels: int = 1
+    acquisitions: int = 1
     """Limit of an owner's holds of a lock at once."""
     unawaited_share: float = 0.0
     """Share of releases for which a contender does not wait."""
@@ -292,7 +292,7 @@ class ClientPlan(NamedTuple):
                     "locks": self.locks,
                     "random": Random(f"{context.boot}/{owner}"),
                     "lease_ms": self.ttl_ms,
-                    "levels": self.levels if self.ttl_ms else 1,
+                    "acquisitions": self.acquisitions if self.ttl_ms else 1,
                     "unawaited_share": self.unawaited_share,
                 },
             )

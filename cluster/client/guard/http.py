@@ -19,7 +19,7 @@ FENCE_HEADER = "Fencelock-Fence"
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-Answer = tuple[int, str, dict[str, Any]]
+Response = tuple[int, str, dict[str, Any]]
 """Status, reason and JSON body of a refusal."""
 
 STALE = 412, "Precondition Failed"
@@ -51,7 +51,7 @@ class _Middleware:
         self._guard = MemoryGuard() if guard is None else guard
         self._required = required
 
-    def _refusal(self, method: str, name: str | None, fence: str | None) -> Answer | None:
+    def _refusal(self, method: str, name: str | None, fence: str | None) -> Response | None:
         """Return the refusal of a request with these headers, or None if it may proceed."""
         if method in SAFE:
             return None
@@ -74,7 +74,7 @@ class _Middleware:
         return None
 
 
-def _stale(error: StaleFenceError) -> Answer:
+def _stale(error: StaleFenceError) -> Response:
     body = {"error": str(error), "fence": error.fence, "highest": error.highest}
     return *STALE, body
 
@@ -97,7 +97,7 @@ class FenceMiddleware(_Middleware):
             None if value is None else value.decode("latin-1")
             for value in (headers.get(key.lower().encode()) for key in (LOCK_HEADER, FENCE_HEADER))
         )
-        if (answer := self._refusal(scope["method"], name, fence)) is None:
+        if (response := self._refusal(scope["method"], name, fence)) is None:
             began = False
 
             async def sending(message: Any) -> None:
@@ -110,10 +110,10 @@ class FenceMiddleware(_Middleware):
             except StaleFenceError as error:
                 if began:
                     raise
-                answer = _stale(error)
+                response = _stale(error)
             else:
                 return
-        status, _, body = answer
+        status, _, body = response
         headers_sent = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": headers_sent})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -130,15 +130,15 @@ class WsgiFenceMiddleware(_Middleware):
             environ.get("HTTP_" + key.upper().replace("-", "_"))
             for key in (LOCK_HEADER, FENCE_HEADER)
         )
-        answer, error = self._refusal(environ["REQUEST_METHOD"], name, fence), None
-        if answer is None:
+        response, error = self._refusal(environ["REQUEST_METHOD"], name, fence), None
+        if response is None:
             try:
                 body: Iterable[bytes] = self._app(environ, start_response)
             except StaleFenceError as stale:
-                answer, error = _stale(stale), sys.exc_info()
+                response, error = _stale(stale), sys.exc_info()
             else:
                 return body
-        status, reason, text = answer
+        status, reason, text = response
         headers = [("Content-Type", "application/json")]
         start_response(f"{status} {reason}", headers, error)
         return [json.dumps(text).encode()]

@@ -78,7 +78,7 @@ class RedisGuard:
         for command in commands:
             words += [len(command), *command]
         key = self._prefix + resource
-        answer = self._client.eval(SCRIPT, 1, key, f"{fence:0{DIGITS}}", *words)
-        if highest := answer[0]:
+        reply = self._client.eval(SCRIPT, 1, key, f"{fence:0{DIGITS}}", *words)
+        if highest := reply[0]:
             raise StaleFenceError(resource, fence, int(highest))
-        return list(answer[1])
+        return list(reply[1])

@@ -416,7 +416,7 @@ class Journal:
         self.failure = error  # no-second-sync
         self._stop_writing()
         return JournalFailedError(
-            f"{self.path} could not be {verb}: {_told(error)}. What was not synced may be "
+            f"{self.path} could not be {verb}: {_description(error)}. What was not synced may be "
             "lost; free or repair the disk and start the node anew"
         )
 
@@ -425,14 +425,14 @@ class Journal:
         if self.failure is None:
             return ValueError(f"{self.folder} is closed")
         refusal = JournalFailedError(
-            f"{self.folder} failed before ({_told(self.failure)}) and takes nothing more: "
+            f"{self.folder} failed before ({_description(self.failure)}) and takes nothing more: "
             "start the node anew"
         )
         refusal.__cause__ = self.failure
         return refusal
 
 
-def _told(error: Exception) -> str:
+def _description(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
