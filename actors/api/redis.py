@@ -21,7 +21,9 @@ enter, leave           SET and DELETE as above, with ``counts``
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.lock_all import check_names
 from fencelock.actors.api.name import (
@@ -209,6 +211,8 @@ class ChangeKeys(KeysRequest, tag=0x120):
                 f"{len(self.keys)} keys were named: a SET by force, and a request that returns the "
                 "value, is of one key"
             )
+        if self.expiry is Expiry.AFTER:
+            check_number("ttl_ms", self.ttl_ms, 1, TTL_MS_MAX)
         if self.action is not KeyAction.SET and states - {KeyState.EQUAL, KeyState.OTHER}:
             raise InvalidRequestError(
                 f"{self.action.name} is for keys that are held through a door: EQUAL or OTHER"
@@ -296,6 +300,17 @@ class KeysRead(TableReply, tag=0x124):
     request: Int64 = 0
     slot: Int64 = 0
     age_ms: Int64 | None = None
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
+        keys = tuple(
+            one._replace(
+                left_ms=None if one.left_ms is None else max(0, one.left_ms - quiet_ms),
+                held_ms=one.held_ms + quiet_ms,
+            )
+            for one in self.keys
+        )
+        return replace(self, keys=keys, slot=slot, age_ms=age_ms)
 
 
 class ReadKeys(TableQuery, tag=0x123):

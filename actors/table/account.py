@@ -6,6 +6,7 @@ no other id from a client with that key. So the log itself says who pays, and ev
 alike, whatever its own list of keys is.
 
 - A session, with its holds and waits, is charged to its own key.
+- A hold through a Redis door is charged to the key with which its client authenticated there.
 - An entry of a map is charged to the key that put it last, and another object that nobody can hold
   to the key that made it. They stay charged when that session ends. The charge ends with the thing.
 - Clients without keys, and callers inside the nodes, are one account, `NO_KEY`: an id that nobody
@@ -119,9 +120,9 @@ class Accounts:
         return known
 
     def leave(self, account: Account) -> None:
-        """Forget ``account`` if it has nothing; its holds and waits end before its sessions."""
-        if not (account.sessions or account.entries or account.objects):
-            assert account.claims == account.bytes == 0  # charges-add-up
+        """Forget ``account`` if it has nothing. Its waits end before its sessions do."""
+        if not (account.sessions or account.entries or account.objects or account.claims):
+            assert account.bytes == 0  # charges-add-up
             del self.by_name[account.name]
 
     def limits(self, name: str) -> Amounts:
@@ -137,9 +138,9 @@ class Accounts:
             )
         )
 
-    def why_over(self, name: str, what: str) -> Why | None:
-        """Return why the key ``name`` may not have one more; see `Account.why_over`."""
-        return (self.by_name.get(name) or Account(name, self.limits(name))).why_over(what)
+    def why_over(self, name: str, what: str, more: int = 1) -> Why | None:
+        """Return why the key ``name`` may not have ``more``; see `Account.why_over`."""
+        return (self.by_name.get(name) or Account(name, self.limits(name))).why_over(what, more)
 
     def nearest(self, most: int) -> list[tuple[float, str]]:
         """Return the accounts that are nearest to a quota, with the part that they use."""

@@ -103,8 +103,70 @@ class Deadlines:
 
 
 @dataclass(slots=True, eq=False)
-class LeasedHold(TableHold):
-    """A hold with a deadline.
+class DatedHold(TableHold):
+    """A hold that may have a deadline.
+
+    Attributes:
+        table: the table that watches the deadline, or None while there is none.
+        ends_ms: the deadline, without `Deadlines.skipped_ms`.
+        ticket: orders items that fall due at the same time.
+        due_ms: the deadline when the hold was last added to the table's timeouts.
+
+    """
+
+    table: TableState | None = None
+    ends_ms: int = 0
+    ticket: int = 0
+    due_ms: int | None = None
+
+    @property
+    def ends_at_ms(self) -> int | None:
+        """The log time at which it ends, or None if it has no deadline."""
+        return None if self.table is None else self.deadline_ms
+
+    @property
+    def deadline_ms(self) -> int:
+        """The log time at which the hold ends; it has a deadline."""
+        assert self.table is not None
+        return self.ends_ms + self.table.deadlines.skipped_ms
+
+    def move(self, table: TableState, deadline_ms: int | None) -> None:
+        """Set the deadline, or remove it."""
+        self.end(table)
+        if deadline_ms is None:
+            return
+        self.table, deadlines = table, table.deadlines
+        self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
+        self.ends_ms = deadline_ms - deadlines.skipped_ms
+        deadlines.ends += self.owner_state.mark * self.ends_ms
+        deadlines.marks += self.owner_state.mark
+        table.timeouts.add(self)
+
+    def end(self, table: Any) -> None:
+        """Stop watching the deadline, if there is one: the hold ends."""
+        if self.table is not None:
+            table.deadlines.ends -= self.owner_state.mark * self.ends_ms
+            table.deadlines.marks -= self.owner_state.mark
+            table.timeouts.drop(self)
+            self.table = None
+
+    def record(self) -> LeaseRecord | None:
+        """Return the record of the deadline, a part of that of the hold."""
+        return None if self.table is None else LeaseRecord(0, 0, 0, self.deadline_ms, 0, 0)
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """Take the lock away, or wait longer if a change of the leader has moved the deadline."""
+        if self.due_ms == self.deadline_ms:
+            table.take(self, Why(Cause.DEADLINE), out)
+        else:
+            table.timeouts.drop(self)
+            self.due_ms = self.deadline_ms
+            table.timeouts.add(self)
+
+
+@dataclass(slots=True, eq=False)
+class LeasedHold(DatedHold):
+    """A hold with a duration, which its owner can renew.
 
     The deadline belongs to the hold, not to one of its acquires: acquiring again does not move it.
 
@@ -113,27 +175,13 @@ class LeasedHold(TableHold):
         grace_ms: the grace (ms).
         lasts_ms: the duration since the last renewal (ms).
         renewal: the number of the last renewal, 0 before the first.
-        table: the table that watches the deadline.
-        ends_ms: the deadline, without `Deadlines.skipped_ms`.
-        ticket: orders items that fall due at the same time.
-        due_ms: the deadline when the hold was last added to the table's timeouts.
 
     """
 
     replied: Durations = NO_DURATIONS
     grace_ms: int = 0
-    table: TableState | None = None
     lasts_ms: int = 0
     renewal: int = 0
-    ends_ms: int = 0
-    ticket: int = 0
-    due_ms: int | None = None
-
-    @property
-    def deadline_ms(self) -> int:
-        """The log time at which the hold ends."""
-        assert self.table is not None
-        return self.ends_ms + self.table.deadlines.skipped_ms
 
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
@@ -176,31 +224,8 @@ class LeasedHold(TableHold):
 
     def extend(self, table: TableState, deadline_ms: int) -> None:
         """Set the deadline, which never becomes earlier."""
-        if self.table is not None:
-            if deadline_ms <= self.deadline_ms:
-                return
-            self.end(table)
-        self.table, deadlines = table, table.deadlines
-        self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
-        self.ends_ms = deadline_ms - deadlines.skipped_ms
-        deadlines.ends += self.owner_state.mark * self.ends_ms
-        deadlines.marks += self.owner_state.mark
-        table.timeouts.add(self)
-
-    def end(self, table: Any) -> None:
-        """Stop watching the deadline, because the hold ends."""
-        table.deadlines.ends -= self.owner_state.mark * self.ends_ms
-        table.deadlines.marks -= self.owner_state.mark
-        table.timeouts.drop(self)
-
-    def fall_due(self, table: TableState, out: list[Result]) -> None:
-        """Take the lock away, or wait longer if a change of the leader has moved the deadline."""
-        if self.due_ms == self.deadline_ms:
-            table.take(self, Why(Cause.DEADLINE), out)
-        else:
-            table.timeouts.drop(self)
-            self.due_ms = self.deadline_ms
-            table.timeouts.add(self)
+        if self.table is None or deadline_ms > self.deadline_ms:
+            self.move(table, deadline_ms)
 
     def record(self) -> LeaseRecord:
         """Return the record of the deadline, a part of that of the hold."""

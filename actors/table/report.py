@@ -12,7 +12,6 @@ from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local
-from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.resource import Awaited, Resource, TableHold, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
@@ -226,12 +225,12 @@ def list_locks(
 def _see(hold: TableHold, name: str, time_ms: int) -> HolderSeen:
     return HolderSeen(
         session=hold.owner_state.session.id,
-        owner=hold.owner_state.owner,
+        owner=hold.holder,
         label=hold.label,
         fence=hold.fence_of(name),
         times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
-        left_ms=hold.deadline_ms - time_ms if isinstance(hold, LeasedHold) else None,
+        left_ms=None if hold.ends_at_ms is None else hold.ends_at_ms - time_ms,
         span=hold.details.span,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fencelock.actors.table.account import Account
     from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.state import TableState
-    from fencelock.actors.table.wire import ObjectRecord, Result
+    from fencelock.actors.table.wire import KeyRecord, ObjectRecord, Result
 
 
 SLACK = 16
@@ -74,7 +74,8 @@ class ClaimDetails:
 
     ``label`` is a text for people. ``locks`` are the names of a claim for several locks, ``value``
     is that of a candidate in an election, and ``durations`` are those of a hold with a deadline.
-    ``span`` is the number of fences of a hold that its session retains, else 0.
+    ``span`` is the number of fences of a hold that its session retains, else 0. ``key`` is of a
+    hold through a Redis door.
     """
 
     label: str = ""
@@ -82,6 +83,7 @@ class ClaimDetails:
     value: str | None = None
     durations: Durations | None = None
     span: int = 0
+    key: KeyRecord | None = None
 
 
 PLAIN = ClaimDetails()
@@ -138,6 +140,21 @@ class TableHold(Claim):
     def times(self) -> int:
         """Number of times that it is held, or of its permits, for people."""
         return max(self.count, self.amount)
+
+    @property
+    def holder(self) -> str:
+        """The owner, for people."""
+        return self.owner_state.owner
+
+    @property
+    def account(self) -> Account:
+        """The account that is charged for it."""
+        return self.owner_state.session.account
+
+    @property
+    def ends_at_ms(self) -> int | None:
+        """The log time at which it ends, or None if it has no deadline."""
+        return None
 
     def fence_of(self, name: str) -> int:
         """Return the fence under which it holds one of its objects."""
@@ -299,7 +316,6 @@ class Resource(Awaited):
         first = next(iter(self.holds), None)
         if first is None:
             return Obstacle(name, waiting=self.waiting)
-        owner, _ = first.owner_state.key
         return Obstacle(
             name,
             len(held) if isinstance(held, dict) else 1,
@@ -308,7 +324,7 @@ class Resource(Awaited):
             self.waiting,
             first.fence_of(name),
             first.owner_state.session.id,
-            owner,
+            first.holder,
             first.label,
         )
 

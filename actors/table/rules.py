@@ -29,6 +29,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import account_of, client_of, without_secret
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
+from fencelock.actors.api.redis import AwaitKey, ChangeKeys, ListKeys, ReadKeys
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.retained import AcquireRetained
@@ -52,6 +53,7 @@ from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
 from fencelock.actors.table.latch import Latch, await_latch, count_down
 from fencelock.actors.table.map_rules import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
+from fencelock.actors.table.redis import await_key, change_keys, list_keys, read_keys
 from fencelock.actors.table.requests import (
     Rule,
     acquire,
@@ -65,6 +67,7 @@ from fencelock.actors.table.requests import (
     release,
     renew,
     resize_semaphore,
+    seen,
     session_expired,
     updating,
     wrong_fence,
@@ -180,17 +183,7 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
 
 
 def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result]) -> None:
-    owner_state = hold.owner_state
-    session, owner = owner_state.session.id, owner_state.owner
-    holder = Contender(
-        node=client_of(session),
-        session=session,
-        owner=owner,
-        fence=command.fence,
-        since_ms=table.time_ms - hold.since_ms,
-        label=hold.label,
-        times=hold.times,
-    )
+    holder = seen(table, hold, command.fence)
     out.append(record(table, command, command.lock, command.fence, holder))
     table.take(hold, Why(Cause.TAKEN, texts=(command.by,)), out)
 
@@ -233,6 +226,8 @@ RULES: dict[type[Command], Rule] = {
     TakePermits: updating(take_permits),
     GivePermits: updating(give_permits),
     ResizePool: updating(resize_pool),
+    ChangeKeys: updating(change_keys),
+    AwaitKey: updating(await_key),
     SetQuota: set_quota,
     Purge: purge,
 }
@@ -243,6 +238,8 @@ QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
     ListEntries: read_entries,
     ListMaps: list_maps,
     ReadUsage: read_usage,
+    ReadKeys: read_keys,
+    ListKeys: list_keys,
 }
 """The reply to each query that a member answers from its table."""
 

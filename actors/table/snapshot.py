@@ -31,8 +31,10 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.retained import SPAN_MAX
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.message import Message
-from fencelock.actors.table.deadline import NO_DURATIONS, LeasedHold, restored_lease
+from fencelock.actors.table.account import Account
+from fencelock.actors.table.deadline import NO_DURATIONS, DatedHold, restored_lease
 from fencelock.actors.table.history import records_of
+from fencelock.actors.table.key import KeyHold, add_key, restored_key
 from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.resource import (
     PLAIN,
@@ -85,6 +87,9 @@ WAIT_BYTES = 32
 
 LEASE_BYTES = 56
 """The same for a `LeaseRecord` (bytes)."""
+
+KEY_BYTES = 24
+"""The same for a `KeyRecord` without its value and its text (bytes)."""
 
 TEXT_HEAD_BYTES = 3
 """The same for the head of a text of up to 64 KiB (bytes)."""
@@ -195,6 +200,8 @@ def bytes_of(record: Record) -> int:
         size += WAIT_BYTES + len(wait.label.encode())
     if record.value:
         size += len(record.value.encode())
+    if record.key is not None:
+        size += KEY_BYTES + len(record.key.value) + len(record.key.account.encode())
     for name in record.locks:
         size += TEXT_HEAD_BYTES + len(name.encode())
     return size
@@ -293,7 +300,9 @@ def _fill_claimant(
     waits: list[tuple[Wait, int]],
 ) -> None:
     """Add the hold of an owner state to the table, or its wait and the capacity to ``waits``."""
-    session, claim = owner_state.session, known.hold or known.wait
+    session, claim, key = owner_state.session, known.hold or known.wait, known.key
+    if (session is table.redis) != (key is not None and known.hold is not None):
+        raise ValueError(f"the snapshot has a wrong key {known.lock!a}")
     if claim is None:
         if known.lost:
             session.losses[owner_state.key] = known.lost
@@ -301,27 +310,37 @@ def _fill_claimant(
             session.idle[owner_state.key] = known.idle_ms
         return
     count = len(known.locks) or 1
+    charged = session.account
+    if session is table.redis and key is not None:
+        charged = table.accounts.of(key.account)
     session.claims += count
-    session.account.claims += count
+    charged.claims += count
     table.claims += count
     if not 0 <= claim.span <= SPAN_MAX or (claim.span and known.locks):
         raise ValueError(f"the snapshot has a wrong span of {titled(known.lock)}")
-    details = ClaimDetails(claim.label, known.locks, known.value, span=claim.span)
+    details = ClaimDetails(claim.label, known.locks, known.value, span=claim.span, key=key)
     if known.hold is not None:
-        _fill_hold(table, owner_state, details, known.hold)
+        _fill_hold(table, owner_state, details, known.hold, charged)
     elif known.wait is not None:
         waits.append((_restored_wait(owner_state, details, known.wait), known.wait.capacity))
 
 
 def _fill_hold(
-    table: TableState, owner_state: OwnerState, details: ClaimDetails, record: HoldRecord
+    table: TableState,
+    owner_state: OwnerState,
+    details: ClaimDetails,
+    record: HoldRecord,
+    charged: Account,
 ) -> None:
     """Add a hold to the resource of each of its objects."""
     details = PLAIN if details == PLAIN else details
     fields = owner_state, details, record.fence, record.since_ms, record.request
     table.holds_checksum += owner_state.marked() * record.fence
     lease = record.lease
-    hold = TableHold(*fields) if lease is None else restored_lease(table, fields, lease)
+    if details.key is not None:
+        hold: TableHold = restored_key(table, fields, charged, lease)
+    else:
+        hold = TableHold(*fields) if lease is None else restored_lease(table, fields, lease)
     hold.amount, hold.count = record.amount, record.times
     hold.granted_count = record.granted_count
     owner_state.hold = hold
@@ -336,6 +355,8 @@ def _fill_hold(
                 f"the snapshot has {held} of {resource.capacity} held of {titled(name)}"
             )
         resource.add(hold, fence)
+    if isinstance(hold, KeyHold):
+        add_key(table, hold)
     if details.span:
         if hold.fence + details.span - 1 > table.fence:
             raise ValueError(f"the snapshot has a wrong span of {titled(owner_state.lock)}")
@@ -446,6 +467,8 @@ def _fill_session(
     table: TableState, record: SessionRecord, numbered: Mapping[int, Session]
 ) -> Session:
     """Put the session of a record into ``table``, unless it has ended; return it."""
+    if record.number == table.redis.number:
+        return table.redis
     session = Session(
         number=record.number,
         id=f"{record.name}.{record.number}",
@@ -494,7 +517,11 @@ def _note(table: TableState) -> list[Notes]:
             + [_noted(session.owner_states[key], at) for key, at in session.idle.items()],
         )
         for session in sorted(
-            (*table.sessions.by_id.values(), *table.departed.values()),
+            (
+                *((table.redis,) if table.redis.owner_states else ()),
+                *table.sessions.by_id.values(),
+                *table.departed.values(),
+            ),
             key=lambda session: session.number,
         )
     ]
@@ -522,7 +549,7 @@ def _noted(owner_state: OwnerState, idle_ms: int = 0, lost: int = 0, capacity: i
         0 if hold is None else hold.count,
         0 if hold is None else hold.granted_count,
         0 if hold is None else hold.amount,
-        hold.record() if isinstance(hold, LeasedHold) else None,
+        hold.record() if isinstance(hold, DatedHold) else None,
     )
 
 
@@ -596,6 +623,7 @@ def _claimant_record(note: Note) -> ClaimantRecord:
         wait=None if wait is None else _wait_record(wait, capacity),
         locks=details.locks,
         value=details.value,
+        key=details.key,
     )
 
 

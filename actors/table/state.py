@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.object_request import UpdateReply
+from fencelock.actors.api.redis import KeysChanged, KeyState
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended
 from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
-from fencelock.actors.table.deadline import Deadlines, LeasedHold, begin_leased
+from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold, Deadlines, begin_leased
 from fencelock.actors.table.history import Histories
+from fencelock.actors.table.key import KeyHold, begin_key, end_key, redis_session
 from fencelock.actors.table.map import Maps, SortedKeys
 from fencelock.actors.table.poison import skipped_in
 from fencelock.actors.table.resource import (
@@ -71,7 +74,9 @@ class TableState:
         objects: the objects that nobody can hold, by name.
         names: the names of all ``objects``.
         maps: all maps.
-        marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
+        redis: the session of the holds through Redis doors.
+        marked: the sum of the marks of all ``objects``, of all entries of ``maps``, and of the
+            holds of ``redis``.
         claims: number of holds and waits of all sessions; a claim for several locks counts as many.
         waits: the number of waits among them.
         retained: the number of holds with a span.
@@ -99,6 +104,7 @@ class TableState:
         self.holds_checksum = self.waits_checksum = self.grants_checksum = 0
         self.accounts = Accounts()
         self.sessions = Sessions(self.accounts)
+        self.redis = redis_session()
         self.resources: dict[str, Resource] = {}
         self.objects: dict[str, TableObject] = {}
         self.names = SortedKeys()
@@ -134,6 +140,8 @@ class TableState:
         self.grants_checksum += weight
         if details.durations is not None:
             hold: TableHold = begin_leased(self, owner_state, details)
+        elif details.key is not None:
+            hold = begin_key(self, owner_state, details)
         else:
             hold = TableHold(
                 owner_state=owner_state,
@@ -160,6 +168,39 @@ class TableState:
         if details.span:
             begin_span(self, hold)
         out.append(hold.answer())
+
+    def grant_keys(
+        self,
+        names: Iterable[str],
+        details: ClaimDetails,
+        deadline_ms: int | None,
+        out: list[Result],
+    ) -> list[KeyHold]:
+        """Let keys, which must be free, be held through a Redis door; return the holds."""
+        self.changing = True
+        details = replace(details, locks=())
+        holds: list[KeyHold] = []
+        for name in names:
+            owner_state = self.redis.enter(("", name))
+            self.grant(owner_state, details, 1, 1, 1, out)
+            hold = owner_state.hold
+            assert isinstance(hold, KeyHold)
+            hold.move(self, deadline_ms)
+            self.claims += 1
+            self.redis.claims += 1
+            hold.charged.claims += 1
+            holds.append(hold)
+        return holds
+
+    def _grant_door(self, wait: Wait, out: list[Result]) -> None:
+        """Let the keys for which a Redis door waits be held, and reply to it."""
+        key = wait.details.key
+        assert key is not None
+        details = replace(wait.details, key=key._replace(ttl_ms=None))
+        deadline_ms = None if key.ttl_ms is None else self.time_ms + key.ttl_ms + ROUNDING_MS
+        holds = self.grant_keys(wait.objects, details, deadline_ms, out)
+        keys = tuple(hold.outcome(KeyState.FREE, changed=True) for hold in holds)
+        self.reply_to_wait(wait, KeysChanged(**wait.owner_state.fields(), keys=keys), out)
 
     def _note_leader(self, hold: TableHold, value: bytes | None) -> None:
         """Add the beginning of a term to the history of its election, or its end for None."""
@@ -307,7 +348,7 @@ class TableState:
         owner_state.hold = None
         session, count = owner_state.session, len(hold.details.locks) or 1
         session.claims -= count
-        session.account.claims -= count
+        hold.account.claims -= count
         self.claims -= count
         session.retire(owner_state.key, self.time_ms)
         self._pass_on(hold, out)
@@ -396,6 +437,9 @@ class TableState:
                 if locks and any(resources[one].next_wait() is not wait for one in locks):
                     blocked = wait  # It is not the next wait of all its objects (all-at-once).
                     break
+                if wait.details.key is not None:
+                    self._grant_door(wait, out)
+                    continue
                 for one in locks or (name,):
                     resources[one].withdraw(wait)
                 owner_state, capacity = self._leave_queue(wait), resource.capacity
@@ -413,8 +457,10 @@ class TableState:
         """Grant what an ended hold had to the heads of the queues, or drop its resources."""
         owner_state, details, fence = hold.owner_state, hold.details, hold.fence
         self.holds_checksum -= owner_state.mark * fence
-        if isinstance(hold, LeasedHold):
+        if isinstance(hold, DatedHold):
             hold.end(self)
+        if isinstance(hold, KeyHold):
+            end_key(self, hold)
         if details.value is not None:
             self._note_leader(hold, None)
         if details.span:

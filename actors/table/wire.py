@@ -125,7 +125,7 @@ class SessionRecord(NamedTuple):
 
 
 class LeaseRecord(NamedTuple):
-    """The deadline of a `LeasedHold`, in log time."""
+    """The deadline of a hold, in log time; of one through a Redis door, only ``deadline_ms``."""
 
     lasts_ms: Int64
     grace_ms: Int64
@@ -172,6 +172,18 @@ class WaitRecord(NamedTuple):
     """That of the hold that it waits for."""
 
 
+class KeyRecord(NamedTuple):
+    """What only a hold through a Redis door has, or a wait for one."""
+
+    value: bytes
+    account: str
+    """The name of the key of the cluster that is charged for it."""
+    reserved: bool
+    """Whether a SET with the same value is still expected."""
+    ttl_ms: Int64 | None
+    """Of a wait, the time for which the key will be held; None for no deadline. None of a hold."""
+
+
 class ClaimantRecord(NamedTuple):
     """An `OwnerState`; ``session`` is the number of its session.
 
@@ -194,6 +206,7 @@ class ClaimantRecord(NamedTuple):
     """The locks of a claim for several, which is held or waits."""
     value: str | None
     """The value of a leader of an election, or of a candidate that waits."""
+    key: KeyRecord | None
 
 
 class LatchRecord(NamedTuple):

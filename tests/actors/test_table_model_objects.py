@@ -1,4 +1,4 @@
-"""Latches, barriers and counters in the table compared with the dumb model, and planted bugs."""
+"""Objects, and keys of Redis doors, in the table compared with the dumb model; planted bugs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.planted_bugs import Plant, demand_found, repetitions_count, without
+from support.planted_bugs import (
+    Plant,
+    demand_found,
+    hold_of,
+    repetitions_count,
+    with_fields,
+    without,
+)
 from support.table_comparison import (
     BarrierComposer,
     CounterComposer,
+    KeyComposer,
     LatchComposer,
     LogComposer,
     PoolComposer,
+    RetainedKeyComposer,
     compare,
     log_seeds,
     steps_of,
@@ -21,10 +30,12 @@ from support.table_comparison import (
 from fencelock.actors.api.counter import VALUE_MAX
 from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.api.pool import GivePermits
+from fencelock.actors.api.redis import ChangeKeys, KeyState
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.table import barrier, counter, latch, pool, requests, snapshot
+from fencelock.actors.table import barrier, counter, latch, pool, redis, requests, snapshot
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
+from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.resource import Wait
@@ -40,7 +51,15 @@ from fencelock.actors.table.wire import (
 
 
 @pytest.mark.parametrize(
-    "composer", [LatchComposer, BarrierComposer, CounterComposer, PoolComposer]
+    "composer",
+    [
+        LatchComposer,
+        BarrierComposer,
+        CounterComposer,
+        PoolComposer,
+        KeyComposer,
+        RetainedKeyComposer,
+    ],
 )
 @pytest.mark.parametrize("seed", log_seeds(30))
 def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
@@ -229,6 +248,70 @@ POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a snapshot without pools": (snapshot, "_rest", without(PoolRecord)),
 }
 
+
+def any_value_is_expected(sound: Any) -> Any:
+    def broken(table: TableState, name: str, command: ChangeKeys) -> KeyState:
+        state: KeyState = sound(table, name, command)
+        return KeyState.EQUAL if state is KeyState.OTHER and command.expected else state
+
+    return broken
+
+
+def any_value_is_reserved(sound: Any) -> Any:
+    def broken(table: TableState, name: str, command: ChangeKeys) -> KeyState:
+        hold = hold_of(table, name)
+        if isinstance(hold, KeyHold):
+            command = replace(command, value=hold.key.value)
+        return KeyState(sound(table, name, command))
+
+    return broken
+
+
+def a_deadline_never_becomes_earlier(sound: Any) -> Any:
+    def broken(hold: KeyHold, table: TableState, deadline_ms: int | None) -> None:
+        if hold.ends_at_ms is None or deadline_ms is None or deadline_ms > hold.ends_at_ms:
+            sound(hold, table, deadline_ms)
+
+    return broken
+
+
+def force_keeps_the_fence(sound: Any) -> Any:
+    def broken(command: ChangeKeys, state: KeyState) -> bool:
+        return state is not KeyState.OTHER and bool(sound(command, state))
+
+    return broken
+
+
+def keys_end_with_a_session_of_a_door(sound: Any) -> Any:
+    def broken(table: TableState, session: Any, reason: Any, request: int, out: Any) -> None:
+        sound(table, session, reason, request, out)
+        for state in [*table.redis.owner_states.values()]:
+            if state.hold is not None:
+                table.end_hold(state.hold, out)
+
+    return broken
+
+
+def a_queue_comes_before_force(sound: Any) -> Any:
+    def broken(table: TableState, hold: Any, why: Why, out: list[Result]) -> None:
+        for name in hold.objects if why.cause is Cause.TAKEN else ():
+            table.resources[name].free = max(0, table.resources[name].free)
+        sound(table, hold, why, out)
+
+    return broken
+
+
+KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a repeated change counts again": (requests, "begin_update", repetitions_count),
+    "any value is expected": (redis, "_state_of", any_value_is_expected),
+    "any value is reserved": (redis, "_state_of", any_value_is_reserved),
+    "a deadline never becomes earlier": (KeyHold, "move", a_deadline_never_becomes_earlier),
+    "force keeps the fence": (redis, "_is_new", force_keeps_the_fence),
+    "keys end with a session": (TableState, "close", keys_end_with_a_session_of_a_door),
+    "the queue comes before force": (TableState, "take", a_queue_comes_before_force),
+    "a snapshot without values": (snapshot, "_claimant_record", with_fields(key=None)),
+}
+
 PLANTED = [
     (composer, name, plant)
     for composer, plants in (
@@ -236,6 +319,7 @@ PLANTED = [
         (BarrierComposer, BARRIER_PLANTS),
         (CounterComposer, COUNTER_PLANTS),
         (PoolComposer, POOL_PLANTS),
+        (KeyComposer, KEY_PLANTS),
     )
     for name, plant in plants.items()
 ]

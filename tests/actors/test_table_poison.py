@@ -18,6 +18,7 @@ from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
+from fencelock.actors.api.redis import AwaitKey, ChangeKeys, Expiry, KeyAction, KeyState
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite
@@ -34,6 +35,11 @@ S, T = "s.1", "t.2"
 
 def request(kind: Any, number: int, session: str = S, owner: str = "o", **more: Any) -> Any:
     return kind(session=session, owner=owner, request=number, **more)
+
+
+def door(number: int, action: KeyAction, keys: str, *states: KeyState, **more: Any) -> Any:
+    names = tuple(keys.split())
+    return request(ChangeKeys, number, T, "d", keys=names, action=action, states=states, **more)
 
 
 STATE: tuple[Command, ...] = (
@@ -55,6 +61,9 @@ STATE: tuple[Command, ...] = (
     request(AcquireRetained, 1, lock="kept", span=5),
     request(AcquireRetained, 1, T, lock="kept", span=5, wait_ms=None),
     request(AcquireRetained, 1, T, lock="also", span=5),
+    door(1, KeyAction.SET, "key", KeyState.FREE, value=b"v", expiry=Expiry.AFTER, ttl_ms=9),
+    door(2, KeyAction.SET, "far", KeyState.FREE, value=b"v"),
+    request(AwaitKey, 3, T, "d", keys=("key",), value=b"w", ttl_ms=9),
 )
 
 COMMANDS: tuple[Command, ...] = (
@@ -98,6 +107,15 @@ COMMANDS: tuple[Command, ...] = (
     request(PutEntry, 2, map="m", entry_key="k", value=b"w", ttl_ms=1_000),
     request(DeleteEntry, 2, map="m", entry_key="k"),
     request(Lead, 1, T, election="e", value="w", wait_ms=None),
+    door(9, KeyAction.SET, "new newer", KeyState.FREE, value=b"w", expiry=Expiry.AFTER, ttl_ms=9),
+    door(9, KeyAction.SET, "also new", KeyState.FREE, value=b"w"),
+    door(9, KeyAction.SET, "held", KeyState.NATIVE, value=b"w", returns=True),
+    door(9, KeyAction.SET, "key", KeyState.OTHER, value=b"w", expiry=Expiry.KEEP),
+    door(9, KeyAction.SET, "far", KeyState.EQUAL, value=b"w", expected=b"v", counts=True),
+    door(9, KeyAction.EXPIRE, "far", KeyState.OTHER, expiry=Expiry.FURTHER, ttl_ms=9),
+    door(9, KeyAction.DELETE, "key far", KeyState.EQUAL, expected=b"v", each=True),
+    request(AwaitKey, 9, T, "d", keys=("new",), value=b"w"),
+    request(AwaitKey, 9, T, "d", keys=("also",), value=b"w", ttl_ms=9),
     Evict(lock="held", fence=1, operator="alice", session="x", request=1),
     CloseSession(handle="s.1", operator="alice", session="x", request=1),
 )

@@ -20,6 +20,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import (
     ClaimantRecord,
     HoldRecord,
+    KeyRecord,
     LeaseRecord,
     TableHead,
     TablePart,
@@ -188,7 +189,8 @@ def test_the_size_of_a_record_is_never_underestimated(number: int) -> None:
     seen = Obstacle(wide, number, number, number, number, number, wide, wide, wide)
     why = Why(max(Cause), (number,) * 3, (wide,), seen)
     claim = number, wide, wide, number, True, number, max(api.Reason), why, number, number
-    record = ClaimantRecord(*claim, hold, wait, (wide,) * 64, wide)
+    key = KeyRecord(wide.encode(), wide, True, number)
+    record = ClaimantRecord(*claim, hold, wait, (wide,) * 64, wide, key)
     empty = TablePart(
         index=0,
         count=1,

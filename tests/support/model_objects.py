@@ -11,6 +11,7 @@ from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
+from fencelock.actors.api.redis import KeysRequest
 from support.map_model import holds_guard, key_of
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class ModelObjects:
             self._on_barrier(c)
         elif isinstance(c, TakePermits | GivePermits | ResizePool):
             self._on_pool(c)
+        elif isinstance(c, KeysRequest):
+            self.model.keys.update(c)
         elif isinstance(c, CounterRequest):
             self._on_counter(c)
         else:

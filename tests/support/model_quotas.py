@@ -31,7 +31,7 @@ class ModelQuotas:
             entries=len(entries),
             bytes=sum(len(e.map) + len(e.key) + len(e.value) for e in entries),
             objects=sum(payer == key for payer in model.objects.payers().values()),
-            claims=sum(len(c.names) for c in model.claims if map_model.key_of(c.session) == key),
+            claims=sum(len(c.names) for c in model.claims if c.payer == key),
             sessions=sum(map_model.key_of(s["name"]) == key for s in model.sessions),
         )
 
@@ -91,6 +91,7 @@ class ModelQuotas:
         """Check charges-add-up: the table's counts are those of what it has."""
         payers = {e.payer for e in self.model.entries} | set(self.model.objects.payers().values())
         payers |= {map_model.key_of(s["name"]) for s in self.model.sessions}
+        payers |= {claim.payer for claim in self.model.claims}
         assert set(table.accounts.by_name) == payers
         for seen in read_usage(table, ReadUsage()).accounts:
             assert seen.used == self.used(seen.account), seen.account

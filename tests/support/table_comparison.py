@@ -19,6 +19,15 @@ from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import kind_of, object_name
 from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
+from fencelock.actors.api.redis import (
+    REDIS,
+    AwaitKey,
+    ChangeKeys,
+    Expiry,
+    KeyAction,
+    KeyState,
+    When,
+)
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import (
@@ -30,6 +39,7 @@ from fencelock.actors.api.semaphore import (
 from fencelock.actors.api.session_message import CloseSession, End, Ended, Evict, Open, Renew
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
+from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
 from fencelock.actors.table.resource import Resource
@@ -220,7 +230,7 @@ class DeadlineComposer(ObjectComposer):
             ttl = hold_ms if hold_ms or kind % 8 == 0 else 100
             return replace(made, hold_ms=ttl, grace_ms=grace_ms if ttl else grace_ms * (who % 2))
         hold = one_hold((c for c in model.claims if c.hold_ms), who) or model.holder(made.lock)
-        if isinstance(made, Evict) or which % 3 == 0 or hold is None:
+        if isinstance(made, Evict) or which % 3 == 0 or hold is None or hold.door:
             return made
         early = sorted({hold.first, *hold.renewals})
         number = early[chance % len(early)] if delay % 4 == 0 else made.request
@@ -481,6 +491,64 @@ class PoolComposer(ObjectComposer):
         return TakePermits(**about, size=size, amount=amount, wait_ms=made.wait_ms)
 
 
+class KeyComposer(ObjectComposer):
+    """Writes requests of Redis doors about the same locks too."""
+
+    STATES = (
+        (KeyState.FREE, KeyState.RESERVED),
+        (KeyState.FREE, KeyState.RESERVED, KeyState.EQUAL),
+        (KeyState.EQUAL,),
+        (KeyState.FREE, KeyState.OTHER, KeyState.NATIVE),
+    )
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if which % 4 == 0 or isinstance(made, Evict):
+            return made
+        states: tuple[KeyState, ...] = self.STATES[chance % 4]
+        forced = KeyState.OTHER in states
+        keys = tuple("LMN"[what % 3 :] if what % 5 == 0 and not forced else "LMN"[what % 3])
+        value, ttl_ms = (b"v", b"vw", b"x")[who % 3], (60, 150, 400)[delay % 3]
+        about: dict[str, Any] = {
+            "keys": keys,
+            "value": value,
+            "ttl_ms": ttl_ms,
+            "account": ("", "", "k")[kind % 3],
+            "session": made.session,
+            "owner": "pqrs"[which // 4 % 4],
+            "request": made.request,
+        }
+        if isinstance(made, api.Acquire) and kind % 4 == 0:
+            about |= {"keys": keys[:1], "ttl_ms": ttl_ms * (who % 2)}
+            return AwaitKey(**about, wait_ms=made.wait_ms)
+        action = KeyAction.SET
+        if not isinstance(made, api.Acquire):
+            action = KeyAction.DELETE if chance % 3 else KeyAction.EXPIRE
+            states = (KeyState.EQUAL, KeyState.OTHER)[: 1 + kind % 2]
+        return ChangeKeys(
+            **about,
+            action=action,
+            states=states,
+            expected=(b"v", b"vw", None)[chance // 4 % 3],
+            prefix=who % 5 == 0,
+            each=delay % 2 == 1,
+            expiry=(Expiry.AFTER, *Expiry)[delay // 2 % 5],
+            when=(When.ANY, When.ANY, *When)[who // 2 % 7],
+            counts=which % 3 == 0,
+            returns=len(keys) == 1 and delay % 4 == 0,
+        )
+
+
+class RetainedKeyComposer(ObjectComposer):
+    """Writes requests of Redis doors, and acquires that retain locks."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind = KeyComposer if step[1] % 2 else RetainedComposer
+        return kind().turned(made, step, model)
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
@@ -496,6 +564,7 @@ class AllComposer(ObjectComposer):
         CounterComposer,
         PoolComposer,
         RetainedComposer,
+        KeyComposer,
     )
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
@@ -560,7 +629,7 @@ class TableJudge:
                 self.closed.append(one.session)
             if isinstance(one, api.Granted):
                 self.on_held(table, before, one)
-            if isinstance(one, api.Granted) or (
+            if (isinstance(one, api.Granted) and one.session != REDIS) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
                 key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
@@ -584,9 +653,8 @@ class TableJudge:
             spans += resource.spans
             fences = [hold.fence_of(name) for hold in holds]
             assert fences == sorted(set(fences))  # fences-rise
-            assert all(
-                one.session.id in table.sessions.by_id for one in members
-            )  # ended-gets-nothing
+            known = {*table.sessions.by_id, REDIS}
+            assert all(one.session.id in known for one in members)  # ended-gets-nothing
             assert resource.free == resource.capacity - sum(
                 hold.amount for hold in holds
             )  # capacity-kept
@@ -602,8 +670,18 @@ class TableJudge:
         claims += unheld
         assert table.waits == queued + unheld
         assert table.retained == spans == sum(s.retained for s in table.sessions.by_id.values())
-        assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
+        sessions = (table.redis, *table.sessions.by_id.values())
+        assert claims == table.claims == sum(s.claims for s in sessions)
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
+
+
+def key_holds(table: LockTable) -> list[KeyHold]:
+    """Return the holds through Redis doors, by name."""
+    holds = [state.hold for state in table.redis.owner_states.values()]
+    found = [hold for hold in holds if isinstance(hold, KeyHold)]
+    assert len(found) == len(holds) == table.redis.claims  # free-leaves-nothing
+    assert [*table.redis.names.after("")] == sorted(hold.owner_state.lock for hold in found)
+    return found
 
 
 def judge_objects(table: LockTable) -> int:
@@ -628,6 +706,7 @@ def judge_objects(table: LockTable) -> int:
             assert not members
         waits += len(members)
     marks = sum(entry.mark for entry in table.maps.in_order())
+    marks += sum(hold.mark() for hold in key_holds(table))
     assert table.marked == marks + sum(one.mark() for one in table.objects.values())
     return waits
 
@@ -682,7 +761,9 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)
-    assert (table.resources, table.sessions.by_id, table.claims, table.waits) == ({}, {}, 0, 0)
+    assert (table.sessions.by_id, table.waits) == ({}, 0)
+    lasting = sorted(hold.owner_state.lock for hold in key_holds(table))  # They have no deadline.
+    assert lasting == sorted(table.resources) == sorted(claim.lock for claim in model.claims)
 
 
 def steps_of(seed: int) -> list[Dice]:

@@ -40,6 +40,7 @@ from fencelock.actors.table import retained
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support import map_model
 from support.model_history import ModelChange, ModelHistory
+from support.model_keys import ModelKeys
 from support.model_objects import ModelObjects
 from support.model_quotas import ModelQuotas
 
@@ -93,11 +94,28 @@ class ModelClaim:
     """The duration of each renewal, by number."""
     span: int = 0
     """The number of its fences if its session retains it."""
+    door: tuple[bytes, str, bool, int | None] | None = None
+    """Of a claim of a Redis door: the value, the key that is charged, whether it is reserved, and
+    the duration for which a wait will hold it."""
+    command: UpdateRequest | None = None
+    """The request of a door that waits."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The objects that it waits for or holds."""
         return self.locks or (self.lock,)
+
+    @property
+    def shown(self) -> str:
+        """The owner, for people."""
+        return self.owner if self.door is None else self.door[0].decode()
+
+    @property
+    def payer(self) -> str:
+        """The key that is charged for it."""
+        if self.door is not None and self.fence:
+            return self.door[1]
+        return map_model.key_of(self.session)
 
     @property
     def counted(self) -> bool:
@@ -134,6 +152,7 @@ class Model:
         self.places = self.extended = 0
         self.entries: list[map_model.ModelEntry] = []
         self.objects = ModelObjects(self)
+        self.keys = ModelKeys(self)
         self.history = ModelHistory()
         self.quotas = ModelQuotas(self)
 
@@ -165,6 +184,8 @@ class Model:
     def fits(self, claim: ModelClaim) -> bool:
         """Return whether a claim is next in all its queues, and its permits are free."""
         for name in claim.names:
+            if name == self.keys.blocked:
+                return False
             queue = [c.place for c in self.claims if name in c.names and not c.fence]
             if claim.place > min(queue, default=claim.place):
                 return False
@@ -222,6 +243,9 @@ class Model:
 
     def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
+        if claim.door is not None:
+            self.keys.grant(claim)
+            return
         claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
         if claim.hold_ms:
             claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
@@ -360,7 +384,7 @@ class Model:
             no = ("Refused", c.lock, Reason.NOT_HELD, c.session, "", c.request)
             self.out.append(no)
         else:
-            holder = (hold.owner, max(len(hold.acquisitions), 0 if hold.counted else hold.amount))
+            holder = (hold.shown, max(len(hold.acquisitions), 0 if hold.counted else hold.amount))
             evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
             self.out.append(self.forced[-1])
@@ -370,6 +394,10 @@ class Model:
         """End a hold against its owner's will."""
         who = (hold.session, hold.owner)
         self.out.append(("HoldLost", hold.lock, hold.fence, *who, True))
+        if hold.door is not None:
+            self.claims.remove(hold)
+            self.serve(hold)
+            return
         last = self.done[*who, hold.lock][-1]
         if last.answer is not None and last.answer[0] == "Granted":
             last.answer = ("Refused", hold.lock, Reason.OWNERSHIP_LOST, *who, last.number)
@@ -586,9 +614,8 @@ class Model:
 
     def _claim(self, c: AcquireRequest, amount: int, permits: int) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
-        self.places += 1
-        due = float("inf") if c.wait_ms is None else self.now + (c.wait_ms or retained.COME_BACK_MS)
-        claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
+        claim = self.waiting(c)
+        claim.amount, claim.permits = amount, permits
         if isinstance(c, AcquireAll):
             claim.locks = c.locks
         if isinstance(c, Lead):
@@ -598,7 +625,7 @@ class Model:
         if isinstance(c, Acquire):
             claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
         free = self.fits(claim)
-        if not free and c.wait_ms == 0 and not self._comes_back(claim):
+        if not free and c.wait_ms == 0 and not self.comes_back(claim):
             self.deny(s, o, r, lock, Reason.TIMED_OUT)
         elif not self.quotas.allows(map_model.key_of(s), "claims", len(claim.names)):
             self.deny(s, o, r, lock, Reason.OVERLOADED)
@@ -606,13 +633,30 @@ class Model:
             self.claims.append(claim)
             self.grant(claim)
         else:
-            self.claims.append(claim)
-            self.out.append(("Queued", s, o, r, lock))
-            for name in claim.names:
-                if len([c for c in self.claims if name in c.names and not c.fence]) == 1:
-                    self.recall([c for c in self.claims if name in c.names and c.fence])
+            self.enqueue(claim)
 
-    def _comes_back(self, claim: ModelClaim) -> bool:
+    def made(self, session: str, owner: str, lock: str, request: int) -> ModelClaim:
+        """Return a claim that has no place yet."""
+        return ModelClaim(session, owner, lock, request, float("inf"))
+
+    def waiting(self, c: AcquireRequest | UpdateRequest, locks: tuple[str, ...] = ()) -> ModelClaim:
+        """Return a claim that may wait, and has the next place."""
+        self.places += 1
+        claim = self.made(c.session, c.owner, c.lock, c.request)
+        claim.place, claim.locks = self.places, locks
+        if c.wait_ms is not None:
+            claim.due = self.now + (c.wait_ms or retained.COME_BACK_MS)
+        return claim
+
+    def enqueue(self, claim: ModelClaim) -> None:
+        """Let a claim wait."""
+        self.claims.append(claim)
+        self.out.append(("Queued", claim.session, claim.owner, claim.request, claim.lock))
+        for name in claim.names:
+            if len([c for c in self.claims if name in c.names and not c.fence]) == 1:
+                self.recall([c for c in self.claims if name in c.names and c.fence])
+
+    def comes_back(self, claim: ModelClaim) -> bool:
         """Return whether each lock that keeps ``claim`` waiting is retained and nobody waits."""
         for name in claim.names:
             others = [c for c in self.claims if name in c.names]

@@ -1,0 +1,417 @@
+"""Keys that are held through Redis doors: values, deadlines, force, queues, sessions, snapshots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.table_scene import applied, restored, said, text_of
+
+from fencelock.actors.api.account import Quota, SetQuota
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.redis import (
+    REDIS,
+    TTL_MS_MAX,
+    VALUE_BYTES_MAX,
+    AwaitKey,
+    ChangeKeys,
+    Expiry,
+    KeyAction,
+    KeyOutcome,
+    KeysChanged,
+    KeyState,
+    ListKeys,
+    ReadKeys,
+    When,
+)
+from fencelock.actors.api.retained import AcquireRetained, Recall
+from fencelock.actors.api.session_message import End, Evict, Evicted, HoldLost, Open
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table.redis import list_keys, read_keys
+from fencelock.actors.table.table import LockTable
+
+DOOR, CLIENT = "n1/5f.1", "shop@c.2"
+FREE, EQUAL, OTHER, NATIVE, AWAITED, RESERVED = KeyState
+SET, EXPIRE, DELETE = KeyAction
+ALL = (FREE, RESERVED, OTHER, NATIVE)
+LABEL = "n1 10.0.0.7:5000"
+
+
+@pytest.fixture
+def table() -> LockTable:
+    table = LockTable()
+    for session in ("n1/5f", "shop@c"):
+        table.apply(0, Open(session=session, ttl_ms=1_000_000))
+    return table
+
+
+class Requests:
+    """Numbers the requests of a door; each has an owner of its own."""
+
+    number = 0
+
+
+def change(action: KeyAction, keys: str, *states: KeyState, **more: Any) -> ChangeKeys:
+    Requests.number += 1
+    owner, fields = f"c{Requests.number}", {"label": LABEL, **more}
+    made = ChangeKeys(keys=tuple(keys.split()), action=action, states=states, **fields)
+    return replace(made, session=DOOR, owner=owner, request=Requests.number)
+
+
+def set_nx(keys: str, value: bytes = b"v", ttl_ms: int = 0, **more: Any) -> ChangeKeys:
+    expiry = Expiry.AFTER if ttl_ms else Expiry.NEVER
+    more = {"value": value, "expiry": expiry, "ttl_ms": ttl_ms, **more}
+    return change(SET, keys, FREE, RESERVED, **more)
+
+
+def wait(key: str, value: bytes, ttl_ms: int = 0, wait_ms: int | None = None) -> AwaitKey:
+    Requests.number += 1
+    made = AwaitKey(keys=(key,), value=value, ttl_ms=ttl_ms, wait_ms=wait_ms, label=LABEL)
+    return replace(made, session=DOOR, owner=f"c{Requests.number}", request=Requests.number)
+
+
+def acquire(lock: str, wait_ms: int | None = None, owner: str = "o") -> Acquire:
+    return Acquire(lock=lock, session=CLIENT, owner=owner, request=1, wait_ms=wait_ms)
+
+
+def release(lock: str, fence: int, owner: str = "o") -> Release:
+    return Release(lock=lock, fence=fence, session=CLIENT, owner=owner, request=2)
+
+
+def outcomes(table: LockTable, command: ChangeKeys | AwaitKey) -> tuple[KeyOutcome, ...]:
+    """Apply a command, and return what it did to its keys."""
+    changed = [one for one in table.apply(table.time_ms, command) if isinstance(one, KeysChanged)]
+    found = [one for one in changed if one.key == command.key]
+    assert len(found) == 1
+    return found[0].keys
+
+
+def changed(table: LockTable, command: ChangeKeys | AwaitKey) -> list[bool]:
+    return [one.changed for one in outcomes(table, command)]
+
+
+def read(table: LockTable, *keys: str) -> list[tuple[str, bytes, int | None]]:
+    seen = read_keys(table, ReadKeys(keys=keys)).keys
+    return [(one.key, one.value, one.left_ms) for one in seen]
+
+
+def advanced(table: LockTable, to_ms: int) -> list[str]:
+    return [said(one) for one in table.advance(to_ms)]
+
+
+def test_a_key_is_set_once_until_the_value_deletes_it(table: LockTable) -> None:
+    assert outcomes(table, set_nx("k", b"\x00\xff", 1_000)) == (
+        KeyOutcome(FREE, True, fence=1, left_ms=1_000, times=1),
+    )
+    assert outcomes(table, set_nx("k", b"w")) == (KeyOutcome(OTHER, False, 1, 1_000, 1),)
+    assert changed(table, change(DELETE, "k", EQUAL, expected=b"w")) == [False]
+    assert read(table, "k", "other") == [("k", b"\x00\xff", 1_000)]
+    delete = change(DELETE, "k", EQUAL, expected=b"\x00\xff")
+    assert outcomes(table, delete) == (KeyOutcome(EQUAL, True, 0, None, 0),)
+    assert outcomes(table, set_nx("k", b"w"))[0].fence == 2
+    assert outcomes(table, delete)[0].changed  # It is sent again, and has its outcome.
+    assert read(table, "k") == [("k", b"w", None)]
+
+
+def test_a_key_ends_at_its_deadline_by_log_time(table: LockTable) -> None:
+    outcomes(table, set_nx("k", ttl_ms=1_000))
+    assert advanced(table, 1_000) == []
+    assert advanced(table, 1_001) == ["HoldLost 1"]
+    assert (read(table, "k"), table.resources, table.claims, table.marked) == ([], {}, 0, 0)
+    assert table.timeouts.items == {}
+
+
+@pytest.mark.parametrize(
+    ("expiry", "left_ms"),
+    [
+        (Expiry.KEEP, 500),
+        (Expiry.NEVER, None),
+        (Expiry.AFTER, 300),
+        (Expiry.FURTHER, 800),
+    ],
+)
+def test_a_deadline_is_moved(table: LockTable, expiry: Expiry, left_ms: int | None) -> None:
+    outcomes(table, set_nx("k", ttl_ms=1_000))
+    table.advance(500)
+    expire = change(EXPIRE, "k", EQUAL, expected=b"v", expiry=expiry, ttl_ms=300)
+    assert outcomes(table, expire) == (KeyOutcome(EQUAL, True, 1, left_ms, 1),)
+    assert outcomes(restored(table), expire) == (KeyOutcome(EQUAL, True, 1, left_ms, 1),)
+    if left_ms is not None:
+        assert advanced(table, 500 + left_ms) == []
+        assert advanced(table, 501 + left_ms) == ["HoldLost 1"]
+    else:
+        assert advanced(table, 900_000) == []
+
+
+@pytest.mark.parametrize(
+    ("when", "dated", "dateless"),
+    [
+        (When.ANY, True, True),
+        (When.DATED, True, False),
+        (When.DATELESS, False, True),
+        (When.LATER, False, False),
+        (When.EARLIER, True, True),
+    ],
+)
+def test_a_deadline_is_moved_on_a_condition(
+    table: LockTable, when: When, *, dated: bool, dateless: bool
+) -> None:
+    outcomes(table, set_nx("dated", ttl_ms=1_000))
+    outcomes(table, set_nx("dateless"))
+    fields: dict[str, Any] = {"each": True, "expiry": Expiry.AFTER, "ttl_ms": 500, "when": when}
+    assert changed(table, change(EXPIRE, "dated dateless", OTHER, **fields)) == [dated, dateless]
+    fields |= {"ttl_ms": 2_000}
+    later = changed(table, change(EXPIRE, "dated", OTHER, **fields))
+    assert later == [when not in {When.EARLIER, When.DATELESS}]
+
+
+def test_a_set_with_the_value_keeps_the_fence_and_one_by_force_does_not(table: LockTable) -> None:
+    outcomes(table, set_nx("k", b"token-1", 1_000))
+    mine: dict[str, Any] = {"value": b"token-2", "expiry": Expiry.AFTER, "ttl_ms": 700}
+    again = change(SET, "k", FREE, EQUAL, expected=b"token", prefix=True, **mine)
+    assert outcomes(table, again) == (KeyOutcome(EQUAL, True, 1, 700, 1),)
+    assert read(table, "k") == [("k", b"token-2", 700)]
+    forced = change(SET, "k", *ALL, value=b"w", expiry=Expiry.KEEP, returns=True)
+    evicted, lost, _, reply = table.apply(0, forced)
+    assert isinstance(evicted, Evicted)
+    assert (evicted.lock, evicted.fence, evicted.holder.owner) == ("k", 1, "token-2")
+    assert evicted.operator == f"Redis door, {LABEL} (n1/5f.1)"
+    assert isinstance(lost, HoldLost)
+    assert isinstance(reply, KeysChanged)
+    assert (reply.value, reply.keys) == (b"token-2", (KeyOutcome(OTHER, True, 2, 700, 1),))
+    assert table.forced() == (evicted,)
+
+
+def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None:
+    applied(table, acquire("k"))
+    assert outcomes(table, set_nx("k")) == (KeyOutcome(NATIVE, False, 1, None, 1),)
+    assert read(table, "k") == [("k", b"shop@c.2/o", None)]
+    assert changed(table, change(DELETE, "k", EQUAL, OTHER)) == [False]
+    applied(table, release("k", 1))
+    outcomes(table, set_nx("k", b"v"))
+    (no,) = table.apply(0, acquire("k", 0, "p"))
+    assert text_of(no) == f"lock 'k': held by 'v' of 'redis' (Redis door, {LABEL}) under fence 2"
+    assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
+    told = applied(table, change(DELETE, "k", EQUAL, OTHER))
+    assert told == [f"{CLIENT} holds 1 under 3", "KeysChanged"]
+
+
+def test_a_native_waiter_is_granted_a_key_that_expires(table: LockTable) -> None:
+    outcomes(table, set_nx("k", ttl_ms=50))
+    applied(table, acquire("k"))
+    assert advanced(table, 51) == ["HoldLost 1", f"{CLIENT} holds 1 under 2"]
+
+
+def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: LockTable) -> None:
+    applied(table, acquire("k"))
+    applied(table, acquire("k", owner="p"))
+    told = applied(table, change(SET, "k", *ALL, value=b"w"))
+    assert told == ["Evicted 1", "HoldLost 1", "redis holds 1 under 2", "KeysChanged"]
+    assert table.status("k").waiting == 1
+    assert applied(table, release("k", 1)) == [f"{CLIENT} OWNERSHIP_LOST"]
+    told = applied(table, change(DELETE, "k", EQUAL, expected=b"w"))
+    assert told == [f"{CLIENT} holds 1 under 3", "KeysChanged"]
+
+
+def test_force_leaves_the_other_locks_of_a_claim_to_those_who_wait(table: LockTable) -> None:
+    several = AcquireAll(locks=("j", "k"), session=CLIENT, owner="o", request=1)
+    applied(table, several)
+    applied(table, acquire("j", owner="p"))
+    told = applied(table, change(SET, "k", NATIVE, value=b"w"))
+    wanted = [f"{CLIENT} holds 1 under 3", "redis holds 1 under 4", "KeysChanged"]
+    assert told == ["Evicted 2", "HoldLost 1", *wanted]
+
+
+def test_many_keys_are_set_all_or_none(table: LockTable) -> None:
+    outcomes(table, set_nx("b"))
+    assert changed(table, set_nx("a b c")) == [False, False, False]
+    assert changed(table, set_nx("a c d")) == [True, True, True]
+    deleted = change(DELETE, "a b x", EQUAL, expected=b"v", each=True)
+    assert [one.state for one in outcomes(table, deleted)] == [EQUAL, EQUAL, FREE]
+    assert changed(table, change(DELETE, "c x", EQUAL, expected=b"v")) == [False, False]
+    assert [key for key, _, _ in read(table, "a", "b", "c", "d")] == ["c", "d"]
+
+
+def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -> None:
+    applied(table, acquire("k"))
+    first, second = wait("k", b"v", 200), wait("k", b"w", 200)
+    assert applied(table, first) == applied(table, second) == ["n1/5f.1 waits"]
+    assert applied(table, acquire("k", owner="p")) == [f"{CLIENT} waits"]
+    copy = restored(table)
+    for one in (table, copy):
+        told = applied(one, release("k", 1))
+        assert told == [f"{CLIENT} has 0 left", "redis holds 1 under 2", "KeysChanged"]
+        assert applied(one, first) == ["KeysChanged"]  # It was sent again.
+    assert copy.digest() == table.digest()
+    assert changed(table, set_nx("k", b"w")) == [False]
+    assert outcomes(table, set_nx("k", b"v", 900)) == (KeyOutcome(RESERVED, True, 2, 900, 1),)
+    assert changed(table, set_nx("k", b"v")) == [False]  # It is not reserved any more.
+    deleted = applied(table, change(DELETE, "k", EQUAL, expected=b"v"))
+    assert deleted == ["redis holds 1 under 3", "KeysChanged", "KeysChanged"]
+    assert advanced(table, 201) == ["HoldLost 3", f"{CLIENT} holds 1 under 4"]
+    assert (table.redis.claims, table.redis.owner_states) == (0, {})
+
+
+def test_the_wait_of_a_door_ends_like_any_other(table: LockTable) -> None:
+    applied(table, acquire("k"))
+    timed, cancelled, lasting = wait("k", b"a", wait_ms=50), wait("k", b"b"), wait("k", b"c")
+    for one in (timed, cancelled, lasting):
+        applied(table, one)
+    assert advanced(table, 50) == ["n1/5f.1 TIMED_OUT"]
+    cancel = Cancel(
+        lock=cancelled.lock, session=DOOR, owner=cancelled.owner, request=cancelled.request
+    )
+    assert applied(table, cancel) == ["Cancelled", "n1/5f.1 CANCELLED"]
+    assert applied(table, End(session=DOOR)) == ["n1/5f.1 SESSION_EXPIRED", "Ended"]
+    applied(table, release("k", 1))
+    assert (table.resources, table.claims, table.accounts.by_name["shop"].claims) == ({}, 0, 0)
+
+
+def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
+    outcomes(table, set_nx("k"))
+    assert applied(table, End(session=DOOR)) == ["Ended"]
+    assert advanced(table, 900_000) == []
+    holder = restored(table).status("k").holder
+    assert holder is not None
+    assert (holder.session, holder.owner, holder.held_ms) == (REDIS, "v", 900_000)
+    assert holder.label == f"Redis door, {LABEL}"
+
+
+def test_no_session_but_that_of_a_node_sends_the_requests_of_a_door() -> None:
+    set_nx("k").check_new()
+    for request in (set_nx("k"), wait("k", b"v")):
+        with pytest.raises(InvalidRequestError, match="is for the Redis doors of nodes"):
+            replace(request, session="shop@c.2").check_new()
+
+
+def test_no_client_acts_in_the_session_of_the_doors(table: LockTable) -> None:
+    outcomes(table, set_nx("k"))
+    mine = Release(lock="k", fence=1, session=REDIS, owner="", request=1)
+    assert applied(table, mine) == ["redis SESSION_EXPIRED"]
+    assert applied(table, End(session=REDIS)) == ["Ended"]  # It is not known as a session.
+    (opened,) = table.apply(0, Open(session=REDIS, ttl_ms=1_000))
+    assert getattr(opened, "assigned", "") == "redis.3"
+    assert [key for key, _, _ in read(table, "k")] == ["k"]
+
+
+def test_an_operator_takes_a_key(table: LockTable) -> None:
+    outcomes(table, set_nx("k", b"\x00token"))
+    evict = Evict(lock="k", fence=1, operator="root", session="x", request=1)
+    evicted, _ = table.apply(0, evict)
+    assert isinstance(evicted, Evicted)
+    assert (evicted.holder.session, evicted.holder.owner) == (REDIS, "0x00746f6b656e")
+    assert read(table, "k") == []
+
+
+def test_a_door_gets_a_retained_lock_back(table: LockTable) -> None:
+    """A SET waits for it for 200 ms, as a native try does."""
+    kept = AcquireRetained(lock="k", span=5, session=CLIENT, owner="o", request=1)
+    applied(table, kept)
+    command = set_nx("j k", ttl_ms=900)
+    waits, recall = table.apply(0, command)
+    assert isinstance(recall, Recall)
+    copy = restored(table)
+    assert applied(copy, release("k", 1)) == [
+        f"{CLIENT} has 0 left",
+        "redis holds 1 under 6",
+        "redis holds 1 under 7",
+        "KeysChanged",
+    ]
+    assert read(copy, "k") == [("k", b"v", 900)]
+    (no,) = table.advance(200)
+    assert isinstance(no, Refused)
+    assert (no.reason, no.key, said(waits)) == (Reason.TIMED_OUT, command.key, "n1/5f.1 waits")
+    assert [type(one) for one in table.apply(200, wait("k", b"w"))][1:] == [Recall]
+
+
+def test_a_lock_for_which_several_wait_together_is_not_free(table: LockTable) -> None:
+    applied(table, acquire("j"))
+    applied(table, AcquireAll(locks=("j", "k"), session=CLIENT, owner="p", request=1))
+    assert outcomes(table, set_nx("k")) == (KeyOutcome(AWAITED, False, 0, None, 0),)
+    assert changed(table, change(SET, "k", *ALL, value=b"w")) == [False]
+    assert read(table, "k") == []
+
+
+def test_holds_are_counted(table: LockTable) -> None:
+    enter = {"value": b"v", "expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 900}
+    leave = {"expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 500}
+    for times in (1, 2, 3):
+        assert outcomes(table, change(SET, "k", FREE, EQUAL, **enter))[0][2:] == (1, 900, times)
+    holder = restored(table).status("k").holder
+    assert holder is not None
+    assert holder.times == 3
+    for times in (2, 1):
+        assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (1, 500, times)
+    assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (0, None, 0)
+
+
+def test_the_fence_of_a_key_guards_a_map(table: LockTable) -> None:
+    outcomes(table, set_nx("k"))
+    put = PutEntry(map="m", entry_key="e", value=b"1", guard="k", fence=1)
+    put = replace(put, session=CLIENT, owner="o", request=1)
+    assert applied(table, put) == ["EntryChanged"]
+    outcomes(table, change(DELETE, "k", OTHER))
+    assert applied(table, replace(put, request=2)) == [f"{CLIENT} NOT_HELD"]
+
+
+def test_a_key_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
+    quota = SetQuota(account="app", quota=Quota(claims=2), operator="root", session="x", request=1)
+    table.apply(0, quota)
+    outcomes(table, set_nx("a b", account="app"))
+    (no,) = table.apply(0, set_nx("c", account="app"))
+    assert isinstance(no, Refused)
+    assert no.reason is Reason.OVERLOADED
+    assert "key 'app' has 2 holds and waits" in text_of(no)
+    assert restored(table).accounts.by_name["app"].claims == 2
+    assert changed(table, set_nx("c")) == [True]
+    outcomes(table, change(DELETE, "a b", OTHER))
+    assert "app" not in table.accounts.by_name
+
+
+def test_keys_are_listed_by_name_in_pages(table: LockTable) -> None:
+    outcomes(table, set_nx("b a:2 a:1 c"))
+    applied(table, acquire("a:0"))
+    page = list_keys(restored(table), ListKeys(prefix="a", most=1))
+    assert (page.keys, page.more, page.total) == (("a:1",), True, 4)
+    page = list_keys(table, ListKeys(prefix="a", after="a:1"))
+    assert (page.keys, page.more) == (("a:2",), False)
+    assert list_keys(table, ListKeys()).keys == ("a:1", "a:2", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (set_nx(" ".join(f"k{n}" for n in range(65))), "65 locks were requested together"),
+        (set_nx("k", b"x" * (VALUE_BYTES_MAX + 1)), "value of 1025 bytes, at most 1024"),
+        (set_nx("k", ttl_ms=TTL_MS_MAX + 1), f"ttl_ms is {TTL_MS_MAX + 1}"),
+        (set_nx("k", expected=b"x" * 2_000), "expected of 2000 bytes"),
+        (change(SET, "k", FREE, expiry=Expiry.AFTER), "ttl_ms is 0, 1 to"),
+        (change(SET, "k"), "states must name at least one state"),
+        (change(SET, "k", FREE, AWAITED), "states must name at least one state"),
+        (change(SET, "j k", OTHER), "2 keys were named: a SET by force"),
+        (change(DELETE, "k", NATIVE), "DELETE is for keys that are held through a door"),
+        (change(EXPIRE, "k", FREE), "EXPIRE is for keys that are held through a door"),
+    ],
+)
+def test_a_field_beyond_its_limits_is_refused(
+    table: LockTable, command: ChangeKeys, text: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=text):
+        command.check_new()
+    assert applied(table, command) == ["n1/5f.1 INVALID"]
+    assert table.resources == {}
+
+
+def test_a_snapshot_that_contradicts_itself_is_refused(table: LockTable) -> None:
+    outcomes(table, set_nx("k"))
+    (part,) = table.snapshot()
+    (record,) = (one for one in part.owner_states if one.lock == "k")
+    for wrong in ({"key": None}, {"session": 1}, {"hold": None}):
+        owner_states = tuple(
+            record._replace(**wrong) if one is record else one for one in part.owner_states
+        )
+        with pytest.raises(ValueError, match="the snapshot has a wrong key 'k'"):
+            LockTable.restore((replace(part, owner_states=owner_states),))

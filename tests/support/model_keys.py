@@ -1,0 +1,205 @@
+"""Keys that are held through Redis doors, in the dumb model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.message import Reason
+from fencelock.actors.api.redis import (
+    TTL_MS_MAX,
+    AwaitKey,
+    ChangeKeys,
+    Expiry,
+    KeyAction,
+    KeyOutcome,
+    KeysRequest,
+    KeyState,
+    When,
+)
+from support.map_model import key_of
+
+if TYPE_CHECKING:
+    from support.table_model import Model, ModelClaim
+
+NEVER = float("inf")
+
+
+class ModelKeys:
+    """The holds through doors of a model: claims of the session ``redis`` that have a door."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.blocked = ""
+        """The name of a key that is being taken by force."""
+
+    def update(self, c: KeysRequest) -> None:
+        """Apply a new request."""
+        model = self.model
+        who = c.session, c.owner, c.request
+        if isinstance(c, AwaitKey):
+            taken = [claim for claim in model.claims if c.keys[0] in claim.names]
+            if not taken and self._has_room(c, 1):
+                ends = model.now + c.ttl_ms + 1 if c.ttl_ms else NEVER
+                granted = self.hold(c.keys[0], c, ends, reserved=True)
+                self._reply(c, (self._outcome(KeyState.FREE, granted),))
+            elif taken and c.wait_ms == 0:
+                model.deny(*who, c.lock, Reason.TIMED_OUT)
+            elif taken:
+                self._wait(c, c.ttl_ms or None, reserved=True)
+            return
+        assert isinstance(c, ChangeKeys)
+        states = [self._state(c, name) for name in c.keys]
+        fits = [self._fits(c, *pair) for pair in zip(c.keys, states, strict=True)]
+        if not c.each and not all(fits):
+            fits = [False for _ in fits]
+            sets = c.action is KeyAction.SET and KeyState.FREE in c.states
+            if sets and not set(states) - {KeyState.FREE, KeyState.NATIVE}:
+                claim = model.waiting(c, locks=c.keys)
+                if model.comes_back(claim):
+                    dated = c.expiry in (Expiry.AFTER, Expiry.FURTHER)
+                    self._wait(c, c.ttl_ms if dated else None, reserved=False)
+                    return
+        kept = (KeyState.EQUAL, KeyState.RESERVED)
+        fresh = [s for s, fit in zip(states, fits, strict=True) if fit and s not in kept]
+        if c.action is KeyAction.SET and fresh and not self._has_room(c, len(fresh)):
+            return
+        holder = model.holder(c.keys[0])
+        before = self._value(holder) if c.returns else None
+        outcomes: list[KeyOutcome] = []
+        for name, state, fit in zip(c.keys, states, fits, strict=True):
+            hold = self._change(c, name, state) if fit else model.holder(name)
+            outcome = self._outcome(state, hold, name)
+            outcomes.append(outcome._replace(changed=fit))
+        self._reply(c, tuple(outcomes), before)
+
+    def hold(self, name: str, c: KeysRequest, ends: float, *, reserved: bool) -> ModelClaim:
+        """Let a free key be held."""
+        model = self.model
+        model.fences += 1
+        claim = model.made("redis", "", name, 0)
+        claim.door = c.value, c.account, reserved, None
+        claim.fence, claim.acquisitions, claim.ends = model.fences, [0], ends
+        model.claims.append(claim)
+        model.out.append(("Granted", name, claim.fence, "redis", "", 0, 1, 0, 0))
+        return claim
+
+    def grant(self, claim: ModelClaim) -> None:
+        """Let the keys for which a door waits be held."""
+        model = self.model
+        c = claim.command
+        assert isinstance(c, ChangeKeys | AwaitKey)
+        assert claim.door is not None
+        _, _, reserved, ttl_ms = claim.door
+        model.claims.remove(claim)
+        ends = NEVER if ttl_ms is None else model.now + ttl_ms + 1
+        holds = [self.hold(name, c, ends, reserved=reserved) for name in claim.names]
+        self._reply(c, tuple(self._outcome(KeyState.FREE, hold) for hold in holds))
+
+    def _reply(
+        self, c: KeysRequest, keys: tuple[KeyOutcome, ...], value: bytes | None = None
+    ) -> None:
+        who = c.session, c.owner, c.request
+        self.model.note(*who, c.lock, ("KeysChanged", c.lock, keys, value, *who))
+
+    def _has_room(self, c: KeysRequest, count: int) -> bool:
+        if self.model.quotas.allows(c.account, "claims", count):
+            return True
+        self.model.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
+        return False
+
+    def _wait(self, c: KeysRequest, ttl_ms: int | None, *, reserved: bool) -> None:
+        model = self.model
+        if not self._has_room(c, len(c.keys)):
+            return
+        if not model.quotas.allows(key_of(c.session), "claims", len(c.keys)):
+            model.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
+            return
+        claim = model.waiting(c, locks=c.keys)
+        claim.door, claim.command = (c.value, c.account, reserved, ttl_ms), c
+        model.enqueue(claim)
+
+    def _state(self, c: ChangeKeys, name: str) -> KeyState:
+        hold = self.model.holder(name)
+        if hold is None:
+            waits = any(name in claim.names for claim in self.model.claims)
+            return KeyState.AWAITED if waits else KeyState.FREE
+        if hold.door is None:
+            return KeyState.NATIVE
+        value, _, reserved, _ = hold.door
+        length = len(c.expected or b"") if c.prefix else len(value)
+        if c.expected is not None and value[:length] == c.expected:
+            return KeyState.EQUAL
+        if c.action is KeyAction.SET and (value, reserved) == (c.value, True):
+            return KeyState.RESERVED
+        return KeyState.OTHER
+
+    def _ends(self, c: ChangeKeys, name: str) -> float:
+        hold = self.model.holder(name)
+        now = self.model.now
+        ends = hold.ends if hold is not None and hold.door is not None else NEVER
+        base = now + 1 if ends == NEVER else ends
+        further = min(now + TTL_MS_MAX, base + c.ttl_ms)
+        after = {Expiry.KEEP: ends, Expiry.NEVER: NEVER, Expiry.FURTHER: further}
+        return after.get(c.expiry, now + c.ttl_ms + 1)
+
+    def _fits(self, c: ChangeKeys, name: str, state: KeyState) -> bool:
+        hold = self.model.holder(name)
+        if state not in c.states or hold is None:
+            return state in c.states
+        then = self._ends(c, name)
+        meets = {
+            When.DATED: hold.ends < NEVER,
+            When.DATELESS: hold.ends == NEVER,
+            When.LATER: then > hold.ends,
+            When.EARLIER: then < hold.ends,
+        }
+        return meets.get(c.when, True)
+
+    def _change(self, c: ChangeKeys, name: str, state: KeyState) -> ModelClaim | None:
+        """Change one key; return its hold."""
+        model, hold, ends = self.model, self.model.holder(name), self._ends(c, name)
+        if c.action is KeyAction.SET and state not in (KeyState.EQUAL, KeyState.RESERVED):
+            if hold is not None:
+                self._force(c, name, hold)
+            return self.hold(name, c, ends, reserved=False)
+        assert hold is not None
+        assert hold.door is not None
+        if c.action is KeyAction.DELETE and not (c.counts and len(hold.acquisitions) > 1):
+            model.claims.remove(hold)
+            model.serve(hold)
+            return None
+        if c.action is KeyAction.SET:
+            hold.door = (c.value, hold.door[1], False, None)
+        if c.counts and (c.action, state) == (KeyAction.SET, KeyState.EQUAL):
+            hold.acquisitions.append(0)
+        if c.counts and c.action is KeyAction.DELETE:
+            hold.acquisitions.pop()
+        hold.ends = ends
+        return hold
+
+    def _force(self, c: ChangeKeys, name: str, hold: ModelClaim) -> None:
+        model, fence = self.model, hold.fence + hold.names.index(name)
+        by = f"Redis door ({c.session})"
+        holder = hold.shown, len(hold.acquisitions)
+        evicted = ("Evicted", name, fence, holder, c.session, c.request, by, model.now)
+        model.forced = [f for f in model.forced if (f[6], f[5]) != (by, c.request)]
+        model.forced.append(evicted)
+        model.out.append(evicted)
+        self.blocked = name
+        model.take(hold)
+        self.blocked = ""
+
+    def _value(self, hold: ModelClaim | None) -> bytes | None:
+        if hold is None or hold.door is not None:
+            return None if hold is None or hold.door is None else hold.door[0]
+        return f"{hold.session}/{hold.owner}".encode()
+
+    def _outcome(self, state: KeyState, hold: ModelClaim | None, name: str = "") -> KeyOutcome:
+        """Return what has become of a key that was changed."""
+        if hold is None:
+            return KeyOutcome(state, True, 0, None, 0)
+        fence = hold.fence + (hold.names.index(name) if name else 0)
+        left = None if hold.ends == NEVER else int(hold.ends) - self.model.now
+        if left is not None and hold.door is not None:
+            left -= 1
+        return KeyOutcome(state, True, fence, left, len(hold.acquisitions))
