@@ -38,8 +38,8 @@ class CallbackExecutor(Protocol):
     failed: int
     """The number of callbacks that raised an exception."""
 
-    def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Schedule ``callback`` with ``news``, on the executor's thread or loop. For any thread."""
+    def call(self, callback: Callable[[T], object], argument: T) -> None:
+        """Schedule ``callback`` with ``argument``, on the executor's thread or loop. For any thread."""
         ...
 
     def stop(self, timeout: float) -> None:
@@ -55,18 +55,18 @@ class ThreadExecutor:
 
     def __init__(self) -> None:
         self.failed = 0
-        self._news: queue.SimpleQueue[tuple[Callable[[Any], object], Any] | None]
-        self._news = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[Any], object], Any] | None]
+        self._calls = queue.SimpleQueue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Schedule ``callback`` with ``news`` (CallbackExecutor)."""
+    def call(self, callback: Callable[[T], object], argument: T) -> None:
+        """Schedule ``callback`` with ``argument`` (CallbackExecutor)."""
         with self._guard:
             if self._stopped:
                 return
-            self._news.put((callback, news))
+            self._calls.put((callback, argument))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="fencelock-callbacks", daemon=True
@@ -78,13 +78,13 @@ class ThreadExecutor:
         with self._guard:
             self._stopped = True
             thread = self._thread
-        self._news.put(None)
+        self._calls.put(None)
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
     def _run(self) -> None:
-        while (news := self._news.get()) is not None:
-            callback, argument = news
+        while (call := self._calls.get()) is not None:
+            callback, argument = call
             try:
                 callback(argument)
             except BaseException as error:  # noqa: BLE001  # The callbacks after it must still run.
@@ -93,11 +93,11 @@ class ThreadExecutor:
                 _call_hook(error)
 
 
-def log_failure(news: object, error: BaseException) -> str:
-    """Log the exception of a callback that was called with ``news``; return the text."""
+def log_failure(argument: object, error: BaseException) -> str:
+    """Log the exception of a callback that was called with ``argument``; return the text."""
     about = "the cluster"
-    if isinstance(news, Notice):
-        about = f"{titled(news.lock)} ({news.state.value})"
+    if isinstance(argument, Notice):
+        about = f"{titled(argument.lock)} ({argument.state.value})"
     text = f"a callback for {about} failed: {error!r}"
     report("ERROR", text, error)
     return text
