@@ -39,7 +39,7 @@ class CallbackExecutor(Protocol):
     """The number of callbacks that raised an exception."""
 
     def call(self, callback: Callable[[T], object], argument: T) -> None:
-        """Schedule ``callback`` with ``argument`` on this executor's thread or loop; thread-safe."""
+        """Schedule ``callback`` with ``argument`` on the thread or loop. Thread-safe."""
         ...
 
     def stop(self, timeout: float) -> None:
