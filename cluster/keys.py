@@ -128,6 +128,32 @@ def node_keys(folder: Path, node: str) -> NodeKeys:
     return NodeKeys(own.link, ListedKeys(server.secret, known.bound), known.rights)
 
 
+class Passwords:
+    """Checks passwords of clients that have no CURVE, at the Redis door: secrets of listed keys.
+
+    Args:
+        known: the list of keys.
+
+    """
+
+    def __init__(self, known: KeyList) -> None:
+        self.known = known
+
+    def __call__(self, user: str, password: str) -> str | None:
+        """Return the name of the key with this secret; ``user`` is the name, or empty for any.
+
+        Nodes know public keys only, so they compute the one that belongs to the secret.
+        """
+        try:
+            public = zmq.curve_public(password.encode()).decode()
+        except (ValueError, TypeError, zmq.ZMQError):
+            return None
+        for name, one in self.known.keys.items():
+            if one.public == public and one.role != NODE and user in ("", name):
+                return name
+        return None
+
+
 def client_key(path: Path) -> KeyFile:
     """Read the key file of a client.
 

@@ -39,6 +39,7 @@ from fencelock.transport.sockets import (
     poll_sockets,
     send_part,
 )
+from fencelock.transport.stream import StreamServer
 
 READ_NS = 10_000_000
 """Time for decoding frames of clients in `SocketHub.receive` (ns)."""
@@ -242,6 +243,7 @@ class SocketHub:
         self.waiting: Collection[str] = ()
         self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
+        self._streams: StreamServer | None = None
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
@@ -351,6 +353,11 @@ class SocketHub:
                     self._former_events.append(LinkRefused(node=node, detail=str(error)))
                     self._events_wait = True
 
+    def attach(self, streams: StreamServer) -> None:
+        """Poll ``streams``, too, and close them in the end. On the thread that polls."""
+        self._streams = streams
+        self._poller.register(streams.descriptor)
+
     def ring(self) -> None:
         """Wake `poll`; from any thread, also after `close`."""
         self._doorbell.ring()
@@ -378,6 +385,8 @@ class SocketHub:
         readable = self._readable = self._poller.poll(timeout_ms)
         if self._doorbell.fd in readable:
             self._doorbell.answer()
+        if self._streams is not None and self._streams.descriptor in readable:
+            self._streams.ready()
         self._polls += 1
         if not readable or self._polls > BEAT_POLLS:
             self._beat()
@@ -545,5 +554,7 @@ class SocketHub:
             self._listener.close()
         if self._guard is not None:
             self._guard.close()
+        if self._streams is not None:
+            self._streams.close()
         self._context.destroy(linger=0)  # Also sockets that an interrupt left half-made.
         self._doorbell.close()

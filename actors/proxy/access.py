@@ -62,6 +62,10 @@ class AccessControl:
         """Return whether the key of ``client`` is in the list, or it is of this process."""
         return client == self.node or key_of(client) in self._rights
 
+    def rights_of(self, key: str) -> Rights | None:
+        """Return the rights of the key of that name, None if there is none."""
+        return self._rights.get(key)
+
     def check(self, client: str, request: Request) -> None:
         """Refuse a request that the key of ``client`` does not allow.
 

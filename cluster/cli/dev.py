@@ -83,6 +83,12 @@ def dev(
         Path | None,
         typer.Option(help="Keep the locks in this folder. Default: in memory, until it stops."),
     ] = None,
+    redis: Annotated[
+        bool, typer.Option("--redis", help="Let clients of Redis hold locks: docs/redis.md.")
+    ] = False,
+    redis_port: Annotated[
+        int, typer.Option(help="The port for them at the first node.", min=1, max=PORT_MAX)
+    ] = 6379,
     log_level: Annotated[
         str, typer.Option("--log-level", help="Least level of lines of the log.")
     ] = "WARNING",
@@ -99,6 +105,8 @@ def dev(
       [cyan]fencelock dev --data ./locks[/cyan] (locks survive a restart)
 
       [cyan]fencelock dev --nodes 3[/cyan] (at ports 4040 to 4042)
+
+      [cyan]fencelock dev --redis[/cyan] (also for clients of Redis, at port 6379)
 
       [cyan]fencelock dev --protocol lamport[/cyan] (three processes of Lamport's algorithm)
 
@@ -121,6 +129,11 @@ def dev(
     log.set_up(log_level.upper(), stream=Above(console) if console.is_terminal else None)
     with stops_on_signals() as stops:
         config = replace(config_of(port, data, count, protocol), log_level=log_level.upper())
+        if redis:
+            doors = {
+                name: f"tcp://127.0.0.1:{redis_port + at}" for at, name in enumerate(config.nodes)
+            }
+            config = replace(config, redis=doors)
         with ExitStack() as stack:
             if protocol == BAKERY and data is None:  # It always has a journal, without the locks.
                 folder = stack.enter_context(TemporaryDirectory(prefix="fencelock-dev-"))
@@ -219,6 +232,9 @@ def greeting(config: Config, data: Path | None) -> Iterator[str]:
         how = f'connect("{address}"), since connect() reads ./{CONFIG} here'
     where = " to ".join([*config.nodes.values()][:: max(1, len(config.nodes) - 1)])
     yield f"fencelock dev serves at {where}, locks are {keeps}. Your program: fencelock.{how}"
+    if config.redis:
+        first = next(iter(config.redis.values())).removeprefix("tcp://")
+        yield f"Clients of Redis: redis://{first}"
     count = len(config.nodes)
     what = "One node" if count == 1 else f"{count} nodes of {config.protocol} in one process"
     yield f"{what}: for development only. Ctrl-C stops it."

@@ -147,6 +147,7 @@ class _Node(Strict):
     listen: Annotated[str, AfterValidator(_listen)] | None = None
     priority: Annotated[int | Literal["off"], PlainValidator(_priority)] = PRIORITY
     metrics: Metrics | None = None
+    redis: Annotated[str, AfterValidator(_listen)] | None = None
 
 
 class _Bakery(Strict):
@@ -198,6 +199,10 @@ class _Paxos(Strict):
 Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
 
 
+class _Redis(Strict):
+    address: Annotated[str, AfterValidator(_listen)] | None = None
+
+
 class _Limits(Strict):
     connections: Quota = DEFAULT_QUOTAS.connections
     requests_per_s: Quota = DEFAULT_QUOTAS.requests_per_s
@@ -230,6 +235,7 @@ class File(Strict):
     bakery: _Bakery = _Bakery()
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
+    redis: _Redis = _Redis()
     limits: _Limits = _Limits()
     log: _Log = _Log()
     security: _Security = _Security()
@@ -293,7 +299,7 @@ ALLOWED = {
 
 TABLES: dict[str, type[Strict]] = {
     "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos,
-    "limits": _Limits, "log": _Log, "security": _Security,
+    "limits": _Limits, "redis": _Redis, "log": _Log, "security": _Security,
 }  # fmt: skip
 
 
@@ -326,6 +332,8 @@ class Config:
     """Whether nodes without keys may be bound to more than loopback."""
     metrics: dict[str, str] = field(default_factory=dict[str, str])
     """The metrics address of each node that serves metrics, ``host:port``."""
+    redis: dict[str, str] = field(default_factory=dict[str, str])
+    """Where each node serves clients of Redis, ``tcp://host:port``."""
     overrides: tuple[str, ...] = ()
     """The environment variables that set something."""
 
@@ -426,6 +434,11 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             for node, table in sorted(file.nodes.items())
             if (at := table.metrics or file.metrics)
         },
+        redis={
+            node: at
+            for node, table in sorted(file.nodes.items())
+            if (at := table.redis or file.redis.address)
+        },
         overrides=tuple(sorted(overrides.names.values())),
     )
 
@@ -499,6 +512,9 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # rank_ms = 150  # delay between the followers' elections
 # target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
 # replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
+
+# [redis]  # clients of Redis may hold locks: docs/redis.md; a node may have its own: redis = ...
+# address = "tcp://127.0.0.1:6379"
 
 # [limits]  # of one client at one node; see docs/operations.md
 # connections = 3000  # from one address; more are closed

@@ -30,6 +30,7 @@ from fencelock.cluster.log import note
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.event_log import EventLog
 from fencelock.cluster.node.journal_rules import check_possible
+from fencelock.cluster.node.redis_door import RedisDoorServer, open_door
 from fencelock.cluster.node.storage.journal import (
     SEGMENT_BYTES_MAX,
     STREAM,
@@ -95,6 +96,7 @@ class Node:
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
         self._metrics: MetricsServer | None = None
+        self._redis: RedisDoorServer | None = None
         self._keys: tuple[Path, SocketHub] | None = None
         """The folder of the keys, and what checks them, where keys are used."""
         atexit.register(self.stop)
@@ -204,6 +206,12 @@ class Node:
         node = cls(node_id, address, dispatcher, closing_s=role_set.closing_s)
         if config.keys is not None and keys is not None:
             node._keys = config.keys, hub
+        if node_id in config.redis:
+            try:
+                node._redis = open_door(node_id, config, dispatcher, hub)
+            except BaseException:
+                node.stop()
+                raise
         if node_id in config.metrics:
             node.serve_metrics(config.metrics[node_id], config.cluster)
         return node
@@ -225,9 +233,10 @@ class Node:
         def use(scheduler: Scheduler) -> None:
             proxy = scheduler.roles[address_of(self.id, "proxy")]
             scheduler.post(proxy, scheduler.here, RightsChanged(rights=known.rights))
-            hub.replace_keys(
-                known.bound
-            )  # Only now: the proxy must know a key before its requests.
+            if self._redis is not None:
+                self._redis.replace_keys(scheduler, known)
+            # Only now: the proxy must know a key before its requests.
+            hub.replace_keys(known.bound)
 
         self._dispatcher.read(use, KEYS_S)
         text = f"{self.id} read its keys: {', '.join(known.keys)}"
@@ -248,6 +257,11 @@ class Node:
             self.stop()
             raise
         return self._metrics.address
+
+    @property
+    def redis(self) -> str:
+        """Where clients of Redis reach this node (``tcp://host:port``), empty if they do not."""
+        return "" if self._redis is None else self._redis.address
 
     @property
     def failure(self) -> BaseException | None:
@@ -341,16 +355,25 @@ def check_bound_privately(config: Config, node_id: str) -> None:
         ConfigError: the configuration does not say that it may be.
 
     """
-    at = config.listen_of(node_id)
+    for key, at in {
+        f"nodes.{node_id}": config.listen_of(node_id),
+        "redis": config.redis.get(node_id),
+    }.items():
+        if at is not None and not _is_loopback(at):
+            _check_insecure(config, node_id, key, at)
+
+
+def _is_loopback(at: str) -> bool:
     host = at.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     with suppress(ValueError):
-        if ip_address(host).is_loopback:
-            return
-    if host == "localhost":
-        return
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _check_insecure(config: Config, node_id: str, key: str, at: str) -> None:
     if not config.insecure:
         raise ConfigError(
-            f"nodes.{node_id}: without keys a node serves on loopback only, and {at} is not: "
+            f"{key}: without keys a node serves on loopback only, and {at} is not: "
             'whoever reaches it could take every lock. Run "fencelock keys init" and set keys in '
             "[security], or insecure = true there if only you reach that network"
         )

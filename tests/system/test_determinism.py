@@ -69,6 +69,10 @@ EXCEPTIONS = {
 }
 """Uses that decide nothing that is replicated, each with the reason."""
 
+READS_TEXT = "actors/redis/"
+"""The Redis door reads texts of its own clients: one node alone decides what they mean, and the log
+has only the result. Of the rules here it must keep the one about the order of sets."""
+
 
 def name_of(call: ast.Call) -> str:
     match call.func:
@@ -175,6 +179,8 @@ def test_no_role_decides_by_what_differs_from_one_python_to_the_next() -> None:
         path = str(file.relative_to(ROOT))
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for line, what in forbidden(tree, table=path in table):
+            if path.startswith(READS_TEXT) and what != "order of a set":
+                continue
             if (path, what) in EXCEPTIONS:
                 used.add((path, what))
             else:

@@ -1,0 +1,887 @@
+"""The commands of Redis about locks: what each asks of the cluster, and its reply.
+
+A command is a generator. It yields requests of `fencelock.actors.api.redis`, is sent the answers,
+and returns its reply in the words of Redis. A refusal is raised in it as `ClusterRefusalError`; one
+that it does not handle becomes the reply. Commands about connections are in `door.py`.
+
+A client that uses Redis for more than locks must notice it at once, so nothing is emulated in part:
+a command or an option that is not here is refused.
+
+Source: https://redis.io/docs/latest/commands/, and Redis 7 for the texts of errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from fencelock.actors.api.lock_all import LOCKS_MAX
+from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, PAGE_MAX
+from fencelock.actors.api.redis import (
+    TTL_MS_MAX,
+    AwaitKey,
+    ChangeKeys,
+    Expiry,
+    KeyAction,
+    KeyList,
+    KeyOutcome,
+    KeysChanged,
+    KeySeen,
+    KeysRead,
+    KeyState,
+    ListKeys,
+    ReadKeys,
+    When,
+)
+from fencelock.actors.redis.resp import Failure, Nothing, Reply
+from fencelock.actors.redis.shapes import Operation
+
+MS_PER_S = 1_000
+
+LISTED_MAX = 10_000
+"""The most names in one reply to KEYS."""
+
+ATTEMPTS_MAX = 10_000
+"""Limit of the values that a door remembers of clients that may wait."""
+
+CURSORS_MAX = 1_024
+"""Limit of the scans whose places a door remembers; it forgets the oldest."""
+
+SIGNAL, SIGNALLED = "lock-signal:", "lock:"
+"""The beginnings of python-redis-lock's names: of the list on which it waits, and of the lock."""
+
+RESERVED_MS = 2_000
+"""Time for which a lock is kept for the client whose turn it is (ms)."""
+
+FREE = KeyState.FREE, KeyState.RESERVED
+HELD = KeyState.EQUAL, KeyState.OTHER
+MINE = (KeyState.EQUAL,)
+
+Asked = ChangeKeys | AwaitKey | ReadKeys | ListKeys
+Answer = KeysChanged | KeysRead | KeyList
+Steps = Generator[Asked, Answer, Reply]
+T = TypeVar("T")
+
+
+class CommandError(Exception):
+    """A command is refused with this text, which begins with a code such as ``ERR``."""
+
+
+class ClusterRefusalError(Exception):
+    """The cluster refused a request of a command."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.detail)
+        self.refused = refused
+
+
+class Attempts:
+    """The values with which clients last failed to acquire keys: with these they wait for them."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[tuple[int, str], bytes] = OrderedDict()
+
+    def failed(self, connection: int, key: str, value: bytes) -> None:
+        """Note a value; another connection of the client's pool may be used to wait."""
+        for place in ((connection, key), (0, key)):
+            self._values[place] = value
+            self._values.move_to_end(place)
+        while len(self._values) > ATTEMPTS_MAX:
+            self._values.popitem(last=False)
+
+    def value_of(self, connection: int, key: str) -> bytes | None:
+        """Return the last value of this connection, or else of any."""
+        own = self._values.get((connection, key))
+        return self._values.get((0, key)) if own is None else own
+
+
+class Call(NamedTuple):
+    """A command, and what the door knows about it."""
+
+    name: str
+    """In lower case."""
+    arguments: list[bytes]
+    """What follows the name."""
+    date_ms: int
+    """The date (ms since 1970)."""
+    visible: tuple[str, ...]
+    """The beginnings of the names that the client may use; empty for no limit."""
+    connection: int
+    """Its number, 1 or more."""
+    attempts: Attempts
+    cursors: dict[int, str]
+    """The place of each scan that has not ended, by its number."""
+
+    def key(self, at: int = 0) -> str:
+        """Return the key that is the argument ``at``."""
+        return key_of(self.arguments[at])
+
+
+def key_of(argument: bytes) -> str:
+    """Return the name of a key.
+
+    Raises:
+        CommandError: it is not UTF-8.
+
+    """
+    try:
+        return argument.decode()
+    except UnicodeDecodeError:
+        raise CommandError(
+            f"ERR a key is the name of a lock, which must be UTF-8: {argument[:80]!a}"
+        ) from None
+
+
+def keys_of(arguments: list[bytes]) -> tuple[str, ...]:
+    """Return the names of several keys, each once.
+
+    Raises:
+        CommandError: there are too many.
+
+    """
+    keys = tuple(dict.fromkeys(map(key_of, arguments)))
+    if len(keys) > LOCKS_MAX:
+        raise CommandError(f"ERR {len(keys)} keys, at most {LOCKS_MAX} are allowed in one command")
+    return keys
+
+
+_INTEGER = re.compile(rb"0|-?[1-9]\d{0,18}")
+_INT64_MAX = (1 << 63) - 1
+_NOT_INTEGER = "ERR value is not an integer or out of range"
+
+
+def integer(argument: bytes) -> int:
+    """Return a number.
+
+    Raises:
+        CommandError: it is none of 64 bits.
+
+    """
+    if _INTEGER.fullmatch(argument) is None:
+        raise CommandError(_NOT_INTEGER)
+    number = int(argument)
+    if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+        raise CommandError(_NOT_INTEGER)
+    return number
+
+
+def _ttl_of(call: Call, number: int, unit: str) -> int:
+    """Return the time until a deadline (ms) that EX, PX, EXAT or PXAT names."""
+    ms = number if unit.startswith("p") else number * MS_PER_S
+    if number > 0 and unit.endswith("at"):
+        ms -= call.date_ms
+    if number <= 0 or not 0 < ms <= TTL_MS_MAX:
+        raise CommandError(f"ERR invalid expire time in '{call.name}' command")
+    return ms
+
+
+def _ask(request: Asked, kind: type[T]) -> Generator[Asked, Answer, T]:
+    """Send a request, and return its answer, which is of ``kind``."""
+    answer = yield request
+    assert isinstance(answer, kind)
+    return answer
+
+
+def _change(request: ChangeKeys) -> Generator[Asked, Answer, KeysChanged]:
+    return _ask(request, KeysChanged)
+
+
+def _change_one(request: ChangeKeys) -> Generator[Asked, Answer, KeyOutcome]:
+    changed = yield from _change(request)
+    return changed.keys[0]
+
+
+def _read(call: Call) -> Generator[Asked, Answer, dict[str, KeySeen]]:
+    """Read the keys that are the arguments."""
+    seen = yield from _ask(ReadKeys(keys=keys_of(call.arguments)), KeysRead)
+    return {one.key: one for one in seen.keys}
+
+
+def _native(key: str) -> CommandError:
+    return CommandError(
+        f"ERR {key!a} is held by a client that does not use this door: it releases the lock, or "
+        '"fencelock evict" does'
+    )
+
+
+def _set(call: Call) -> Steps:
+    """SET key value [NX | XX] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]."""
+    key, value = call.key(), call.arguments[1]
+    options = iter(call.arguments[2:])
+    states: tuple[KeyState, ...] | None = None
+    expiry, ttl_ms, returns = Expiry.NEVER, 0, False
+    for option in options:
+        word = option.lower()
+        if word in (b"nx", b"xx") and states is None:
+            states = FREE if word == b"nx" else (KeyState.RESERVED, *HELD, KeyState.NATIVE)
+        elif word == b"get":
+            returns = True
+        elif word == b"keepttl" and expiry is Expiry.NEVER:
+            expiry = Expiry.KEEP
+        elif word in (b"ex", b"px", b"exat", b"pxat") and expiry is Expiry.NEVER:
+            number = next(options, None)
+            if number is None:
+                raise CommandError("ERR syntax error")
+            expiry, ttl_ms = Expiry.AFTER, _ttl_of(call, integer(number), word.decode())
+        else:
+            raise CommandError("ERR syntax error")
+    done, before = yield from _setting(call, key, value, states, expiry, ttl_ms, returns=returns)
+    if returns:
+        return before
+    return "OK" if done else None
+
+
+def _setting(
+    call: Call,
+    key: str,
+    value: bytes,
+    states: tuple[KeyState, ...] | None,
+    expiry: Expiry,
+    ttl_ms: int,
+    *,
+    returns: bool = False,
+) -> Generator[Asked, Answer, tuple[bool, bytes | None]]:
+    """Set a key in ``states``, None for all; return whether that was done, and the former value."""
+    request = ChangeKeys(
+        keys=(key,),
+        action=KeyAction.SET,
+        states=states or (*FREE, *HELD, KeyState.NATIVE),
+        value=value,
+        expiry=expiry,
+        ttl_ms=ttl_ms,
+        returns=returns,
+    )
+    try:
+        changed = yield from _change(request)
+    except ClusterRefusalError as error:
+        if states == FREE and error.refused.reason is Reason.TIMED_OUT:
+            call.attempts.failed(call.connection, key, value)
+            return False, None
+        raise
+    (outcome,) = changed.keys
+    if not outcome.changed and states is None:
+        raise CommandError(f"TRYAGAIN {key!a} is about to be granted with other locks")
+    if not outcome.changed and states == FREE:
+        call.attempts.failed(call.connection, key, value)
+    return outcome.changed, changed.value
+
+
+def _setnx(call: Call) -> Steps:
+    done, _ = yield from _setting(call, call.key(), call.arguments[1], FREE, Expiry.NEVER, 0)
+    return int(done)
+
+
+def _setex(call: Call) -> Steps:
+    """SETEX key s value, PSETEX key ms value."""
+    unit = "ex" if call.name == "setex" else "px"
+    ttl_ms = _ttl_of(call, integer(call.arguments[1]), unit)
+    yield from _setting(call, call.key(), call.arguments[2], None, Expiry.AFTER, ttl_ms)
+    return "OK"
+
+
+def _get(call: Call) -> Steps:
+    seen = yield from _read(call)
+    return next((one.value for one in seen.values()), None)
+
+
+def _getdel(call: Call) -> Steps:
+    request = ChangeKeys(keys=(call.key(),), action=KeyAction.DELETE, states=HELD, returns=True)
+    changed = yield from _change(request)
+    if changed.keys[0].state is KeyState.NATIVE:
+        raise _native(call.key())
+    return changed.value
+
+
+def _delete(call: Call) -> Steps:
+    keys = keys_of(call.arguments)
+    request = ChangeKeys(keys=keys, action=KeyAction.DELETE, states=HELD, each=True)
+    changed = yield from _change(request)
+    count = sum(one.changed for one in changed.keys)
+    for key, one in zip(keys, changed.keys, strict=True):
+        if one.state is KeyState.NATIVE and not count:
+            raise _native(key)
+    return count
+
+
+def _exists(call: Call) -> Steps:
+    seen = yield from _read(call)
+    return sum(key_of(argument) in seen for argument in call.arguments)
+
+
+def _type(call: Call) -> Steps:
+    seen = yield from _read(call)
+    return "string" if seen else "none"
+
+
+def _ttl(call: Call) -> Steps:
+    seen = yield from _read(call)
+    for one in seen.values():
+        if one.left_ms is None:
+            return -1
+        return one.left_ms if call.name == "pttl" else _seconds(one.left_ms)
+    return -2
+
+
+def _seconds(left_ms: int) -> int:
+    return (left_ms + MS_PER_S // 2) // MS_PER_S
+
+
+_WHEN = {b"nx": When.DATELESS, b"xx": When.DATED, b"gt": When.LATER, b"lt": When.EARLIER}
+
+
+def _expire(call: Call) -> Steps:
+    """EXPIRE key s [NX | XX | GT | LT], PEXPIRE key ms."""
+    number = integer(call.arguments[1])
+    when = When.ANY
+    for option in call.arguments[2:]:
+        if option.lower() not in _WHEN:
+            text = option.decode(errors="replace")
+            raise CommandError(f"ERR Unsupported option {text}")
+        if when is not When.ANY:
+            raise CommandError(
+                "ERR NX and XX, GT or LT options at the same time are not compatible"
+            )
+        when = _WHEN[option.lower()]
+    ttl_ms = number if call.name == "pexpire" else number * MS_PER_S
+    if ttl_ms > TTL_MS_MAX:
+        raise CommandError(f"ERR invalid expire time in '{call.name}' command")
+    outcome = yield from _change_one(_expiring((call.key(),), HELD, ttl_ms, when=when))
+    if outcome.state is KeyState.NATIVE:
+        raise _native(call.key())
+    return int(outcome.changed)
+
+
+def _expiring(
+    keys: tuple[str, ...],
+    states: tuple[KeyState, ...],
+    ttl_ms: int,
+    *,
+    expected: bytes | None = None,
+    when: When = When.ANY,
+    expiry: Expiry = Expiry.AFTER,
+) -> ChangeKeys:
+    """Return the request that changes a deadline; one that is past ends the hold, as in Redis."""
+    return ChangeKeys(
+        keys=keys,
+        action=KeyAction.EXPIRE if ttl_ms > 0 or expiry is Expiry.FURTHER else KeyAction.DELETE,
+        states=states,
+        expected=expected,
+        expiry=expiry,
+        ttl_ms=max(ttl_ms, 0),
+        when=when,
+    )
+
+
+def _persist(call: Call) -> Steps:
+    request = ChangeKeys(
+        keys=(call.key(),),
+        action=KeyAction.EXPIRE,
+        states=HELD,
+        expiry=Expiry.NEVER,
+        when=When.DATED,
+    )
+    outcome = yield from _change_one(request)
+    if outcome.state is KeyState.NATIVE:
+        raise _native(call.key())
+    return int(outcome.changed)
+
+
+def _fence(call: Call) -> Steps:
+    """LOCK.FENCE key: the fence under which it is held."""
+    seen = yield from _read(call)
+    return next((one.fence for one in seen.values()), None)
+
+
+def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
+    """Return all keys of the door that match ``pattern`` and that the client may see.
+
+    Raises:
+        CommandError: there are too many for one reply.
+
+    """
+    matches, begins = glob(pattern), literal_start(pattern)
+    names: list[str] = []
+    for prefix in call.visible or ("",):
+        wanted = max(prefix, begins, key=len)
+        if not wanted.startswith(prefix) or not wanted.startswith(begins):
+            continue
+        after, more = "", True
+        while more:
+            page = yield from _ask(ListKeys(prefix=wanted, after=after), KeyList)
+            names += filter(matches, page.keys)
+            if len(names) > LISTED_MAX:
+                raise CommandError(f"ERR more than {LISTED_MAX} keys match: use SCAN")
+            more = page.more and bool(page.keys)
+            after = page.keys[-1] if page.keys else ""
+    return list(dict.fromkeys(names))
+
+
+def _keys(call: Call) -> Steps:
+    names = yield from _pages(call, call.arguments[0])
+    return [name.encode() for name in names]
+
+
+def _dbsize(call: Call) -> Steps:
+    if call.visible:
+        names = yield from _pages(call, b"*")
+        return len(names)
+    page = yield from _ask(ListKeys(most=1), KeyList)
+    return page.total
+
+
+def _scan(call: Call) -> Steps:
+    """SCAN cursor [MATCH pattern] [COUNT n] [TYPE string]."""
+    cursor = call.arguments[0]
+    if not cursor.isdigit() or int(cursor) > _INT64_MAX:
+        raise CommandError("ERR invalid cursor")
+    pattern, count, typed = b"*", 10, True
+    options = call.arguments[1:]
+    if len(options) % 2:
+        raise CommandError("ERR syntax error")
+    for word, value in zip(options[::2], options[1::2], strict=True):
+        if word.lower() == b"match":
+            pattern = value
+        elif word.lower() == b"count":
+            count = integer(value)
+            if count < 1:
+                raise CommandError("ERR syntax error")
+        elif word.lower() == b"type":
+            typed = value.lower() == b"string"
+        else:
+            raise CommandError("ERR syntax error")
+    number = int(cursor)
+    if number and number not in call.cursors:
+        raise CommandError(
+            f"ERR the scan with cursor {number} has ended, or is too old: begin anew"
+        )
+    after = call.cursors.pop(number) if number else ""
+    request = ListKeys(prefix=literal_start(pattern), after=after, most=min(count, PAGE_MAX))
+    page = yield from _ask(request, KeyList)
+    following = 0
+    if page.more and page.keys:
+        following = 1 + max(call.cursors, default=number)
+        call.cursors[following] = page.keys[-1]
+        if len(call.cursors) > CURSORS_MAX:
+            del call.cursors[next(iter(call.cursors))]
+    matches = glob(pattern)
+    names: list[Reply] = [
+        name.encode()
+        for name in page.keys
+        if typed and matches(name) and (not call.visible or name.startswith(call.visible))
+    ]
+    return [b"%d" % following, names]
+
+
+def _flush(call: Call) -> Steps:
+    """FLUSHDB, FLUSHALL [ASYNC | SYNC]: delete all keys that are held through the door."""
+    if any(option.lower() not in (b"async", b"sync") for option in call.arguments):
+        raise CommandError("ERR syntax error")
+    if call.visible:
+        raise CommandError(f"NOPERM {call.name} is about all keys, and yours are limited")
+    yield from _delete_all("")
+    return "OK"
+
+
+def _delete_all(prefix: str) -> Generator[Asked, Answer, int]:
+    """Delete all keys of the door that begin with ``prefix``; return their number."""
+    count, after = 0, ""
+    while True:
+        page = yield from _ask(ListKeys(prefix=prefix, after=after, most=LOCKS_MAX), KeyList)
+        if page.keys:
+            request = ChangeKeys(keys=page.keys, action=KeyAction.DELETE, states=HELD, each=True)
+            changed = yield from _change(request)
+            count += sum(one.changed for one in changed.keys)
+            after = page.keys[-1]
+        if not (page.more and page.keys):
+            return count
+
+
+def _blpop(call: Call) -> Steps:
+    """BLPOP lock-signal:NAME seconds: wait for the turn at lock:NAME, which is then kept."""
+    if len(call.arguments) > 2:  # noqa: PLR2004  (a key and a timeout)
+        raise CommandError("ERR BLPOP waits for one lock at a time here")
+    try:
+        seconds = float(call.arguments[1])
+    except ValueError:
+        raise CommandError("ERR timeout is not a float or out of range") from None
+    if seconds < 0:
+        raise CommandError("ERR timeout is negative")
+    if not seconds * MS_PER_S <= TTL_MS_MAX:
+        raise CommandError("ERR timeout is out of range")
+    signal = call.key()
+    key = SIGNALLED + signal.removeprefix(SIGNAL)
+    value = call.attempts.value_of(call.connection, key)
+    if not signal.startswith(SIGNAL) or value is None:
+        raise CommandError(
+            f"ERR BLPOP waits only as python-redis-lock does: for a list {SIGNAL}NAME, after a SET "
+            f"with NX of {SIGNALLED}NAME that failed; see docs/redis.md"
+        )
+    wait_ms = None if seconds == 0 else max(1, round(seconds * MS_PER_S))
+    request = AwaitKey(keys=(key,), value=value, ttl_ms=RESERVED_MS, wait_ms=wait_ms)
+    try:
+        yield from _ask(request, KeysChanged)
+    except ClusterRefusalError as error:
+        if error.refused.reason in (Reason.TIMED_OUT, Reason.CANCELLED):
+            return Nothing.ARRAY
+        raise
+    return [signal.encode(), b"1"]
+
+
+COMMANDS: dict[str, tuple[int, Callable[[Call], Steps]]] = {
+    "blpop": (-3, _blpop),
+    "dbsize": (1, _dbsize),
+    "del": (-2, _delete),
+    "exists": (-2, _exists),
+    "expire": (-3, _expire),
+    "flushall": (-1, _flush),
+    "flushdb": (-1, _flush),
+    "get": (2, _get),
+    "getdel": (2, _getdel),
+    "keys": (2, _keys),
+    "lock.fence": (2, _fence),
+    "persist": (2, _persist),
+    "pexpire": (-3, _expire),
+    "psetex": (4, _setex),
+    "pttl": (2, _ttl),
+    "scan": (-2, _scan),
+    "set": (-3, _set),
+    "setex": (4, _setex),
+    "setnx": (3, _setnx),
+    "ttl": (2, _ttl),
+    "type": (2, _type),
+    "unlink": (-2, _delete),
+}
+"""Each command about keys, with the number of its arguments, the name included; if negative, there
+may be more."""
+
+
+def scripted(operation: Operation, call: Call) -> Steps:
+    """Carry out the operation of a script; the arguments of ``call`` are those of EVAL.
+
+    Raises:
+        CommandError: the number of keys or arguments is not that of the operation.
+
+    """
+    count = integer(call.arguments[1])
+    if count < 0:
+        raise CommandError("ERR Number of keys can't be negative")
+    if count > len(call.arguments) - 2:
+        raise CommandError("ERR Number of keys can't be greater than number of args")
+    keys = tuple(map(key_of, call.arguments[2 : 2 + count]))
+    arguments = call.arguments[2 + count :]
+    several, needed = _SHAPES[operation]
+    if len(arguments) < needed or (count < 1 if several == 0 else count != several):
+        wanted = "one key or more" if several == 0 else f"{several} keys"
+        raise CommandError(
+            f"ERR {operation.name.lower()} has {wanted} and {needed} arguments, and the script was "
+            f"sent with {count} and {len(arguments)}"
+        )
+    if call.name.endswith("_ro") and operation not in _READING:
+        raise CommandError("ERR Write commands are not allowed from read-only scripts.")
+    if operation is Operation.RESET_ALL_SIGNAL:
+        return _reset_all(call)
+    return _scripted(operation, call, keys[: several or None], arguments)
+
+
+_READING = frozenset(
+    {
+        Operation.COMPARE_PTTL,
+        Operation.COMPARE_PTTL_OR_ABSENT,
+        Operation.COMPARE_TTL,
+        Operation.GET_PTTL,
+        Operation.ALL_PTTL,
+    }
+)
+
+_SHAPES: dict[Operation, tuple[int, int]] = {
+    Operation.COMPARE_DELETE: (1, 1),
+    Operation.COMPARE_DELETE_OR_MISSING: (1, 1),
+    Operation.DELETE_MINE_OR_MISSING: (1, 1),
+    Operation.COMPARE_PEXPIRE: (1, 2),
+    Operation.COMPARE_EXPIRE: (1, 2),
+    Operation.COMPARE_EXPIRE_INVERTED: (1, 2),
+    Operation.ADD_OR_REPLACE_TTL: (1, 3),
+    Operation.ADD_TTL: (1, 2),
+    Operation.EXTEND_CODES: (2, 2),
+    Operation.COMPARE_PTTL: (1, 1),
+    Operation.COMPARE_PTTL_OR_ABSENT: (1, 1),
+    Operation.COMPARE_TTL: (1, 1),
+    Operation.GET_PTTL: (1, 0),
+    Operation.COMPARE_SET: (1, 2),
+    Operation.SET_ABSENT: (1, 2),
+    Operation.SET_ABSENT_COUNT: (1, 2),
+    Operation.SET_ABSENT_OR_MINE: (1, 2),
+    Operation.SET_ABSENT_OR_MINE_OR_ERROR: (1, 2),
+    Operation.SET_ALLOWED_OR_MINE: (1, 3),
+    Operation.PEXPIRE_OR_SET: (1, 2),
+    Operation.PEXPIRE_OR_SET_OR_OTHER: (1, 2),
+    Operation.OBTAIN_PREFIX: (0, 3),
+    Operation.ALL_SET_ABSENT: (0, 2),
+    Operation.ALL_SET: (0, 2),
+    Operation.EACH_DELETE: (0, 1),
+    Operation.ALL_DELETE: (0, 1),
+    Operation.ALL_PEXPIRE: (0, 2),
+    Operation.ALL_PTTL: (0, 1),
+    Operation.UNLOCK_SIGNAL: (2, 2),
+    Operation.RESET_SIGNAL: (2, 2),
+    Operation.RESET_ALL_SIGNAL: (0, 0),
+}
+"""The number of keys of each script, 0 for any, and of arguments, at least."""
+
+
+def _scripted(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    """Carry out ``operation``. Each is one request, but for `Operation.OBTAIN_PREFIX`."""
+    if operation in _READING:
+        reply = yield from _reading(operation, keys, arguments)
+        return reply
+    if operation in _SETTING:
+        reply = yield from _setting_all(operation, call, keys, arguments)
+        return reply
+    if operation in (Operation.EACH_DELETE, Operation.ALL_DELETE):
+        each = operation is Operation.EACH_DELETE
+        changed = yield from _change(_deleting(keys, MINE, arguments[0], each=each))
+        count = sum(one.changed for one in changed.keys)
+        return count if each else ("OK" if count else None)
+    if operation is Operation.RESET_SIGNAL:
+        outcome = yield from _change_one(_deleting(keys[:1], HELD, None))
+        if outcome.state is KeyState.NATIVE:
+            raise _native(keys[0])
+        return int(outcome.changed)
+    if operation in _DELETING:
+        outcome = yield from _change_one(_deleting(keys[:1], MINE, arguments[0]))
+        missing = outcome.state in (*FREE, KeyState.AWAITED)
+        if operation is Operation.UNLOCK_SIGNAL:
+            return int(not outcome.changed)
+        if operation is Operation.COMPARE_DELETE_OR_MISSING and missing:
+            return -1
+        if operation is Operation.DELETE_MINE_OR_MISSING and not outcome.changed:
+            return "OK" if missing else Failure("ERROR")
+        return int(outcome.changed)
+    reply = yield from _extending(operation, keys, arguments)
+    return reply
+
+
+_DELETING = frozenset(
+    {
+        Operation.COMPARE_DELETE,
+        Operation.COMPARE_DELETE_OR_MISSING,
+        Operation.DELETE_MINE_OR_MISSING,
+        Operation.UNLOCK_SIGNAL,
+    }
+)
+
+
+def _deleting(
+    keys: tuple[str, ...],
+    states: tuple[KeyState, ...],
+    expected: bytes | None,
+    *,
+    each: bool = False,
+) -> ChangeKeys:
+    return ChangeKeys(
+        keys=keys, action=KeyAction.DELETE, states=states, expected=expected, each=each
+    )
+
+
+def _extending(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]) -> Steps:
+    """Change the deadline of keys that are mine."""
+    token, time = arguments[0], integer(arguments[1])
+    in_seconds = (
+        Operation.COMPARE_EXPIRE,
+        Operation.COMPARE_EXPIRE_INVERTED,
+        Operation.EXTEND_CODES,
+    )
+    ttl_ms = time * MS_PER_S if operation in in_seconds else time
+    if ttl_ms > TTL_MS_MAX:
+        raise CommandError("ERR invalid expire time in 'pexpire' command")
+    if operation is Operation.ALL_PEXPIRE:
+        changed = yield from _change(_expiring(keys, MINE, ttl_ms, expected=token))
+        return "OK" if changed.keys[0].changed else None
+    adds = operation is Operation.ADD_TTL
+    adds = adds or (operation is Operation.ADD_OR_REPLACE_TTL and arguments[2] == b"0")
+    dated = adds or operation in (Operation.ADD_OR_REPLACE_TTL, Operation.EXTEND_CODES)
+    if adds and ttl_ms < 0:
+        raise CommandError("ERR the additional time of a lock must not be negative")
+    request = _expiring(
+        keys[:1],
+        MINE,
+        ttl_ms,
+        expected=token,
+        when=When.DATED if dated else When.ANY,
+        expiry=Expiry.FURTHER if adds else Expiry.AFTER,
+    )
+    outcome = yield from _change_one(request)
+    if operation is Operation.COMPARE_EXPIRE_INVERTED:
+        return int(not outcome.changed)
+    if operation is Operation.EXTEND_CODES:
+        return 0 if outcome.changed else 2 if outcome.state is KeyState.EQUAL else 1
+    return int(outcome.changed)
+
+
+_SETTING: dict[Operation, tuple[tuple[KeyState, ...], Reply, Reply]] = {
+    Operation.COMPARE_SET: (MINE, "OK", b"ERR"),
+    Operation.SET_ABSENT: (FREE, "OK", None),
+    Operation.SET_ABSENT_COUNT: (FREE, 1, 0),
+    Operation.SET_ABSENT_OR_MINE: ((*FREE, *MINE), "OK", None),
+    Operation.SET_ABSENT_OR_MINE_OR_ERROR: ((*FREE, *MINE), "OK", Failure("ERROR")),
+    Operation.SET_ALLOWED_OR_MINE: ((*FREE, *MINE), "OK", None),
+    Operation.PEXPIRE_OR_SET: ((*FREE, *MINE), 1, 0),
+    Operation.PEXPIRE_OR_SET_OR_OTHER: ((*FREE, *MINE), 1, -1),
+    Operation.OBTAIN_PREFIX: (FREE, "OK", None),
+    Operation.ALL_SET_ABSENT: (FREE, 1, 0),
+    Operation.ALL_SET: (MINE, 1, 0),
+}
+"""The states in which a script sets keys, and its replies if it did, and if not."""
+
+
+def _setting_all(
+    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
+) -> Steps:
+    """Set keys to the first argument, with a deadline."""
+    value, time = arguments[0], arguments[2 if operation is Operation.OBTAIN_PREFIX else 1]
+    ttl_ms = integer(time)
+    if not 0 < ttl_ms <= TTL_MS_MAX:
+        raise CommandError("ERR invalid expire time in 'set' command")
+    states, done, failed = _SETTING[operation]
+    if operation is Operation.SET_ALLOWED_OR_MINE and arguments[2] != b"yes":
+        states = MINE
+    request = ChangeKeys(
+        keys=keys,
+        action=KeyAction.SET,
+        states=states,
+        value=value,
+        expected=value if KeyState.EQUAL in states else None,
+        expiry=Expiry.AFTER,
+        ttl_ms=ttl_ms,
+    )
+    try:
+        changed = yield from _change(request)
+        is_set = changed.keys[0].changed
+    except ClusterRefusalError as error:
+        if error.refused.reason is not Reason.TIMED_OUT:
+            raise
+        is_set = False
+    if operation is Operation.OBTAIN_PREFIX and not is_set:
+        length = integer(arguments[1])
+        again = replace(request, states=MINE, expected=value[: max(length, 0)], prefix=True)
+        changed = yield from _change(again)
+        is_set = changed.keys[0].changed
+    if not is_set and states == FREE and len(keys) == 1:
+        call.attempts.failed(call.connection, keys[0], value)
+    if is_set and operation in (Operation.ALL_SET, Operation.ALL_SET_ABSENT):
+        return len(keys)
+    return done if is_set else failed
+
+
+def _reading(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]) -> Steps:
+    """Read keys, and compare them with the first argument, if there is one."""
+    answer = yield from _ask(ReadKeys(keys=keys), KeysRead)
+    seen = answer.keys[0] if answer.keys else None
+    left_ms = -2 if seen is None else -1 if seen.left_ms is None else seen.left_ms
+    if operation is Operation.GET_PTTL:
+        return [None if seen is None else seen.value, left_ms]
+    mine = [one for one in answer.keys if not one.native and one.value == arguments[0]]
+    if operation is Operation.ALL_PTTL:
+        if len(mine) < len(keys):
+            return None
+        return min((one.left_ms for one in mine if one.left_ms), default=0)
+    if operation is Operation.COMPARE_PTTL:
+        return max(left_ms, 0) if mine else 0
+    if operation is Operation.COMPARE_PTTL_OR_ABSENT:
+        return left_ms if mine else -3
+    if not mine:
+        return Failure("ERROR")
+    return _seconds(left_ms) if left_ms > 0 else left_ms
+
+
+def _reset_all(call: Call) -> Steps:
+    if call.visible and not SIGNALLED.startswith(call.visible):
+        raise CommandError(f"NOPERM the script is about all keys that begin with {SIGNALLED}")
+    count = yield from _delete_all(SIGNALLED)
+    return count
+
+
+def literal_start(pattern: bytes) -> str:
+    """Return what all names that match ``pattern`` begin with."""
+    match = re.match(rb"[^*?\[\\]*", pattern)
+    assert match is not None
+    return match.group().decode(errors="ignore")
+
+
+def glob(pattern: bytes) -> Callable[[str], bool]:
+    """Return a function that tells whether a name matches ``pattern``, as in KEYS.
+
+    Its time is bounded by the product of both lengths.
+
+    Raises:
+        CommandError: the pattern is longer than a name can be.
+
+    """
+    if len(pattern) > LOCK_NAME_BYTES_MAX:
+        raise CommandError(f"ERR the pattern has more than {LOCK_NAME_BYTES_MAX} bytes")
+    parts = _parts_of(pattern)
+
+    def matches(name: str) -> bool:
+        text = name.encode()
+        at, part, star, resume = 0, 0, -1, 0
+        while at < len(text):
+            if part < len(parts) and (wanted := parts[part]) is not None and text[at] in wanted:
+                at, part = at + 1, part + 1
+            elif part < len(parts) and parts[part] is None:
+                star, resume, part = part, at, part + 1
+            elif star >= 0:
+                resume += 1
+                at, part = resume, star + 1
+            else:
+                return False
+        return all(rest is None for rest in parts[part:])
+
+    return matches
+
+
+_ANY_BYTE = frozenset(range(256))
+
+
+def _parts_of(pattern: bytes) -> list[frozenset[int] | None]:
+    """Return the bytes that each sign of a pattern stands for; None for any number of bytes."""
+    parts: list[frozenset[int] | None] = []
+    at = 0
+    while at < len(pattern):
+        sign = pattern[at]
+        at += 1
+        closing = pattern.find(b"]", at + 1) if sign == ord("[") else -1
+        if sign == ord("*"):
+            parts.append(None)
+        elif sign == ord("?"):
+            parts.append(_ANY_BYTE)
+        elif closing > 0:
+            parts.append(_set_of(pattern[at:closing]))
+            at = closing + 1
+        else:
+            if sign == ord("\\") and at < len(pattern):
+                sign = pattern[at]
+                at += 1
+            parts.append(frozenset((sign,)))
+    return parts
+
+
+def _set_of(inner: bytes) -> frozenset[int]:
+    """Return the bytes of a set like ``a-z_`` or ``^0-9``."""
+    negated = inner.startswith(b"^")
+    signs, found, at = inner[negated:], set[int](), 0
+    while at < len(signs):
+        if at + 2 < len(signs) and signs[at + 1] == ord("-"):
+            first, last = sorted((signs[at], signs[at + 2]))
+            found.update(range(first, last + 1))
+            at += 3
+        else:
+            found.add(signs[at])
+            at += 1
+    return _ANY_BYTE - found if negated else frozenset(found)

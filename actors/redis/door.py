@@ -1,0 +1,702 @@
+"""The Redis door of a node: clients of Redis hold locks of the cluster.
+
+The door speaks RESP (`resp.py`) with its clients, and sends their requests to the session of its
+node, as a thread of the node's process would: the session repeats them, follows the leader, and
+lets each take effect once. A key is a lock, held in the log (`fencelock.actors.api.redis`); the
+door itself keeps nothing that matters. When its node dies, clients connect to another one.
+
+::
+
+    sockets ── Opened, Received, Disconnected ──> door ── ChangeKeys, ReadKeys, ... ──> session
+            <────────── Transmit ───────────────       <── KeysChanged, Refused, ... ──
+
+One request of a connection is in flight at a time, and the next one begins when it has been
+answered. So requests of a pipeline take effect in their order, also while a leader changes, and no
+client gets more than its share of the node. Bytes are read from a connection only after all
+complete requests in it have been answered: a client that sends faster waits in its own socket.
+
+`resp.py` reads requests and writes replies; `command.py` has the commands about keys, `shapes.py`
+the scripts that are known. This module has the commands about connections, and who may do what.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fencelock.actors.api.message import Cancel, Reason, Refused
+from fencelock.actors.api.name import LABEL_BYTES_MAX, NAME_END, forbidden_in
+from fencelock.actors.api.redis import (
+    AwaitKey,
+    ChangeKeys,
+    KeyList,
+    KeysChanged,
+    KeysRead,
+    ListKeys,
+)
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.error import ForbiddenError
+from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between
+from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
+from fencelock.actors.redis.command import (
+    COMMANDS,
+    Answer,
+    Asked,
+    Attempts,
+    Call,
+    ClusterRefusalError,
+    CommandError,
+    Steps,
+    scripted,
+)
+from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
+from fencelock.actors.redis.resp import (
+    VERSION_2,
+    Failure,
+    ProtocolError,
+    Reply,
+    RequestParser,
+    encode_reply,
+)
+from fencelock.actors.redis.shapes import KNOWN, Operation, known_shapes, operation_of
+from fencelock.actors.role import Host, Role, Summary
+
+REDIS_VERSION = "7.4.0"
+"""The version that clients are told: they choose commands by it."""
+
+HELD_BYTES_MAX = 32 << 20
+"""Limit of the bytes of requests that are incomplete, or wait, on all connections (32 MiB)."""
+
+SLOW_MS = 30_000
+"""Time within which a request must be complete, and a client authenticated (ms)."""
+
+TICK_MS = 5_000
+"""Interval of looks for connections that exceed it (ms)."""
+
+SCRIPTS_MAX = 1_024
+"""Limit of the SHA1s of loaded scripts that a door remembers; it forgets the oldest."""
+
+LISTED_MAX = 1_000
+"""Limit of connections in one reply to CLIENT LIST."""
+
+CODES = {Reason.UNAVAILABLE: "CLUSTERDOWN", Reason.FORBIDDEN: "NOPERM"}
+"""The code of a refusal; others are ERR."""
+
+Verify = Callable[[str, str], str | None]
+"""Returns the name of the key that a user, empty for the default one, proves by a password."""
+
+
+class DoorTick(Timer):
+    """Close connections that are slow."""
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A client."""
+
+    number: int
+    peer: str
+    opened_at: Instant
+    parser: RequestParser
+    key: str = ""
+    """The name of its key, empty where none are used."""
+    trusted: bool = True
+    """Whether it may send commands."""
+    version: int = VERSION_2
+    name: str = ""
+    library: dict[str, str] = field(default_factory=dict[str, str])
+    steps: Steps | None = None
+    """The command that has not been answered."""
+    request: Asked | None = None
+    """Its request in flight."""
+    date_ms: int = 0
+    incomplete_at: Instant | None = None
+    """When the bytes of an incomplete request began to wait."""
+    held: int = 0
+    """The bytes that wait, as they are counted."""
+
+
+class RedisDoor(
+    Role[
+        Opened
+        | Received
+        | HalfClosed
+        | Disconnected
+        | KeysChanged
+        | KeysRead
+        | KeyList
+        | Refused
+        | RightsChanged
+        | DoorTick
+    ]
+):
+    """Serves clients of Redis.
+
+    Args:
+        sockets: the address of the sockets.
+        session: the role that passes requests to the cluster, the node's own session.
+        version: the version of fencelock, for INFO.
+        rights: the rights of each key; None where no keys are used, and all is allowed.
+        verify: checks passwords; None where no keys are used.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        sockets: Address,
+        version: str = "",
+        rights: tuple[Rights, ...] | None = None,
+        verify: Verify | None = None,
+    ) -> None:
+        super().__init__(address, host)
+        assert (rights is None) == (verify is None)
+        self.node = node
+        self.sockets = sockets
+        self.session = address_of(node, "session")
+        self.version = version
+        self.access = None if rights is None else AccessControl(node, rights)
+        self.connections: dict[int, Connection] = {}
+        self.in_flight: dict[int, Connection] = {}
+        """The connection of each request in flight, by its number."""
+        self.requests = 0
+        self.held = 0
+        """The bytes that wait on all connections."""
+        self.attempts = Attempts()
+        self.cursors: dict[int, str] = {}
+        self.loaded: OrderedDict[str, Operation] = OrderedDict()
+        """The operations of scripts that clients sent, by their SHA1."""
+        self.ticking = False
+        self._verify = verify
+        self._handlers: dict[str, Callable[[Connection, list[bytes]], Reply]] = {
+            "auth": self._on_auth,
+            "client": self._on_client,
+            "command": _command_table,
+            "echo": lambda _, arguments: arguments[0],
+            "hello": self._on_hello,
+            "info": self._on_info,
+            "ping": self._on_ping,
+            "quit": lambda _connection, _arguments: "OK",
+            "reset": self._on_reset,
+            "script": self._on_script,
+            "select": self._on_select,
+        }
+
+    def handle(
+        self,
+        sender: Address,
+        event: Opened
+        | Received
+        | HalfClosed
+        | Disconnected
+        | KeysChanged
+        | KeysRead
+        | KeyList
+        | Refused
+        | RightsChanged
+        | DoorTick,
+        now: Instant,
+    ) -> Effects:
+        """Serve clients, and pass on what the cluster replies."""
+        del sender
+        match event:
+            case Received():
+                return self._on_received(event, now)
+            case KeysChanged() | KeysRead() | KeyList() | Refused():
+                return self._on_answer(event, now)
+            case Opened():
+                return self._on_opened(event, now)
+            case Disconnected():
+                connection = self.connections.get(event.connection)
+                return () if connection is None else self._forget(connection)
+            case HalfClosed():
+                return self._on_half_closed(event)
+            case RightsChanged():
+                return self._on_rights_changed(event)
+            case DoorTick():
+                return self._on_tick(now)
+
+    def summary(self) -> Summary:
+        """Return how many clients there are, and how many requests are in flight."""
+        return ("clients", len(self.connections)), ("in flight", len(self.in_flight))
+
+    def _on_opened(self, event: Opened, now: Instant) -> Effects:
+        trusted = self.access is None
+        self.connections[event.connection] = Connection(
+            event.connection, event.peer, now, RequestParser(trusted=trusted), trusted=trusted
+        )
+        effects: list[Effect] = [Observe("redis.connected")]
+        if not self.ticking:
+            self.ticking = True
+            effects.append(Wake(TICK_MS, DoorTick()))
+        return effects
+
+    def _on_received(self, event: Received, now: Instant) -> Effects:
+        connection = self.connections.get(event.connection)
+        if connection is None:
+            return ()
+        connection.parser.feed(event.data)
+        connection.date_ms = event.date_ms
+        if connection.steps is not None:  # Only a host that does not wait for `Transmit` does this.
+            return self._bounded(connection)
+        return self._serve(connection, b"", now)
+
+    def _on_answer(self, answer: Answer | Refused, now: Instant) -> Effects:
+        connection = self.in_flight.pop(answer.request, None)
+        if connection is None or connection.steps is None:
+            return ()
+        connection.request = None
+        effects: list[Effect] = []
+        reply = self._advance(connection, answer, effects)
+        if reply is None:
+            return effects
+        return [*effects, *self._serve(connection, reply, now)]
+
+    def _on_half_closed(self, event: HalfClosed) -> Effects:
+        """Close a connection that waits for its turn: it would be granted to nobody."""
+        connection = self.connections.get(event.connection)
+        if connection is None or not isinstance(connection.request, AwaitKey):
+            return ()
+        return self._close(connection)
+
+    def _serve(self, connection: Connection, output: bytes, now: Instant) -> list[Effect]:
+        """Answer requests until one is in flight, or none is complete; begin with ``output``."""
+        effects: list[Effect] = []
+        closes = False
+        while connection.steps is None and not closes:
+            try:
+                request = connection.parser.next()
+            except ProtocolError as error:
+                effects.append(Observe("redis.malformed"))
+                failure = Failure(f"ERR Protocol error: {error}")
+                output += encode_reply(failure, connection.version)
+                closes = True
+                break
+            if request is None:
+                break
+            closes = request[0].lower() == b"quit"
+            answered = self._begin(connection, request, effects)
+            if answered is not None:
+                output += answered
+        reads = connection.steps is None and not closes
+        if output or reads or closes:
+            transmit = Transmit(
+                connection=connection.number, data=output, reads=reads, closes=closes
+            )
+            effects.append(Send(self.sockets, transmit))
+        if closes:
+            return [*effects, *self._forget(connection)]
+        if reads and connection.parser.held:
+            connection.incomplete_at = connection.incomplete_at or now
+        else:
+            connection.incomplete_at = None
+        return [*effects, *self._bounded(connection)]
+
+    def _begin(
+        self, connection: Connection, request: list[bytes], effects: list[Effect]
+    ) -> bytes | None:
+        """Begin a command; return its reply, or None if a request is in flight for it."""
+        name = request[0].lower().decode(errors="replace")
+        try:
+            reply = self._about_connection(connection, name, request[1:])
+            if not isinstance(reply, _NotHere):
+                return encode_reply(reply, connection.version)
+            connection.steps = self._steps(connection, name, request[1:])
+        except CommandError as error:
+            effects.append(Observe("redis.refused"))
+            return encode_reply(Failure(str(error)), connection.version)
+        return self._advance(connection, None, effects)
+
+    def _advance(
+        self, connection: Connection, answer: Answer | Refused | None, effects: list[Effect]
+    ) -> bytes | None:
+        """Continue a command with ``answer``; return its reply, or None if it asks once more."""
+        steps = connection.steps
+        assert steps is not None
+        try:
+            if isinstance(answer, Refused):
+                asked = steps.throw(ClusterRefusalError(answer))
+            else:
+                asked = next(steps) if answer is None else steps.send(answer)
+            if self.access is not None and not isinstance(asked, ListKeys):
+                self.access.check(connection.key + NAME_END, asked)
+        except StopIteration as end:
+            reply: Reply = end.value
+        except CommandError as error:
+            effects.append(Observe("redis.refused"))
+            reply = Failure(str(error))
+        except ForbiddenError as error:
+            effects.append(Observe("redis.forbidden"))
+            reply = Failure(f"NOPERM {error}")
+        except ClusterRefusalError as error:
+            effects.append(Observe("redis.refused"))
+            reply = Failure(f"{CODES.get(error.refused.reason, 'ERR')} {error}")
+        else:
+            effects.append(Send(self.session, self._number(connection, asked)))
+            return None
+        connection.steps = None
+        return encode_reply(reply, connection.version)
+
+    def _number(self, connection: Connection, asked: Asked) -> Asked:
+        """Return a request as it is sent to the session."""
+        self.requests += 1
+        self.in_flight[self.requests] = connection
+        numbered: Asked
+        if isinstance(asked, ChangeKeys | AwaitKey):
+            numbered = replace(
+                asked,
+                request=self.requests,
+                owner=f"c{connection.number}",
+                account=connection.key,
+                label=label_of(self.node, connection),
+            )
+        else:
+            numbered = replace(asked, request=self.requests)
+        connection.request = numbered
+        return numbered
+
+    def _bounded(self, connection: Connection) -> list[Effect]:
+        """Count what waits, and close the connection with the most if that is too much."""
+        held = connection.parser.held
+        self.held += held - connection.held
+        connection.held = held
+        if self.held <= HELD_BYTES_MAX:
+            return []
+        most = max(self.connections.values(), key=lambda one: one.held)
+        return [Observe("redis.over_memory"), *self._close(most)]
+
+    def _close(self, connection: Connection, text: str = "") -> list[Effect]:
+        data = encode_reply(Failure(text), connection.version) if text else b""
+        transmit = Transmit(connection=connection.number, data=data, closes=True)
+        return [Send(self.sockets, transmit), *self._forget(connection)]
+
+    def _forget(self, connection: Connection) -> list[Effect]:
+        """Drop a connection. What it has changed stays; a wait of its own ends."""
+        del self.connections[connection.number]
+        self.held -= connection.held
+        if connection.steps is not None:
+            connection.steps.close()
+            connection.steps = None
+        request = connection.request
+        if request is None:
+            return []
+        self.in_flight.pop(request.request, None)
+        if not isinstance(request, AwaitKey):
+            return []
+        cancel = Cancel(lock=request.lock, session="", owner=request.owner, request=request.request)
+        return [Send(self.session, cancel)]
+
+    def _on_rights_changed(self, changed: RightsChanged) -> Effects:
+        if self.access is None:
+            return ()
+        self.access.replace(changed.rights)
+        effects: list[Effect] = []
+        for one in list(self.connections.values()):
+            if one.trusted and not self.access.knows(one.key):
+                effects += self._close(one, f"NOAUTH key {one.key!r} was removed")
+        return effects
+
+    def _on_tick(self, now: Instant) -> Effects:
+        self.ticking = bool(self.connections)
+        if not self.ticking:
+            return ()
+        effects: list[Effect] = [Wake(TICK_MS, DoorTick())]
+        for one in list(self.connections.values()):
+            since = one.incomplete_at if one.trusted else one.opened_at
+            if since is not None and ms_between(since, now) >= SLOW_MS:
+                what = "complete" if one.trusted else "authenticated"
+                text = f"ERR no request was {what} within {SLOW_MS // 1_000} s"
+                effects += [Observe("redis.slow_closed"), *self._close(one, text)]
+        return effects
+
+    def _steps(self, connection: Connection, name: str, arguments: list[bytes]) -> Steps:
+        """Return the steps of a command about keys.
+
+        Raises:
+            CommandError: it is refused.
+
+        """
+        rights = None if self.access is None else self.access.rights_of(connection.key)
+        call = Call(
+            name=name,
+            arguments=arguments,
+            date_ms=connection.date_ms,
+            visible=() if rights is None else rights.prefixes,
+            connection=connection.number,
+            attempts=self.attempts,
+            cursors=self.cursors,
+        )
+        if name in SCRIPTED:
+            _check_count(name, SCRIPTED[name], arguments)
+            return scripted(self._operation(name, arguments[0]), call)
+        known = COMMANDS.get(name)
+        if known is None:
+            shown = ascii(name.upper()[:40])[1:-1]
+            raise CommandError(
+                f"ERR fencelock serves locks, not data: {shown} is not supported; see docs/redis.md"
+            )
+        _check_count(name, known[0], arguments)
+        return known[1](call)
+
+    def _operation(self, name: str, script: bytes) -> Operation:
+        """Return the operation of the script that EVAL or EVALSHA names."""
+        if name.startswith("evalsha"):
+            digest = script.lower().decode(errors="replace")
+            operation = KNOWN.get(digest) or self.loaded.get(digest)
+            if operation is None:
+                raise CommandError("NOSCRIPT No matching script. Please use EVAL.")
+            return operation
+        return self._load(script)[1]
+
+    def _load(self, script: bytes) -> tuple[str, Operation]:
+        """Recognize a script, and remember its SHA1."""
+        digest, operation = operation_of(script)
+        if operation is None:
+            raise CommandError(
+                f"ERR fencelock executes no Lua: the script with SHA1 {digest} is none of those "
+                f"that it knows: {known_shapes()}; see docs/redis.md"
+            )
+        if digest not in KNOWN:
+            self.loaded[digest] = operation
+            if len(self.loaded) > SCRIPTS_MAX:
+                self.loaded.popitem(last=False)
+        return digest, operation
+
+    def _about_connection(
+        self, connection: Connection, name: str, arguments: list[bytes]
+    ) -> Reply | _NotHere:
+        """Carry out a command that is not about keys.
+
+        Raises:
+            CommandError: it is refused.
+
+        """
+        count = ABOUT_CONNECTIONS.get(name)
+        if not connection.trusted and name not in ("auth", "hello", "quit", "reset"):
+            raise CommandError("NOAUTH Authentication required.")
+        if count is None:
+            return _NotHere()
+        _check_count(name, count, arguments)
+        return self._handlers[name](connection, arguments)
+
+    def _on_ping(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        del connection
+        if len(arguments) > 1:
+            raise CommandError("ERR wrong number of arguments for 'ping' command")
+        return arguments[0] if arguments else "PONG"
+
+    def _on_reset(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        del arguments
+        connection.version, connection.name = VERSION_2, ""
+        connection.key, connection.trusted = "", self.access is None
+        connection.parser.trusted = connection.trusted
+        return "RESET"
+
+    def _on_select(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        del connection
+        if arguments[0] != b"0":
+            valid = arguments[0].isdigit()
+            raise CommandError("ERR DB index is out of range" if valid else "ERR invalid DB index")
+        return "OK"
+
+    def _on_auth(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        """AUTH [user] password: the user is the name of a key, the password its secret."""
+        if len(arguments) > 2:  # noqa: PLR2004  (a user and a password)
+            raise CommandError("ERR syntax error")
+        user = arguments[0] if len(arguments) > 1 else b"default"
+        self._authenticate(connection, user, arguments[-1])
+        return "OK"
+
+    def _authenticate(self, connection: Connection, user: bytes, password: bytes) -> None:
+        if self._verify is None:
+            if user == b"default":
+                raise CommandError(
+                    "ERR AUTH <password> called without any password configured for the default "
+                    "user. Are you sure your configuration is correct?"
+                )
+            raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
+        named = "" if user == b"default" else user.decode(errors="replace")
+        key = self._verify(named, password.decode(errors="replace"))
+        if key is None:
+            raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
+        connection.key, connection.trusted = key, True
+        connection.parser.trusted = True
+
+    def _on_hello(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        """HELLO [2 | 3 [AUTH user password] [SETNAME name]]."""
+        version, rest = connection.version, arguments[1:]
+        if arguments:
+            if not arguments[0].isdigit():
+                raise CommandError("ERR Protocol version is not an integer or out of range")
+            version = int(arguments[0])
+            if version not in (VERSION_2, VERSION_2 + 1):
+                raise CommandError("NOPROTO unsupported protocol version")
+        name = None
+        while rest:
+            if rest[0].lower() == b"auth" and len(rest) > 2:  # noqa: PLR2004  (a user and a password)
+                self._authenticate(connection, rest[1], rest[2])
+                rest = rest[3:]
+            elif rest[0].lower() == b"setname" and len(rest) > 1:
+                name, rest = _client_name(rest[1]), rest[2:]
+            else:
+                option = rest[0].decode(errors="replace")
+                raise CommandError(f"ERR Syntax error in HELLO option '{option}'")
+        if not connection.trusted:
+            raise CommandError(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
+                "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client "
+                "and select the RESP protocol version at the same time"
+            )
+        connection.version = version
+        connection.name = connection.name if name is None else name
+        return {
+            "server": b"redis",
+            "version": REDIS_VERSION.encode(),
+            "proto": version,
+            "id": connection.number,
+            "mode": b"standalone",
+            "role": b"master",
+            "modules": [],
+        }
+
+    def _on_client(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        match arguments[0].lower(), arguments[1:]:
+            case b"setname", [name]:
+                connection.name = _client_name(name)
+                return "OK"
+            case b"getname", []:
+                return connection.name.encode() or None
+            case b"id", []:
+                return connection.number
+            case b"setinfo", [what, value] if what.lower() in (b"lib-name", b"lib-ver"):
+                connection.library[what.lower().decode()] = _client_name(value)
+                return "OK"
+            case b"info", []:
+                return _shown(connection).encode()
+            case b"list", []:
+                own = [one for one in self.connections.values() if one.key == connection.key]
+                return "".join(map(_shown, own[:LISTED_MAX])).encode()
+            case word, _:
+                shown = ascii(word.decode(errors="replace").upper()[:40])[1:-1]
+                raise CommandError(
+                    f"ERR fencelock does not support CLIENT {shown} with these arguments; see "
+                    "docs/redis.md"
+                )
+
+    def _on_script(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        del connection
+        match arguments[0].lower(), arguments[1:]:
+            case b"load", [text]:
+                return self._load(text)[0].encode()
+            case b"exists", [_, *_] as digests:
+                found = (one.lower().decode(errors="replace") for one in digests)
+                return [int(one in KNOWN or one in self.loaded) for one in found]
+            case b"flush", ([] | [b"async" | b"sync" | b"ASYNC" | b"SYNC"]):
+                self.loaded.clear()
+                return "OK"
+            case word, _:
+                shown = ascii(word.decode(errors="replace").upper()[:40])[1:-1]
+                raise CommandError(
+                    f"ERR fencelock does not support SCRIPT {shown} with these arguments; see "
+                    "docs/redis.md"
+                )
+
+    def _on_info(self, connection: Connection, arguments: list[bytes]) -> Reply:
+        del connection, arguments
+        sections: dict[str, dict[str, str | int]] = {
+            "Server": {
+                "redis_version": REDIS_VERSION,
+                "redis_mode": "standalone",
+                "fencelock_version": self.version,
+                "fencelock_node": self.node,
+            },
+            "Clients": {"connected_clients": len(self.connections)},
+            "Persistence": {"loading": 0},
+            "Replication": {"role": "master", "connected_slaves": 0},
+        }
+        parts = (
+            "\r\n".join((f"# {title}", *(f"{name}:{value}" for name, value in facts.items()), ""))
+            for title, facts in sections.items()
+        )
+        return "\r\n".join(parts).encode()
+
+
+class _NotHere:
+    """A command is not about a connection."""
+
+
+ABOUT_CONNECTIONS = {
+    "auth": -2,
+    "client": -2,
+    "command": -1,
+    "echo": 2,
+    "hello": -1,
+    "info": -1,
+    "ping": -1,
+    "quit": -1,
+    "reset": 1,
+    "script": -2,
+    "select": 2,
+}
+"""Commands that are not about keys, with the number of their arguments as in `COMMANDS`."""
+
+SCRIPTED = dict.fromkeys(("eval", "evalsha", "eval_ro", "evalsha_ro"), -3)
+"""Commands that name a script, likewise."""
+
+
+def _check_count(name: str, count: int, arguments: list[bytes]) -> None:
+    found = 1 + len(arguments)
+    if found < -count or (count > 0 and found != count):
+        raise CommandError(f"ERR wrong number of arguments for '{name}' command")
+
+
+def _command_table(connection: Connection, arguments: list[bytes]) -> Reply:
+    """COMMAND [COUNT | LIST | DOCS | INFO]: names and numbers of arguments, and no more."""
+    del connection
+    table = {**ABOUT_CONNECTIONS, **SCRIPTED, **{name: one[0] for name, one in COMMANDS.items()}}
+    words = [argument.lower().decode(errors="replace") for argument in arguments]
+    match words:
+        case ["count"]:
+            return len(table)
+        case ["list"]:
+            return [name.encode() for name in table]
+        case ["docs", *_]:
+            return {}
+        case [] | ["info"]:
+            wanted = list(table)
+        case ["info", *wanted]:
+            pass
+        case _:
+            raise CommandError("ERR fencelock supports COMMAND COUNT, DOCS, INFO and LIST only")
+    return [
+        [name.encode(), table[name], [], 0, 0, 0, []] if name in table else None for name in wanted
+    ]
+
+
+def _client_name(argument: bytes) -> str:
+    if any(not ord("!") <= sign <= ord("~") for sign in argument):
+        raise CommandError(
+            "ERR Client names cannot contain spaces, newlines or special characters."
+        )
+    return argument[:LABEL_BYTES_MAX].decode()
+
+
+def _shown(connection: Connection) -> str:
+    library = " ".join(f"{what}={value}" for what, value in sorted(connection.library.items()))
+    return (
+        f"id={connection.number} addr={connection.peer} name={connection.name} db=0 "
+        f"resp={connection.version} user={connection.key or 'default'} {library}\n"
+    )
+
+
+def label_of(node: str, connection: Connection) -> str:
+    """Return the description of a client that ``fencelock who`` shows."""
+    text = f"redis door of {node}, {connection.peer} {connection.name}".rstrip()
+    text = text.encode()[:LABEL_BYTES_MAX].decode(errors="ignore")
+    return "redis" if forbidden_in(text) else text

@@ -1,0 +1,282 @@
+"""RESP, the protocol of Redis: requests are read within limits, replies are written.
+
+A request is an array of bulk strings, or a line of words ("inline"). Both versions of the protocol
+have the same requests; replies differ: version 3 has maps, pushes and a null of its own. No request
+nests, so there is no depth to bound: an array within an array is an error, as in Redis. hiredis is
+not used: it reads replies, has no inline requests, and makes a list of any announced length.
+
+Source: https://redis.io/docs/latest/develop/reference/protocol-spec/; ``networking.c`` and
+``sds.c`` of Redis 7 for the texts of errors and the words of a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+BULK_BYTES_MAX = 64 << 10
+"""Limit of one argument (bytes): scripts are the longest, and have a few KiB."""
+
+REQUEST_BYTES_MAX = 128 << 10
+"""Limit of one request (bytes)."""
+
+ARGUMENTS_MAX = 1_024
+"""Limit of the arguments of one request."""
+
+LINE_BYTES_MAX = 64 << 10
+"""Limit of an inline request (bytes), as in Redis."""
+
+COUNT_BYTES_MAX = 32
+"""Limit of a line that announces a length (bytes)."""
+
+STRANGER_ARGUMENTS_MAX, STRANGER_BULK_BYTES_MAX = 10, 16 << 10
+"""The limits before `AUTH`, as in Redis."""
+
+
+class ProtocolError(Exception):
+    """The bytes are no request: this text, in the words of Redis, is the last reply."""
+
+
+class RequestParser:
+    """Splits the bytes of one connection into requests.
+
+    Attributes:
+        trusted: whether the limits are those of an authenticated client.
+
+    """
+
+    __slots__ = ("_arguments", "_at", "_buffer", "_length", "_missing", "_scanned", "trusted")
+
+    def __init__(self, *, trusted: bool = True) -> None:
+        self.trusted = trusted
+        self._buffer = bytearray()
+        self._at = 0
+        """The first byte that is not read yet."""
+        self._scanned = 0
+        """No line ends before this byte."""
+        self._arguments: list[bytes] = []
+        self._missing = 0
+        """Arguments of the current request that are still missing; 0 between requests."""
+        self._length = -1
+        """The announced length of the next argument, or -1."""
+
+    @property
+    def held(self) -> int:
+        """The bytes that are held, about: of an incomplete request, or of requests to be read."""
+        return len(self._buffer) - self._at + sum(map(len, self._arguments))
+
+    def feed(self, data: bytes) -> None:
+        """Add bytes that were received."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._scanned -= self._at
+            self._at = 0
+        self._buffer += data
+
+    def next(self) -> list[bytes] | None:
+        """Return the arguments of the next request, at least one; None if it is incomplete.
+
+        Raises:
+            ProtocolError: the bytes are no request, or a limit is exceeded.
+
+        """
+        while not self._missing:
+            inline = self._at >= len(self._buffer) or self._buffer[self._at] != ord("*")
+            if inline:
+                line = self._line(LINE_BYTES_MAX, "too big inline request")
+            else:
+                line = self._line(COUNT_BYTES_MAX, "too big mbulk count string")
+            if line is None:
+                return None
+            if inline:
+                words = words_of(line)
+                if words:
+                    return words
+                continue
+            self._missing = max(0, self._announced(line))
+            self._arguments = []
+        return self._read_arguments()
+
+    def _announced(self, line: bytes) -> int:
+        count = _number(line)
+        if count is None or count > ARGUMENTS_MAX:
+            raise ProtocolError("invalid multibulk length")
+        if count > STRANGER_ARGUMENTS_MAX and not self.trusted:
+            raise ProtocolError("unauthenticated multibulk length")
+        return count
+
+    def _read_arguments(self) -> list[bytes] | None:
+        arguments, buffer = self._arguments, self._buffer
+        while self._missing:
+            if self._length < 0:
+                line = self._line(COUNT_BYTES_MAX, "too big bulk count string")
+                if line is None:
+                    return None
+                self._length = self._announced_bytes(line)
+            end = self._at + self._length
+            if len(buffer) < end + 2:  # Redis does not look at what ends an argument, either.
+                return None
+            arguments.append(bytes(buffer[self._at : end]))
+            self._at = self._scanned = end + 2
+            self._length = -1
+            self._missing -= 1
+        self._arguments = []
+        return arguments
+
+    def _announced_bytes(self, line: bytes) -> int:
+        if not line.startswith(b"$"):
+            found = chr(line[0]) if line else "\r"
+            raise ProtocolError(f"expected '$', got '{found}'")
+        length = _number(line)
+        if length is None or not 0 <= length <= BULK_BYTES_MAX:
+            raise ProtocolError("invalid bulk length")
+        if length > STRANGER_BULK_BYTES_MAX and not self.trusted:
+            raise ProtocolError("unauthenticated bulk length")
+        if length + sum(map(len, self._arguments)) > REQUEST_BYTES_MAX:
+            raise ProtocolError(f"the request is above the limit of {REQUEST_BYTES_MAX} bytes")
+        return length
+
+    def _line(self, most: int, text: str) -> bytes | None:
+        """Return the next line without its end, or None if it is incomplete."""
+        buffer, at = self._buffer, self._at
+        end = buffer.find(b"\n", max(at, self._scanned))
+        if end < 0:
+            self._scanned = len(buffer)
+            if len(buffer) - at > most:
+                raise ProtocolError(text)
+            return None
+        if end - at > most:
+            raise ProtocolError(text)
+        self._at = self._scanned = end + 1
+        return bytes(buffer[at : end - 1 if end > at and buffer[end - 1] == ord("\r") else end])
+
+
+def _number(line: bytes) -> int | None:
+    """Return the number after the first sign of ``line``, or None if it is none."""
+    digits = line[1:]
+    if digits.removeprefix(b"-").isdigit():
+        return int(digits)
+    return None
+
+
+_ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
+_SPACES = frozenset(b" \t\n\r\v\f\0")
+
+
+def words_of(line: bytes) -> list[bytes]:
+    """Return the words of an inline request, which quotes may hold together.
+
+    Raises:
+        ProtocolError: a quote is not closed, or something follows one.
+
+    """
+    if not (b'"' in line or b"'" in line):
+        words = line.replace(b"\0", b" ").split()
+        if len(words) > ARGUMENTS_MAX:
+            raise ProtocolError("invalid multibulk length")
+        return words
+    words, at, end = [], 0, len(line)
+    while at < end:
+        if line[at] in _SPACES:
+            at += 1
+            continue
+        word, at = _word(line, at)
+        words.append(word)
+    if len(words) > ARGUMENTS_MAX:
+        raise ProtocolError("invalid multibulk length")
+    return words
+
+
+def _word(line: bytes, at: int) -> tuple[bytes, int]:
+    """Return the word at ``at``, and the place of its end."""
+    word, quote, end = bytearray(), 0, len(line)
+    while at < end:
+        sign = line[at]
+        if not quote:
+            if sign in _SPACES:
+                break
+            if sign in b"\"'":
+                quote = sign
+            else:
+                word.append(sign)
+            at += 1
+        elif sign == quote:
+            if at + 1 < end and line[at + 1] not in _SPACES:
+                raise ProtocolError("unbalanced quotes in request")
+            return bytes(word), at + 1
+        elif sign == ord("\\") and at + 1 < end:
+            found, at = _escaped(line, at, quote)
+            word += found
+        else:
+            word.append(sign)
+            at += 1
+    if quote:
+        raise ProtocolError("unbalanced quotes in request")
+    return bytes(word), at
+
+
+def _escaped(line: bytes, at: int, quote: int) -> tuple[bytes, int]:
+    """Return what the backslash at ``at`` stands for, and the place behind it."""
+    sign = line[at + 1]
+    if quote == ord("'"):
+        return (b"'", at + 2) if sign == ord("'") else (b"\\", at + 1)
+    if sign == ord("x"):
+        digits = line[at + 2 : at + 4]
+        if len(digits) == 2 and all(digit in b"0123456789abcdefABCDEF" for digit in digits):  # noqa: PLR2004  (\xhh)
+            return bytes([int(digits, 16)]), at + 4
+    return bytes([_ESCAPES.get(sign, sign)]), at + 2
+
+
+class Failure(NamedTuple):
+    """An error as a reply. Its first word is a code such as ``ERR``."""
+
+    text: str
+
+
+class Push(NamedTuple):
+    """A message that is no reply; an array in version 2."""
+
+    items: tuple[Reply, ...]
+
+
+class Nothing(Enum):
+    """The null that Redis sends in place of an array."""
+
+    ARRAY = b"*-1\r\n"
+
+
+Reply: TypeAlias = (
+    "int | str | bytes | Failure | Push | Nothing | list[Reply] | dict[str, Reply] | None"
+)
+"""A reply. A `str` is a status such as ``OK``, without a line end; `bytes` are a bulk string."""
+
+VERSION_2 = 2
+"""The version of a connection that does not say ``HELLO 3``."""
+
+
+def encode_reply(reply: Reply, version: int) -> bytes:
+    """Return the bytes of ``reply`` in version 2 or 3 of the protocol."""
+    if type(reply) is bytes:
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    if reply is None:
+        return b"$-1\r\n" if version == VERSION_2 else b"_\r\n"
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if isinstance(reply, str):
+        return f"+{reply}\r\n".encode()
+    if isinstance(reply, Failure):
+        text = reply.text.replace("\r", " ").replace("\n", " ")
+        return f"-{text}\r\n".encode(errors="backslashreplace")
+    if isinstance(reply, Nothing):
+        return reply.value if version == VERSION_2 else b"_\r\n"
+    items: Iterable[Reply]
+    if isinstance(reply, dict):
+        mark = b"*%d\r\n" % (2 * len(reply)) if version == VERSION_2 else b"%%%d\r\n" % len(reply)
+        items = [part for key, value in reply.items() for part in (key.encode(), value)]
+    elif isinstance(reply, Push):
+        mark = b"%b%d\r\n" % (b"*" if version == VERSION_2 else b">", len(reply.items))
+        items = reply.items
+    else:
+        mark, items = b"*%d\r\n" % len(reply), reply
+    return mark + b"".join(encode_reply(item, version) for item in items)

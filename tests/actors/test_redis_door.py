@@ -1,0 +1,257 @@
+"""The role of the Redis door: bytes in, requests and replies out, in order, within its limits."""
+
+from __future__ import annotations
+
+from support.effects import HOST, T0, at, sends
+
+from fencelock.actors.api.message import Cancel, Reason, Refused
+from fencelock.actors.api.redis import (
+    AwaitKey,
+    ChangeKeys,
+    KeyAction,
+    KeyOutcome,
+    KeysChanged,
+    KeySeen,
+    KeysRead,
+    KeyState,
+    ReadKeys,
+)
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.proxy.access import Rights, RightsChanged
+from fencelock.actors.redis.door import HELD_BYTES_MAX, SLOW_MS, DoorTick, RedisDoor
+from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
+
+SOCKETS, SESSION, HERE = Address("n1/redis-sockets"), Address("n1/session"), Address("n1/node")
+SECRETS = {"orders": "s3cret", "root": "r00t"}
+
+
+def verify(user: str, password: str) -> str | None:
+    return next((key for key in SECRETS if user in ("", key) and SECRETS[key] == password), None)
+
+
+class Door:
+    """A door with its clients, stepped by hand."""
+
+    def __init__(self, *, keyed: bool = False, clients: int = 1) -> None:
+        rights = (Rights("orders", "client", ("orders/",)), Rights("root", "operator"))
+        self.role = RedisDoor(
+            Address("n1/redis"),
+            HOST,
+            node="n1",
+            sockets=SOCKETS,
+            rights=rights if keyed else None,
+            verify=verify if keyed else None,
+        )
+        for number in range(1, clients + 1):
+            self.role.handle(HERE, Opened(connection=number, peer=f"10.0.0.{number}:1"), T0)
+
+    def receive(self, data: bytes, client: int = 1, now: Instant = T0) -> Effects:
+        return self.role.handle(HERE, Received(connection=client, data=data, date_ms=1_000), now)
+
+    def say(self, *words: str, client: int = 1) -> bytes:
+        """Return the reply to a command that asks the cluster nothing."""
+        effects = self.receive(" ".join(words).encode() + b"\r\n", client)
+        (transmit,) = transmitted(effects)
+        return transmit.data
+
+    def ask(self, *words: str, client: int = 1) -> ChangeKeys | AwaitKey | ReadKeys:
+        """Return the request that a command sends to the cluster."""
+        return asked(self.receive(" ".join(words).encode() + b"\r\n", client))
+
+    def answer(
+        self,
+        request: ChangeKeys | AwaitKey | ReadKeys,
+        *,
+        changed: bool = True,
+        state: KeyState = KeyState.FREE,
+        value: bytes | None = None,
+    ) -> bytes:
+        reply = replied(request, changed=changed, state=state, value=value)
+        (transmit,) = transmitted(self.role.handle(SESSION, reply, T0))
+        return transmit.data
+
+
+def transmitted(effects: Effects) -> list[Transmit]:
+    return [one.message for one in sends(effects) if isinstance(one.message, Transmit)]
+
+
+def asked(effects: Effects) -> ChangeKeys | AwaitKey | ReadKeys:
+    (found,) = (one for one in sends(effects) if one.to == SESSION)
+    assert isinstance(found.message, ChangeKeys | AwaitKey | ReadKeys)
+    return found.message
+
+
+def replied(
+    request: ChangeKeys | AwaitKey | ReadKeys,
+    *,
+    changed: bool = True,
+    state: KeyState = KeyState.FREE,
+    value: bytes | None = None,
+) -> KeysChanged | KeysRead:
+    if isinstance(request, ReadKeys):
+        seen = KeySeen(request.keys[0], value or b"", False, 7, 0, None, 0)
+        return KeysRead(keys=() if value is None else (seen,), request=request.request)
+    outcome = KeyOutcome(state, changed=changed, fence=7, left_ms=None, times=0)
+    return KeysChanged(
+        lock=request.lock,
+        keys=(outcome,) * len(request.keys),
+        value=value,
+        owner=request.owner,
+        request=request.request,
+    )
+
+
+def test_set_with_nx_acquires_a_free_key_and_nothing_else() -> None:
+    door = Door()
+    request = door.ask("SET", "a", "token", "NX", "PX", "5000")
+    assert isinstance(request, ChangeKeys)
+    assert (request.keys, request.action, request.value) == (("a",), KeyAction.SET, b"token")
+    assert request.ttl_ms == 5_000
+    assert set(request.states) == {KeyState.FREE, KeyState.RESERVED}
+    assert door.answer(request) == b"+OK\r\n"
+    request = door.ask("SET", "a", "token", "NX", "PX", "5000")
+    assert door.answer(request, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
+
+
+def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time() -> None:
+    door = Door()
+    effects = door.receive(b"PING\r\nGET a\r\nPING\r\nGET b\r\nPING\r\n")
+    (first,) = transmitted(effects)
+    assert (first.data, first.reads) == (b"+PONG\r\n", False)
+    request = asked(effects)
+    effects = door.role.handle(SESSION, replied(request, value=b"x"), T0)
+    (second,) = transmitted(effects)
+    assert (second.data, second.reads) == (b"$1\r\nx\r\n+PONG\r\n", False)
+    effects = door.role.handle(SESSION, replied(asked(effects)), T0)
+    (third,) = transmitted(effects)
+    assert (third.data, third.reads) == (b"$-1\r\n+PONG\r\n", True)
+
+
+def test_clients_wait_for_their_own_requests_only() -> None:
+    door = Door(clients=2)
+    first, second = door.ask("GET", "a"), door.ask("GET", "a", client=2)
+    assert door.answer(second, value=b"2") == b"$1\r\n2\r\n"
+    assert door.answer(first, value=b"1") == b"$1\r\n1\r\n"
+
+
+def test_a_reply_to_a_connection_that_is_gone_is_dropped() -> None:
+    door = Door()
+    request = door.ask("GET", "a")
+    assert door.role.handle(HERE, Disconnected(connection=1), T0) == []
+    assert door.role.handle(SESSION, replied(request), T0) == ()
+    assert door.role.handle(HERE, Received(connection=1, data=b"PING\r\n", date_ms=0), T0) == ()
+
+
+def test_a_wait_ends_with_its_connection() -> None:
+    for end in (Disconnected(connection=1), HalfClosed(connection=1)):
+        door = Door()
+        request = door.ask("SET", "lock:a", "me", "NX")
+        door.answer(request, changed=False, state=KeyState.OTHER)
+        wait = door.ask("BLPOP", "lock-signal:a", "0.5")
+        assert isinstance(wait, AwaitKey)
+        assert (wait.keys, wait.value, wait.wait_ms) == (("lock:a",), b"me", 500)
+        effects = door.role.handle(HERE, end, T0)
+        cancels = [one.message for one in sends(effects) if isinstance(one.message, Cancel)]
+        assert [(one.lock, one.owner, one.request) for one in cancels] == [
+            (wait.lock, wait.owner, wait.request)
+        ]
+
+
+def test_a_wait_that_times_out_is_an_empty_array() -> None:
+    door = Door()
+    door.answer(door.ask("SET", "lock:a", "me", "NX"), changed=False, state=KeyState.OTHER)
+    wait = door.ask("BLPOP", "lock-signal:a", "1")
+    assert isinstance(wait, AwaitKey)
+    no = Refused(lock=wait.lock, reason=Reason.TIMED_OUT, detail="", request=wait.request)
+    assert transmitted(door.role.handle(SESSION, no, T0))[0].data == b"*-1\r\n"
+    wait = door.ask("BLPOP", "lock-signal:a", "1")
+    assert door.answer(wait) == b"*2\r\n$13\r\nlock-signal:a\r\n$1\r\n1\r\n"
+
+
+def test_a_refusal_of_the_cluster_is_an_error_with_its_text() -> None:
+    door = Door()
+    for reason, code in ((Reason.UNAVAILABLE, "CLUSTERDOWN"), (Reason.INVALID, "ERR")):
+        request = door.ask("DEL", "a")
+        no = Refused(lock="a", reason=reason, detail="why", request=request.request)
+        (transmit,) = transmitted(door.role.handle(SESSION, no, T0))
+        assert transmit.data == f"-{code} why\r\n".encode()
+
+
+def test_what_is_no_lock_is_refused_in_words() -> None:
+    door = Door()
+    assert door.say("HSET", "a", "b", "c") == (
+        b"-ERR fencelock serves locks, not data: HSET is not supported; see docs/redis.md\r\n"
+    )
+    assert b"executes no Lua: the script with SHA1 e0e1f9fabf" in door.say(
+        "EVAL", '"return 1"', "0"
+    )
+    assert door.say("EVALSHA", "0" * 40, "0").startswith(b"-NOSCRIPT ")
+    assert b"python-redis-lock" in door.say("BLPOP", "jobs", "0")
+
+
+def test_garbage_is_answered_once_and_the_connection_closed() -> None:
+    door = Door()
+    (transmit,) = transmitted(door.receive(b"*1\r\n:1\r\nPING\r\n"))
+    assert transmit.closes
+    assert transmit.data == b"-ERR Protocol error: expected '$', got ':'\r\n"
+    assert door.role.connections == {}
+
+
+def test_a_key_opens_the_door_for_its_names() -> None:
+    door = Door(keyed=True)
+    assert door.say("GET", "a") == b"-NOAUTH Authentication required.\r\n"
+    assert door.say("AUTH", "orders", "wrong").startswith(b"-WRONGPASS ")
+    assert door.say("AUTH", "orders", "s3cret") == b"+OK\r\n"
+    request = door.ask("SET", "orders/1", "x", "NX")
+    assert isinstance(request, ChangeKeys)
+    assert request.account == "orders"
+    door.answer(request)
+    assert door.say("GET", "a").startswith(b"-NOPERM key 'orders' has the role client for names")
+    assert door.say("FLUSHALL").startswith(b"-NOPERM ")
+    assert door.say("RESET") == b"+RESET\r\n"
+    assert door.say("GET", "orders/1").startswith(b"-NOAUTH ")
+
+
+def test_a_password_alone_names_its_key() -> None:
+    door = Door(keyed=True)
+    assert door.say("AUTH", "r00t") == b"+OK\r\n"
+    assert isinstance(door.ask("GET", "anything"), ReadKeys)
+
+
+def test_a_removed_key_closes_its_connections() -> None:
+    door = Door(keyed=True, clients=2)
+    door.say("AUTH", "orders", "s3cret")
+    door.say("AUTH", "root", "r00t", client=2)
+    changed = RightsChanged(rights=(Rights("root", "operator"),))
+    (transmit,) = transmitted(door.role.handle(HERE, changed, T0))
+    assert (transmit.connection, transmit.closes) == (1, True)
+
+
+def test_a_slow_request_is_closed_and_an_idle_client_is_not() -> None:
+    door = Door(clients=2)
+    door.receive(b"PING\r\n", client=1)
+    door.receive(b"*2\r\n$4\r\nPI", client=2)
+    (transmit,) = transmitted(door.role.handle(HERE, DoorTick(), at(SLOW_MS)))
+    assert (transmit.connection, transmit.closes) == (2, True)
+    assert list(door.role.connections) == [1]
+
+
+def test_unfinished_requests_of_all_clients_have_one_limit() -> None:
+    clients = HELD_BYTES_MAX // (60 << 10) + 2
+    door = Door(clients=clients)
+    piece = b"*2\r\n$65536\r\n" + b"x" * (60 << 10)
+    closed = [
+        transmit.connection
+        for client in range(1, clients + 1)
+        for transmit in transmitted(door.receive(piece, client))
+        if transmit.closes
+    ]
+    assert 1 <= len(closed) <= 2
+    assert door.role.held <= HELD_BYTES_MAX
+
+
+def test_scan_lists_what_follows_and_forgets_its_oldest_cursors() -> None:
+    door = Door()
+    assert door.say("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
+    assert door.say("SCAN", "x") == b"-ERR invalid cursor\r\n"
