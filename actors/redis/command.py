@@ -350,6 +350,10 @@ def _expire(call: Call) -> Steps:
     ttl_ms = number if call.name == "pexpire" else number * MS_PER_S
     if ttl_ms > TTL_MS_MAX:
         raise CommandError(f"ERR invalid expire time in '{call.name}' command")
+    if ttl_ms <= 0 and when is When.LATER:
+        return 0
+    if ttl_ms <= 0 and when is When.EARLIER:
+        when = When.ANY
     outcome = yield from _change_one(_expiring((call.key(),), HELD, ttl_ms, when=when))
     if outcome.state is KeyState.NATIVE:
         raise _native(call.key())
@@ -366,13 +370,17 @@ def _expiring(
     expiry: Expiry = Expiry.AFTER,
 ) -> ChangeKeys:
     """Return the request that changes a deadline; one that is past ends the hold, as in Redis."""
+    if ttl_ms <= 0 and expiry is Expiry.AFTER:
+        return ChangeKeys(
+            keys=keys, action=KeyAction.DELETE, states=states, expected=expected, when=when
+        )
     return ChangeKeys(
         keys=keys,
-        action=KeyAction.EXPIRE if ttl_ms > 0 or expiry is Expiry.FURTHER else KeyAction.DELETE,
+        action=KeyAction.EXPIRE,
         states=states,
         expected=expected,
         expiry=expiry,
-        ttl_ms=max(ttl_ms, 0),
+        ttl_ms=ttl_ms,
         when=when,
     )
 
@@ -572,6 +580,8 @@ def scripted(operation: Operation, call: Call) -> Steps:
         raise CommandError("ERR Number of keys can't be negative")
     if count > len(call.arguments) - 2:
         raise CommandError("ERR Number of keys can't be greater than number of args")
+    if operation is Operation.RESET_ALL_SIGNAL:
+        return _reset_all(call)
     keys = tuple(map(key_of, call.arguments[2 : 2 + count]))
     arguments = call.arguments[2 + count :]
     several, needed = _SHAPES[operation]
@@ -583,8 +593,6 @@ def scripted(operation: Operation, call: Call) -> Steps:
         )
     if call.name.endswith("_ro") and operation not in _READING:
         raise CommandError("ERR Write commands are not allowed from read-only scripts.")
-    if operation is Operation.RESET_ALL_SIGNAL:
-        return _reset_all(call)
     return _scripted(operation, call, keys[: several or None], arguments)
 
 
@@ -629,7 +637,6 @@ _SHAPES: dict[Operation, tuple[int, int]] = {
     Operation.ALL_PTTL: (0, 1),
     Operation.UNLOCK_SIGNAL: (2, 2),
     Operation.RESET_SIGNAL: (2, 2),
-    Operation.RESET_ALL_SIGNAL: (0, 0),
 }
 """The number of keys of each script, 0 for any, and of arguments, at least."""
 
@@ -662,7 +669,7 @@ def _scripted(
         if operation is Operation.COMPARE_DELETE_OR_MISSING and missing:
             return -1
         if operation is Operation.DELETE_MINE_OR_MISSING and not outcome.changed:
-            return "OK" if missing else Failure("ERROR")
+            return "OK" if missing else Failure("ERR ERROR")
         return int(outcome.changed)
     reply = yield from _extending(operation, keys, arguments)
     return reply
@@ -730,7 +737,7 @@ _SETTING: dict[Operation, tuple[tuple[KeyState, ...], Reply, Reply]] = {
     Operation.SET_ABSENT: (FREE, "OK", None),
     Operation.SET_ABSENT_COUNT: (FREE, 1, 0),
     Operation.SET_ABSENT_OR_MINE: ((*FREE, *MINE), "OK", None),
-    Operation.SET_ABSENT_OR_MINE_OR_ERROR: ((*FREE, *MINE), "OK", Failure("ERROR")),
+    Operation.SET_ABSENT_OR_MINE_OR_ERROR: ((*FREE, *MINE), "OK", Failure("ERR ERROR")),
     Operation.SET_ALLOWED_OR_MINE: ((*FREE, *MINE), "OK", None),
     Operation.PEXPIRE_OR_SET: ((*FREE, *MINE), 1, 0),
     Operation.PEXPIRE_OR_SET_OR_OTHER: ((*FREE, *MINE), 1, -1),
@@ -797,7 +804,7 @@ def _reading(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]
     if operation is Operation.COMPARE_PTTL_OR_ABSENT:
         return left_ms if mine else -3
     if not mine:
-        return Failure("ERROR")
+        return Failure("ERR ERROR")
     return _seconds(left_ms) if left_ms > 0 else left_ms
 
 

@@ -50,6 +50,7 @@ from fencelock.actors.redis.command import (
     ClusterRefusalError,
     CommandError,
     Steps,
+    integer,
     scripted,
 )
 from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
@@ -500,9 +501,8 @@ class RedisDoor(
 
     def _on_select(self, connection: Connection, arguments: list[bytes]) -> Reply:
         del connection
-        if arguments[0] != b"0":
-            valid = arguments[0].isdigit()
-            raise CommandError("ERR DB index is out of range" if valid else "ERR invalid DB index")
+        if integer(arguments[0]):
+            raise CommandError("ERR DB index is out of range")
         return "OK"
 
     def _on_auth(self, connection: Connection, arguments: list[bytes]) -> Reply:
@@ -613,12 +613,19 @@ class RedisDoor(
             "Server": {
                 "redis_version": REDIS_VERSION,
                 "redis_mode": "standalone",
+                "arch_bits": 64,
                 "fencelock_version": self.version,
                 "fencelock_node": self.node,
             },
-            "Clients": {"connected_clients": len(self.connections)},
+            "Clients": {
+                "connected_clients": len(self.connections),
+                "blocked_clients": sum(
+                    isinstance(one.request, AwaitKey) for one in self.in_flight.values()
+                ),
+            },
             "Persistence": {"loading": 0},
             "Replication": {"role": "master", "connected_slaves": 0},
+            "Cluster": {"cluster_enabled": 0},
         }
         parts = (
             "\r\n".join((f"# {title}", *(f"{name}:{value}" for name, value in facts.items()), ""))

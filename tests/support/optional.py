@@ -11,9 +11,9 @@ import pytest
 
 
 def package(name: str) -> None:
-    """Skip the test if the package ``name`` of the extra ``examples`` is missing; in CI, fail."""
+    """Skip the test if the package ``name`` of the optional extras is missing; in CI, fail."""
     if importlib.util.find_spec(name) is None:
-        _without(f"{name} is not installed: it is in the extra 'examples'")
+        _without(f"{name} is not installed: it is in the extra 'examples' or 'redis'")
 
 
 def program(name: str, *places: str) -> str:

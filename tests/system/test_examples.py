@@ -10,6 +10,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from types import SimpleNamespace
@@ -257,9 +258,11 @@ def test_the_python_of_a_page_runs_as_it_is_shown(
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
     """Only the addresses are others, and a storage that checks fences is at hand."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocking, tasks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]
+    of_redis, blocking, tasks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:3]
     at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
     config = parse(starting_config(at, cluster="fencelock", protocol="paxos"), tmp_path)
+    (door,) = free_ports(1)
+    config = replace(config, redis={"n1": f"tcp://127.0.0.1:{door}"})
     written: list[int] = []
 
     def write(order: str, *, fence: int) -> None:
@@ -275,4 +278,5 @@ def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
             own = re.sub(r'"tcp://[^"]*"', repr(",".join(at.values())), code)
             exec(compile(own, "README.md", "exec"), names)
         asyncio.run(cast("Any", names)["main"]())
+        exec(compile(of_redis.replace("6379", str(door)), "README.md", "exec"), {})
     assert len(written) == 1

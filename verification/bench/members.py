@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ STOP_S = 10.0
 """Time for a process to end in order before it is killed (s)."""
 
 LOOK_AGAIN_S = 0.02
+NO_DOORS: Mapping[str, int] = {}
 MARKED = ("-m", "fencelock.verification.bench.profile_marks")
 """The program that runs a node with marks; its first argument is their file."""
 LOG_CHARACTERS = 2_000
@@ -47,6 +48,7 @@ class NodeProcesses:
         durable: whether promises survive kill -9 (on disk), where the protocol leaves the
             choice: `paxos` and `central`.
         marks: whether nodes write marks of their steps when they end (`marks_of`).
+        redis: whether each node serves clients of Redis, at its port of `doors`.
 
     Raises:
         fencelock.ConfigError: there is no such protocol, or it cannot run so.
@@ -58,17 +60,27 @@ class NodeProcesses:
     """The arguments of Python that run a node, before those of ``fencelock``."""
 
     def __init__(
-        self, folder: Path, protocol: str, nodes: int, *, durable: bool, marks: bool = False
+        self,
+        folder: Path,
+        protocol: str,
+        nodes: int,
+        *,
+        durable: bool,
+        marks: bool = False,
+        redis: bool = False,
     ) -> None:
         self.folder = folder
         self._marks = marks
         names = [f"n{number + 1}" for number in range(nodes)]
-        ports = free_ports(nodes)
+        ports = free_ports(2 * nodes if redis else nodes)
         self.addresses = {
-            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports[:nodes], strict=True)
         }
+        self.doors = dict(zip(names, ports[nodes:], strict=False))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        text = configuration(self.cluster, protocol, self.addresses, durable=durable)
+        text = configuration(
+            self.cluster, protocol, self.addresses, durable=durable, doors=self.doors
+        )
         parse(text, folder)  # Refuse here, with a text, what nodes would refuse.
         (folder / "cluster.toml").write_text(text, encoding="utf-8")
 
@@ -164,11 +176,14 @@ def configuration(
     *,
     durable: bool,
     round_trip_ms: int = ROUND_TRIP_MS,
+    doors: Mapping[str, int] = NO_DOORS,
 ) -> str:
     """Return the TOML file of such a cluster."""
     lines = [f'cluster = "{cluster}"', f'protocol = "{protocol}"', 'data = "data"']
     for node, address in addresses.items():
         lines += [f"[nodes.{node}]", f'address = "{address}"']
+        if node in doors:
+            lines.append(f'redis = "tcp://127.0.0.1:{doors[node]}"')
     if protocol == "bakery":
         lines += ["[bakery]", 'obtention = "unlimited"']
     if protocol == "central":
