@@ -69,7 +69,9 @@ def holders_on_redis(folder: Path, last: ExitStack) -> list[str]:
 def holders_on_fencelock(folder: Path, last: ExitStack) -> list[str]:
     """Let the leader of three nodes die, and return who then holds the lock."""
     nodes = last.enter_context(NodeProcesses(folder, "paxos", 3, durable=True, redis=True))
-    watcher = last.enter_context(fencelock.connect(nodes.connect, cluster=nodes.cluster))
+    watcher = last.enter_context(
+        fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=START_S)
+    )
     leader = leader_among(nodes.wait_until_ready(watcher))
     other = next(name for name in nodes.names if name != leader)
 

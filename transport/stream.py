@@ -19,7 +19,12 @@ from errno import EADDRINUSE, EMFILE, ENFILE
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Local
 from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
-from fencelock.transport.descriptors import CONNECTIONS_MAX, CONNECTIONS_MIN, RESERVED
+from fencelock.transport.descriptors import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_MIN,
+    RESERVED,
+    connections_max,
+)
 
 READ_BYTES = 16 << 10
 """The most that is read from a connection at a time (bytes)."""
@@ -48,9 +53,10 @@ _ENDED = select.EPOLLHUP | select.EPOLLERR
 def streams_max(limit: int) -> int:
     """Return the limit of connections, if the process may open ``limit`` descriptors.
 
-    It is what `connections_max` leaves.
+    It is three quarters of what the connections of other clients leave: see `connections_max`.
     """
-    return max(CONNECTIONS_MIN, min(CONNECTIONS_MAX, (limit - RESERVED) // 4))
+    left = limit - RESERVED - connections_max(limit)
+    return max(CONNECTIONS_MIN, min(CONNECTIONS_MAX, left * 3 // 4))
 
 
 class Stream:
@@ -109,6 +115,7 @@ class StreamServer:
         self._by_number: dict[int, Stream] = {}
         self._hosts: Counter[str] = Counter()
         self._accepted = 0
+        self._turn = 0
         self._unsent = 0
         """The bytes that wait for all clients."""
         self._listening = True
@@ -122,6 +129,7 @@ class StreamServer:
     def ready(self) -> None:
         """Accept, read and send what there is, within the limits of a turn."""
         listening = self._socket.fileno()
+        self._turn += 1
         for descriptor, events in self._epoll.poll(0, EVENTS_MAX):
             if descriptor == listening:
                 self._accept()
@@ -221,7 +229,10 @@ class StreamServer:
         else:
             stream.reads = False
             event = Received(
-                connection=stream.number, data=data, date_ms=time.time_ns() // 1_000_000
+                connection=stream.number,
+                data=data,
+                date_ms=time.time_ns() // 1_000_000,
+                turn=self._turn,
             )
             if not self._post(event):
                 self._end(stream)

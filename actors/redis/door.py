@@ -21,7 +21,7 @@ the scripts that are known. This module has the commands about connections, and 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -83,6 +83,15 @@ SCRIPTS_MAX = 1_024
 LISTED_MAX = 1_000
 """Limit of connections in one reply to CLIENT LIST."""
 
+TURN_REQUESTS = 64
+"""Requests of all clients that begin in one turn of the node; others wait for the next one."""
+
+SHARE = 8
+"""Requests of one connection that begin one after the other, while others wait."""
+
+COSTS = {"client": 16, "command": 16, "script": 16, "eval": 16, "eval_ro": 16, "info": 4}
+"""Commands that take longer, and count as several requests."""
+
 CODES = {Reason.UNAVAILABLE: "CLUSTERDOWN", Reason.FORBIDDEN: "NOPERM"}
 """The code of a refusal; others are ERR."""
 
@@ -92,6 +101,10 @@ Verify = Callable[[str, str], str | None]
 
 class DoorTick(Timer):
     """Close connections that are slow."""
+
+
+class DoorTurn(Timer):
+    """Begin the requests that waited for this turn of the node."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +131,8 @@ class Connection:
     """When the bytes of an incomplete request began to wait."""
     held: int = 0
     """The bytes that wait, as they are counted."""
+    waits: bool = False
+    """Whether its next request waits for a later turn."""
 
 
 class RedisDoor(
@@ -132,6 +147,7 @@ class RedisDoor(
         | Refused
         | RightsChanged
         | DoorTick
+        | DoorTurn
     ]
 ):
     """Serves clients of Redis.
@@ -174,6 +190,12 @@ class RedisDoor(
         self.loaded: OrderedDict[str, Operation] = OrderedDict()
         """The operations of scripts that clients sent, by their SHA1."""
         self.ticking = False
+        self.turn = 0
+        """The turn of the node, as the sockets count them."""
+        self.left = TURN_REQUESTS
+        """Requests that may still begin in it."""
+        self.waiting: deque[Connection] = deque()
+        """Connections whose next request waits for a later turn, first come, first served."""
         self._verify = verify
         self._handlers: dict[str, Callable[[Connection, list[bytes]], Reply]] = {
             "auth": self._on_auth,
@@ -201,7 +223,8 @@ class RedisDoor(
         | KeyList
         | Refused
         | RightsChanged
-        | DoorTick,
+        | DoorTick
+        | DoorTurn,
         now: Instant,
     ) -> Effects:
         """Serve clients, and pass on what the cluster replies."""
@@ -222,6 +245,8 @@ class RedisDoor(
                 return self._on_rights_changed(event)
             case DoorTick():
                 return self._on_tick(now)
+            case DoorTurn():
+                return self._on_turn(now)
 
     def summary(self) -> Summary:
         """Return how many clients there are, and how many requests are in flight."""
@@ -242,6 +267,8 @@ class RedisDoor(
         connection = self.connections.get(event.connection)
         if connection is None:
             return ()
+        if event.turn != self.turn:
+            self.turn, self.left = event.turn, max(0, TURN_REQUESTS - len(self.waiting))
         connection.parser.feed(event.data)
         connection.date_ms = event.date_ms
         if connection.steps is not None:  # Only a host that does not wait for `Transmit` does this.
@@ -267,10 +294,17 @@ class RedisDoor(
         return self._close(connection)
 
     def _serve(self, connection: Connection, output: bytes, now: Instant) -> list[Effect]:
-        """Answer requests until one is in flight, or none is complete; begin with ``output``."""
+        """Answer requests until one is in flight, or none is complete; begin with ``output``.
+
+        Some wait for the next turn of the node: one turn must not be long.
+        """
         effects: list[Effect] = []
         closes = False
+        share = SHARE
         while connection.steps is None and not closes:
+            if self.left <= 0 or share <= 0:
+                effects += self._wait(connection)
+                break
             try:
                 request = connection.parser.next()
             except ProtocolError as error:
@@ -281,11 +315,13 @@ class RedisDoor(
                 break
             if request is None:
                 break
+            self.left -= COSTS.get(request[0].lower().decode(errors="replace"), 1)
+            share -= 1
             closes = request[0].lower() == b"quit"
             answered = self._begin(connection, request, effects)
             if answered is not None:
                 output += answered
-        reads = connection.steps is None and not closes
+        reads = connection.steps is None and not closes and not connection.waits
         if output or reads or closes:
             transmit = Transmit(
                 connection=connection.number, data=output, reads=reads, closes=closes
@@ -298,6 +334,27 @@ class RedisDoor(
         else:
             connection.incomplete_at = None
         return [*effects, *self._bounded(connection)]
+
+    def _wait(self, connection: Connection) -> list[Effect]:
+        """Let a connection wait for the next turn."""
+        connection.waits = True
+        self.waiting.append(connection)
+        return [Wake(0, DoorTurn())] if len(self.waiting) == 1 else []
+
+    def _on_turn(self, now: Instant) -> Effects:
+        """Serve those that waited, in their order."""
+        effects: list[Effect] = []
+        self.left = TURN_REQUESTS
+        waiting, self.waiting = self.waiting, deque()
+        while waiting and self.left > 0:
+            connection = waiting.popleft()
+            connection.waits = False
+            if self.connections.get(connection.number) is connection:
+                effects += self._serve(connection, b"", now)
+        if waiting and not self.waiting:
+            effects.append(Wake(0, DoorTurn()))
+        self.waiting.extendleft(reversed(waiting))
+        return effects
 
     def _begin(
         self, connection: Connection, request: list[bytes], effects: list[Effect]

@@ -19,6 +19,8 @@ class Received(Local):
     data: bytes
     date_ms: int
     """The time of the wall clock (ms since 1970): clients may name dates."""
+    turn: int = 0
+    """The turn of the node in which they were read."""
 
 
 class HalfClosed(Local):
