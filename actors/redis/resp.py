@@ -176,7 +176,8 @@ def words_of(line: bytes) -> list[bytes]:
         if len(words) > ARGUMENTS_MAX:
             raise ProtocolError("invalid multibulk length")
         return words
-    words, at, end = [], 0, len(line)
+    words = list[bytes]()
+    at, end = 0, len(line)
     while at < end:
         if line[at] in _SPACES:
             at += 1

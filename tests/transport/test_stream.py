@@ -125,7 +125,8 @@ def test_one_client_too_many_is_told_so() -> None:
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:
+    def count(name: str, times: int) -> None:
+        del name, times
+
     with station() as here, pytest.raises(ConfigError, match="another program listens there"):
-        StreamServer(
-            here.server.address, post=lambda _: True, count=lambda *_: None, unread_bytes=1
-        )
+        StreamServer(here.server.address, post=lambda _: True, count=count, unread_bytes=1)
