@@ -11,8 +11,11 @@ class RefusedError(FencelockError):
     """The cluster answered and refused. Nothing changed."""
 
 
-class NotHeldError(RefusedError):
-    """The caller does not hold the lock, or no longer does, under the fence shown."""
+class NotHeldError(RefusedError, RuntimeError):
+    """The caller does not hold the lock, or no longer does, under the fence shown.
+
+    It is a RuntimeError too, which is what ``threading`` and ``asyncio`` raise.
+    """
 
 
 class AlreadyHeldError(RefusedError):

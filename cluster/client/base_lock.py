@@ -50,7 +50,7 @@ from fencelock.cluster.client.hold_registry import (
     ReleaseCall,
     tokens,
 )
-from fencelock.cluster.client.lock_options import LockOptions, refuse_positional, wait_ms_of
+from fencelock.cluster.client.lock_options import LockOptions, wait_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
@@ -215,15 +215,13 @@ class BaseLock(Generic[H]):
         return None if own is None or own.hold is None else own
 
     def _acquiring(
-        self,
-        wrong: tuple[object, ...],
-        blocking: bool,
-        timeout: float | None,
-        request: AcquireRequest | None = None,
+        self, blocking: bool, timeout: float | None, request: AcquireRequest | None = None
     ) -> Operation[H | None]:
         """Acquire as a lock's `acquire` does: end with the hold, or None for "not now"."""
-        if wrong:
-            refuse_positional(wrong)
+        if type(blocking) is not bool:
+            raise TypeError(
+                f"blocking is {blocking!r}, and must be a bool; for a limit say timeout={blocking!r}"
+            )
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)

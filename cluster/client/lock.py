@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Never
 
 from fencelock.actors.api.message import LockStatus
 from fencelock.cluster.client.base_lock import BaseLock, BaseRLock
@@ -79,15 +78,12 @@ class Lock(BaseLock[Hold], Exiting):
     _hold_type = Hold
     _runner = staticmethod(owner_of_thread)
 
-    def acquire(
-        self, *wrong: Never, blocking: bool = True, timeout: float | None = None
-    ) -> Hold | None:
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Hold | None:
         """Wait for the lock and hold it.
 
         An interrupt (``KeyboardInterrupt``) ends the wait and leaves nothing held.
 
         Args:
-            wrong: nothing; an argument without a keyword is refused.
             blocking: whether to wait while somebody else holds it.
             timeout: how long to wait (s), 0 to a week, or -1 for no limit; None for the ``timeout``
                 given to `Client.lock`. If that is also None, the cluster's own limit applies: none,
@@ -109,11 +105,11 @@ class Lock(BaseLock[Hold], Exiting):
             AcquireCancelledError: the client was closed meanwhile.
             OverloadedError: a queue on the way is at its limit.
             ClosedError: the client is closed.
-            TypeError: an argument has no keyword.
+            TypeError: ``blocking`` is no bool, as in ``acquire(5)``: say ``timeout=5``.
             ValueError: ``timeout`` is out of its range, or given without ``blocking``.
 
         """
-        return drive(self._acquiring(wrong, blocking, timeout))
+        return drive(self._acquiring(blocking, timeout))
 
     def release(self, *, wait: bool | None = None) -> None:
         """Give up the lock: the hold of this thread if it has one, else the oldest.
@@ -130,6 +126,7 @@ class Lock(BaseLock[Hold], Exiting):
 
         Raises:
             NotHeldError: it is not held through this object, or its node restarted and forgot it.
+                It is a RuntimeError too, which is what ``threading.Lock`` raises.
             LockOwnershipLostError: it was lost before. It may be acquired again.
             UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
                 release in the background, and `held` stays true meanwhile. Calling `release` again
@@ -239,7 +236,7 @@ class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
     _here = staticmethod(task_here)
 
     async def acquire(
-        self, *wrong: Never, blocking: bool = True, timeout: float | None = None
+        self, blocking: bool = True, timeout: float | None = None
     ) -> AsyncHold | None:
         """Wait for the lock and hold it; arguments, value and errors of `fencelock.Lock.acquire`.
 
@@ -247,7 +244,7 @@ class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
             asyncio.CancelledError: the task was cancelled; nothing is held.
 
         """
-        return await drive_async(self._acquiring(wrong, blocking, timeout))
+        return await drive_async(self._acquiring(blocking, timeout))
 
     async def release(self, *, wait: bool | None = None) -> None:
         """Give up the lock; see `fencelock.Lock.release`.

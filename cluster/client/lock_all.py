@@ -128,7 +128,7 @@ class LockAll(BaseLockAll[HoldAll], Exiting):
             FencelockError: as `fencelock.Lock.acquire`.
 
         """
-        return drive(self._acquiring((), blocking, timeout))
+        return drive(self._acquiring(blocking, timeout))
 
     def release(self) -> None:
         """Give up all the locks; errors of `fencelock.Lock.release`."""
@@ -157,7 +157,7 @@ class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncExiting):
         self, *, blocking: bool = True, timeout: float | None = None
     ) -> AsyncHoldAll | None:
         """Wait for all the locks and hold them."""
-        return await drive_async(self._acquiring((), blocking, timeout))
+        return await drive_async(self._acquiring(blocking, timeout))
 
     async def release(self) -> None:
         """Give up all the locks."""

@@ -151,20 +151,6 @@ def check_int(
     check_number(field, value, allowed, is_allowed, error)
 
 
-def refuse_positional(wrong: tuple[object, ...]) -> None:
-    """Return if ``wrong``, the positional arguments of an ``acquire``, is empty.
-
-    Raises:
-        TypeError: it is not; the text says which keyword was probably meant.
-
-    """
-    if not wrong:
-        return
-    first = wrong[0]
-    keyword = "blocking" if isinstance(first, bool) else "timeout"
-    raise TypeError(f"acquire() takes keywords only: say acquire({keyword}={first!r})")
-
-
 def term_ms_of(name: str, term: float | None) -> int:
     """Return a duration, or a grace, ``term`` (s) in milliseconds, rounded up; 0 for None.
 

@@ -95,7 +95,7 @@ class BaseSemaphore(BaseLock[H]):
 
     def _draining(self) -> Operation[int]:
         """Acquire all permits that are free, and end with their number."""
-        hold = yield from self._acquiring((), False, None, replace(self._template, amount=0))
+        hold = yield from self._acquiring(False, None, replace(self._template, amount=0))
         if hold is None:
             return 0
         with self._guard:
@@ -341,7 +341,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
             FencelockError: as `fencelock.Lock.acquire`.
 
         """
-        return drive(self._acquiring((), blocking, timeout, self._asking(n)))
+        return drive(self._acquiring(blocking, timeout, self._asking(n)))
 
     def drain(self) -> int:
         """Acquire all permits that are free now, in one step; return their number.
@@ -428,7 +428,7 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
         self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
     ) -> AsyncHold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
-        return await drive_async(self._acquiring((), blocking, timeout, self._asking(n)))
+        return await drive_async(self._acquiring(blocking, timeout, self._asking(n)))
 
     async def drain(self) -> int:
         """Acquire all permits that are free now, in one step; return their number."""

@@ -129,9 +129,9 @@ def test_a_timeout_without_blocking_is_a_value_error_as_threading_has_it(lock: L
         threading.Lock().acquire(blocking=False, timeout=1)
 
 
-def test_an_argument_without_a_keyword_is_a_type_error_that_says_what_to_write(lock: Lock) -> None:
+def test_a_timeout_without_its_keyword_is_a_type_error_that_says_what_to_write(lock: Lock) -> None:
     acquire: Any = lock.acquire
-    for argument, text in ((5, "timeout=5"), (0.5, "timeout=0.5"), (False, "blocking=False")):
+    for argument, text in ((5, "timeout=5"), (0.5, "timeout=0.5"), (0, "timeout=0")):
         with pytest.raises(TypeError, match=text):
             acquire(argument)
 
@@ -401,11 +401,11 @@ def test_the_text_of_a_lock_tells_its_name_and_state(lock: Lock) -> None:
 def test_an_acquire_that_was_cancelled_shares_its_owner_with_no_later_one(scene: Scene) -> None:
     """The cancelled acquire may still be granted. Then it is released in the background."""
     scene.session.mute = True
-    cancelled = scene.lock(owner=None)._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
+    cancelled = scene.lock(owner=None)._acquiring(True, None)  # pyright: ignore[reportPrivateUsage]
     next(cancelled)
     with pytest.raises(KeyboardInterrupt):
         cancelled.throw(KeyboardInterrupt())
-    later = scene.lock(owner=None)._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
+    later = scene.lock(owner=None)._acquiring(True, None)  # pyright: ignore[reportPrivateUsage]
     next(later)
     first, second = scene.session.asks()
     assert first.owner != second.owner

@@ -210,7 +210,7 @@ def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> N
     first = lock.acquire()
     assert first is not None
     session.mute = True
-    again = lock._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
+    again = lock._acquiring(True, None)  # pyright: ignore[reportPrivateUsage]
     reply = next(again)
     scene.lose(fence=1)
     with pytest.raises(LockOwnershipLostError):

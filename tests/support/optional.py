@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 
-def package(name: str) -> None:
-    """Skip the test if the package ``name`` of the optional extras is missing; in CI, fail."""
+def package(name: str, where: str = "it is in the extra 'examples' or 'redis'") -> None:
+    """Skip the test if the package ``name`` is missing; in CI, fail. ``where`` says where it is."""
     if importlib.util.find_spec(name) is None:
-        _without(f"{name} is not installed: it is in the extra 'examples' or 'redis'")
+        _without(f"{name} is not installed: {where}")
 
 
 def program(name: str, *places: str) -> str:

@@ -231,7 +231,7 @@ class Caller:
         """Begin to acquire the object."""
         lock = self._made()
         self._acquires = True
-        self._go(lock._acquiring((), True, None))  # pyright: ignore[reportPrivateUsage]
+        self._go(lock._acquiring(True, None))  # pyright: ignore[reportPrivateUsage]
 
     def release(self) -> None:
         """Begin to release the latest hold."""
