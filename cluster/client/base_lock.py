@@ -220,7 +220,7 @@ class BaseLock(Generic[H]):
         """Acquire as a lock's `acquire` does: end with the hold, or None for "not now"."""
         if type(blocking) is not bool:
             raise TypeError(
-                f"blocking is {blocking!r}, and must be a bool; for a limit say timeout={blocking!r}"
+                f"blocking is {blocking!r}, and must be a bool: say timeout={blocking!r}"
             )
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
