@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
@@ -23,11 +23,12 @@ from fencelock.actors.api.name import kind_of
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import duration, person, progress_of, share_of
 from fencelock.cluster.cli.found import FOUNDED
 from fencelock.cluster.cli.naming import object_shown, unheld_kinds
 from fencelock.cluster.cli.screen import line
-from fencelock.cluster.cli.serve import spare_the_collector, start, stops_on_signals
+from fencelock.cluster.cli.serve import print_fatal, spare_the_collector, start, stops_on_signals
 from fencelock.cluster.cli.status import locks_seen, locks_table
 from fencelock.cluster.guarantee import PROMISES
 
@@ -157,7 +158,20 @@ def dev(
                     stops.get(timeout=LOOK_S)
                     break
                 except queue.Empty:
-                    continue
+                    check_running(running)
+
+
+def check_running(nodes: Iterable[Node]) -> None:
+    """Check that no node has failed.
+
+    Raises:
+        typer.Exit: one has; its log has the rest.
+
+    """
+    for node in nodes:
+        if node.failure is not None:
+            print_fatal(node.id, node.failure)
+            raise typer.Exit(ExitStatus.BUG)
 
 
 class Above(StringIO):

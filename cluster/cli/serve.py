@@ -135,7 +135,7 @@ def serve(
         stopped = node.stop()
         watcher.join()
     if node.failure is not None:
-        _print_fatal(node_id, node.failure, as_json=log_json)
+        print_fatal(node_id, node.failure, as_json=log_json)
         raise typer.Exit(ExitStatus.BUG)
     if not stopped:
         raise ServeError(f"{node_id} did not stop in time")
@@ -182,7 +182,8 @@ def _founding(
     return Founding.AGAIN
 
 
-def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) -> None:
+def print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool = False) -> None:
+    """Print why a node has stopped."""
     text = f"{node_id} stopped after a fatal error: {failure!r}"
     text_line = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
     typer.echo(text_line if as_json else text, err=True)
@@ -221,10 +222,10 @@ def start(
             new=founding is Founding.NEW,
         )
     except (RoleFailedError, JournalFailedError) as error:  # Its log has the rest.
-        _print_fatal(node_id, error, as_json=as_json)
+        print_fatal(node_id, error, as_json=as_json)
         raise typer.Exit(ExitStatus.BUG) from error
     except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.
-        _print_fatal(node_id, error.__cause__, as_json=as_json)
+        print_fatal(node_id, error.__cause__, as_json=as_json)
         raise typer.Exit(ExitStatus.BUG) from error
     except ConfigError as error:
         if not isinstance(error.__cause__, zmq.ZMQError):

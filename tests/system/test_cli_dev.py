@@ -6,11 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import StringIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,10 +20,15 @@ from typer.testing import CliRunner
 
 import fencelock
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.effect import Effects
 from fencelock.actors.error import ConfigError
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.cluster.cli.dev import Above, config_of, drawn, greeting, in_words
+from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Target
+from fencelock.cluster.node.config import Config
 from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
@@ -221,3 +226,25 @@ def test_lines_of_the_log_are_printed_by_the_console_of_the_view() -> None:
     assert Above(console).write("a [bold]line[/bold]\n")
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue() == "a [bold]line[/bold]\n"
+
+
+def test_dev_ends_when_its_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, served = FailureDetector.handle, list[str]()
+
+    def fail_once_it_serves(
+        role: FailureDetector, sender: Address, event: Any, now: Instant
+    ) -> Effects:
+        if served:
+            raise RuntimeError("planted")
+        return handle(role, sender, event, now)
+
+    def note(config: Config, data: Path | None) -> Iterator[str]:
+        served.append(config.cluster)
+        return greeting(config, data)
+
+    monkeypatch.setattr(FailureDetector, "handle", fail_once_it_serves)
+    monkeypatch.setattr("fencelock.cluster.cli.dev.greeting", note)
+    ended = CliRunner().invoke(app, ["dev", "--port", str(free_ports(1)[0])])
+    assert ended.exit_code == ExitStatus.BUG
+    assert "dev stopped after a fatal error" in ended.stderr
+    assert "RuntimeError('planted'" in ended.stderr
