@@ -19,6 +19,9 @@ OUR_COLOUR, THEIR_COLOUR = "#0072b2", "#999999"
 LABELS = {
     "fencelock-retained": "fencelock, lock retained",
     "fencelock-cohort": "fencelock, retained, cohort of 16",
+    "fencelock-door": "fencelock, redis-py at its door",
+    "fencelock-door-waiting": "fencelock, python-redis-lock",
+    "redis-waiting": "redis, python-redis-lock",
     "fencelock-unconfirmed": "fencelock, release not confirmed",
 }
 """What the charts call them, where the name is too short."""

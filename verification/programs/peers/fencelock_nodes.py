@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,8 +44,15 @@ class Fencelock(ReplicatedPeer):
         }
         self._config = folder / "cluster.toml"
         text = starting_config(self._addresses, cluster="compare", protocol="paxos")
+        for node, port in self.doors().items():
+            door = f'[nodes.{node}]\nredis = "tcp://127.0.0.1:{port}"'
+            text = text.replace(f"[nodes.{node}]", door)
         self._config.write_text(text, encoding="utf-8")
         self.start_servers(folder, NODES)
+
+    def doors(self) -> dict[str, int]:
+        """Return the port of each node's Redis door: here there are none."""
+        return {}
 
     def spec(self) -> Spec:
         """Return the addresses."""
@@ -94,6 +102,34 @@ class FencelockUnconfirmed(Fencelock):
 
     name = "fencelock-unconfirmed"
     lock_options: ClassVar[dict[str, float]] = {"confirm_release": False}
+
+
+class FencelockDoor(Fencelock):
+    """The same nodes; redis-py's own Lock, at the Redis door of the leader."""
+
+    name = "fencelock-door"
+    has_asyncio = False
+    packages = ("redis", "hiredis")
+
+    def version(self) -> str:
+        """Return which server and client run."""
+        return f"fencelock {fencelock.__version__}, redis-py {metadata.version('redis')}"
+
+    def doors(self) -> dict[str, int]:
+        """Return the port of each node's door."""
+        self._doors = dict(zip(self._addresses, free_ports(NODES), strict=True))
+        return self._doors
+
+    def spec(self) -> Spec:
+        """Return the port of the leader's door."""
+        return {"ports": [[*self._doors.values()][self.leader() or 0]]}
+
+
+class FencelockDoorWaiting(FencelockDoor):
+    """The same nodes and doors; python-redis-lock, which waits in the queue of the lock."""
+
+    name = "fencelock-door-waiting"
+    packages = ("redis", "hiredis", "redis_lock")
 
 
 class FencelockConnection:

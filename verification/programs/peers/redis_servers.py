@@ -61,6 +61,13 @@ class OneRedis(RedisServers):
     name = "redis"
 
 
+class OneRedisWaiting(RedisServers):
+    """python-redis-lock over one server: it waits by BLPOP, and then tries again."""
+
+    name = "redis-waiting"
+    packages = ("redis", "hiredis", "redis_lock")
+
+
 class OneRedisConnection:
     """redis-py's lock over a connection of each thread's own."""
 
@@ -71,6 +78,24 @@ class OneRedisConnection:
         """Return redis-py's lock, which polls while somebody else holds it."""
         (client,) = self._clients.mine()
         handle: Handle = client.lock(name, timeout=LOCK_S, sleep=POLL_S)
+        return handle
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._clients.close()
+
+
+class WaitingConnection:
+    """python-redis-lock over a connection of each thread's own."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._clients = ThreadClients(spec["ports"])
+        self._package: Any = import_module("redis_lock")
+
+    def lock(self, name: str) -> Handle:
+        """Return its lock."""
+        (client,) = self._clients.mine()
+        handle: Handle = self._package.Lock(client, name, expire=LOCK_S)
         return handle
 
     def close(self) -> None:
@@ -110,3 +135,8 @@ class ThreadClients:
 def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the servers of ``spec``."""
     return OneRedisConnection(spec)
+
+
+def open_waiting_connection(spec: Spec) -> PeerConnection:
+    """Connect this process, with python-redis-lock."""
+    return WaitingConnection(spec)
