@@ -151,6 +151,7 @@ def keys_of(arguments: list[bytes]) -> tuple[str, ...]:
 
 
 _INTEGER = re.compile(rb"0|-?[1-9]\d{0,18}")
+_FLOAT = re.compile(rb"-?\d{1,18}(\.\d{0,18})?")
 _INT64_MAX = (1 << 63) - 1
 _NOT_INTEGER = "ERR value is not an integer or out of range"
 
@@ -445,7 +446,7 @@ def _dbsize(call: Call) -> Steps:
 def _scan(call: Call) -> Steps:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE string]."""
     cursor = call.arguments[0]
-    if not cursor.isdigit() or int(cursor) > _INT64_MAX:
+    if _INTEGER.fullmatch(cursor) is None or int(cursor) < 0:
         raise CommandError("ERR invalid cursor")
     pattern, count, typed = b"*", 10, True
     options = call.arguments[1:]
@@ -513,10 +514,9 @@ def _blpop(call: Call) -> Steps:
     """BLPOP lock-signal:NAME seconds: wait for the turn at lock:NAME, which is then kept."""
     if len(call.arguments) > 2:  # noqa: PLR2004  (a key and a timeout)
         raise CommandError("ERR BLPOP waits for one lock at a time here")
-    try:
-        seconds = float(call.arguments[1])
-    except ValueError:
-        raise CommandError("ERR timeout is not a float or out of range") from None
+    if _FLOAT.fullmatch(call.arguments[1]) is None:
+        raise CommandError("ERR timeout is not a float or out of range")
+    seconds = float(call.arguments[1])
     if seconds < 0:
         raise CommandError("ERR timeout is negative")
     if not seconds * MS_PER_S <= TTL_MS_MAX:

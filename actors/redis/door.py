@@ -37,7 +37,7 @@ from fencelock.actors.api.redis import (
     KeysRead,
     ListKeys,
 )
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import ForbiddenError
 from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
@@ -281,7 +281,10 @@ class RedisDoor(
             return ()
         connection.request = None
         effects: list[Effect] = []
-        reply = self._advance(connection, answer, effects)
+        try:
+            reply = self._advance(connection, answer, effects)
+        except Exception as error:  # noqa: BLE001  # As in `_serve`.
+            return self._fault(connection, error)
         if reply is None:
             return effects
         return [*effects, *self._serve(connection, reply, now)]
@@ -294,6 +297,25 @@ class RedisDoor(
         return self._close(connection)
 
     def _serve(self, connection: Connection, output: bytes, now: Instant) -> list[Effect]:
+        """Serve requests as `_serve_some` does; what raises costs the connection, not the door."""
+        try:
+            return self._serve_some(connection, output, now)
+        except Exception as error:  # noqa: BLE001  # A door promises nothing: the log does.
+            return self._fault(connection, error)
+
+    def _fault(self, connection: Connection, error: Exception) -> list[Effect]:
+        """Close a connection, since serving it raised ``error``: see `fencelock.actors.fault`."""
+        if self.connections.get(connection.number) is not connection:
+            return [Fault(f"a request of {connection.peer}", error)]
+        connection.steps = None
+        text = f"ERR a bug in fencelock made node {self.node} close this connection: its log has it"
+        return [
+            Observe("redis.internal"),
+            Fault(f"a request of {connection.peer}", error),
+            *self._close(connection, text),
+        ]
+
+    def _serve_some(self, connection: Connection, output: bytes, now: Instant) -> list[Effect]:
         """Answer requests until one is in flight, or none is complete; begin with ``output``.
 
         Some wait for the next turn of the node: one turn must not be long.
@@ -589,9 +611,11 @@ class RedisDoor(
         """HELLO [2 | 3 [AUTH user password] [SETNAME name]]."""
         version, rest = connection.version, arguments[1:]
         if arguments:
-            if not arguments[0].isdigit():
-                raise CommandError("ERR Protocol version is not an integer or out of range")
-            version = int(arguments[0])
+            try:
+                version = integer(arguments[0])
+            except CommandError:
+                text = "ERR Protocol version is not an integer or out of range"
+                raise CommandError(text) from None
             if version not in (VERSION_2, VERSION_2 + 1):
                 raise CommandError("NOPROTO unsupported protocol version")
         name = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.effects import HOST, T0, at, sends
 
 from fencelock.actors.api.message import Cancel, Reason, Refused
@@ -9,6 +10,7 @@ from fencelock.actors.api.redis import (
     AwaitKey,
     ChangeKeys,
     KeyAction,
+    KeyList,
     KeyOutcome,
     KeysChanged,
     KeySeen,
@@ -16,13 +18,25 @@ from fencelock.actors.api.redis import (
     KeyState,
     ReadKeys,
 )
-from fencelock.actors.effect import Effects
+from fencelock.actors.effect import Effects, Fault
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import Rights, RightsChanged
-from fencelock.actors.redis.door import HELD_BYTES_MAX, SLOW_MS, DoorTick, RedisDoor
+from fencelock.actors.redis.command import COMMANDS
+from fencelock.actors.redis.door import (
+    ABOUT_CONNECTIONS,
+    HELD_BYTES_MAX,
+    SCRIPTED,
+    SLOW_MS,
+    DoorTick,
+    RedisDoor,
+)
 from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
 
 SOCKETS, SESSION, HERE = Address("n1/redis-sockets"), Address("n1/session"), Address("n1/node")
+RELEASE = (
+    b'if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) '
+    b"else return 0 end"
+)
 SECRETS = {"orders": "s3cret", "root": "r00t"}
 
 
@@ -255,3 +269,52 @@ def test_scan_lists_what_follows_and_forgets_its_oldest_cursors() -> None:
     door = Door()
     assert door.say("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
     assert door.say("SCAN", "x") == b"-ERR invalid cursor\r\n"
+
+
+EXTREMES = (
+    b"9" * 5_000, b"-9223372036854775808", b"9223372036854775807", b"9223372036854775808", b"-1",
+    b"0", b"nan", b"inf", b"1e400", b"-0.5", b"1_0", b"", b"\0", b"\xff\xfe", b"x" * (60 << 10),
+    b"*" * 300, b"[" * 200, b"[a-", b"\\", "\u0661".encode(), b"\r\n", b"$1", b"lock-signal:",
+)  # fmt: skip
+USUAL: dict[str, tuple[bytes, ...]] = {
+    "set": (b"k", b"v", b"PX", b"5"), "expire": (b"k", b"5", b"GT"), "pexpire": (b"k", b"5", b"LT"),
+    "scan": (b"0", b"MATCH", b"*", b"COUNT", b"5", b"TYPE", b"string"), "keys": (b"*",),
+    "blpop": (b"lock-signal:k", b"5"), "setex": (b"k", b"5", b"v"), "psetex": (b"k", b"5", b"v"),
+    "hello": (b"3", b"AUTH", b"orders", b"s3cret", b"SETNAME", b"me"), "auth": (b"u", b"p"),
+    "client": (b"SETINFO", b"LIB-NAME", b"x"), "script": (b"LOAD", b"x"), "select": (b"0",),
+    "eval": (RELEASE, b"1", b"k", b"v"), "evalsha": (b"0" * 40, b"1", b"k", b"v"),
+    "eval_ro": (RELEASE, b"1", b"k", b"v"), "evalsha_ro": (b"0" * 40, b"1", b"k", b"v"),
+    "command": (b"INFO", b"set"), "flushdb": (b"ASYNC",), "ping": (b"x",), "echo": (b"x",),
+}  # fmt: skip
+
+
+def array(*arguments: bytes) -> bytes:
+    return b"*%d\r\n" % len(arguments) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments
+    )
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_an_argument_at_its_extremes_is_served_or_refused(name: str, keyed: bool) -> None:
+    usual = USUAL.get(name, (b"k", b"v"))
+    for place in range(len(usual)):
+        for extreme in EXTREMES:
+            door = Door(keyed=keyed)
+            effects = door.receive(
+                array(name.encode(), *usual[:place], extreme, *usual[place + 1 :])
+            )
+            assert effects
+            assert not [one for one in effects if isinstance(one, Fault)], (place, extreme[:40])
+
+
+def test_what_raises_costs_the_connection_and_not_the_door() -> None:
+    door = Door(clients=2)
+    request = door.ask("GET", "a")
+    bad = KeyList(keys=(), more=False, total=0, request=request.request)  # Not what GET reads.
+    effects = door.role.handle(SESSION, bad, T0)
+    assert [type(one.error) for one in effects if isinstance(one, Fault)] == [AssertionError]
+    (transmit,) = transmitted(effects)
+    assert (transmit.connection, transmit.closes) == (1, True)
+    assert transmit.data.startswith(b"-ERR a bug in fencelock made node n1 close this connection")
+    assert door.say("PING", client=2) == b"+PONG\r\n"

@@ -47,6 +47,7 @@ WORDS = [
     *(name.encode() for name in [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED]),
     *b"NX XX GET EX PX EXAT PXAT KEEPTTL MATCH COUNT LOAD EXISTS FLUSH a b c * [".split(),
     *(b"0", b"1", b"-1", b"10", b"9223372036854775807", b"99999999999999999999", b"1e309", b""),
+    *(b"9" * 5_000, b"-9223372036854775808", b"nan", b"1e400", b"-0.5"),
     *(b"lock-signal:a", b"lock:a", b"\xff\xfe", b"x" * 2_000, b"a/b", "läßt".encode(), b"\0"),
     b"return redis.call('get', KEYS[1])",
     b'if redis.call("get",KEYS[1]) == ARGV[1] then return redis.call("del",KEYS[1]) '
