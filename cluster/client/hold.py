@@ -190,9 +190,11 @@ class BaseHold:
         self._registry.listen(self.own, listeners)
 
     def _releasing(self, wait: bool | None = None) -> Operation[None]:
+        if not self.own.is_unreleased(self.token):
+            return  # It was released, or its loss was reported.
         awaited = self._confirm if wait is None else wait
         release = releasing if awaited else releasing_unawaited
-        return release(self._channel, self._registry, self.own, self.token)
+        yield from release(self._channel, self._registry, self.own, self.token)
 
     def _renewing(self, duration: float | None) -> Operation[None]:
         return renewing(self._channel, self._registry, self.own, self.token, duration)

@@ -40,13 +40,13 @@ class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
 
     def release(self, *, wait: bool | None = None) -> None:
-        """Give up this hold; see `Lock.release`. Takes effect once, however often it is repeated.
+        """Give up this hold; see `Lock.release`. Another call of it does nothing.
 
         Args:
             wait: see `Lock.release`.
 
         Raises:
-            NotHeldError: it was released already.
+            NotHeldError: its node restarted and forgot it.
             LockOwnershipLostError: it was lost before, and no release had reported that.
             UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
                 release in the background; calling `release` again waits for it once more.

@@ -284,7 +284,8 @@ def test_a_release_of_what_is_not_held_asks_nobody(lock: Lock, script: ScriptedS
 
 def test_a_hold_is_released_once(lock: Lock, hold: Hold, script: ScriptedSession) -> None:
     hold.release()
-    for release in (hold.release, lock.release, hold.raise_if_lost):
+    hold.release()
+    for release in (lock.release, hold.raise_if_lost):
         with pytest.raises(NotHeldError):
             release()
     assert len([asked for asked, _ in script.asked if isinstance(asked, Release)]) == 1
@@ -300,8 +301,7 @@ def test_an_unconfirmed_release_leaves_the_hold_and_may_be_repeated(
     script.refusal = NotHeldError("released in the background meanwhile")
     hold.release()
     assert not lock.held
-    with pytest.raises(NotHeldError):
-        hold.release()
+    hold.release()
 
 
 def test_a_release_that_never_reached_the_session_did_not_happen(

@@ -174,5 +174,4 @@ def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.
     assert told[0].fence == hold.fence
     with pytest.raises(fencelock.LockOwnershipLostError):
         hold.release()
-    with pytest.raises(fencelock.NotHeldError):
-        hold.release()
+    hold.release()  # The loss was reported.
