@@ -66,14 +66,18 @@ def change_keys(
     if new and not _has_key_room(table, owner_state, command, new, out):
         return None
     before = _value_of(table, command.keys[0]) if command.returns else None
+    served: list[Result] = []
+    changes = served if command.action is KeyAction.DELETE else out  # Its reply comes first.
     outcomes = [
-        _change(table, owner_state, name, state, command, out)
+        _change(table, owner_state, name, state, command, changes)
         if fit
         else _unchanged(table, name, state)
         for (name, state), fit in zip(pairs, fits, strict=True)
     ]
     reply = KeysChanged(**command.fields(), keys=tuple(outcomes), value=before)
-    return conclude(table, owner_state, reply, out)
+    conclude(table, owner_state, reply, out)
+    out += served
+    return None
 
 
 def await_key(

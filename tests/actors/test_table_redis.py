@@ -103,6 +103,7 @@ def advanced(table: LockTable, to_ms: int) -> list[str]:
 
 
 def test_a_key_is_set_once_until_the_value_deletes_it(table: LockTable) -> None:
+    """Rules value-proves, one-outcome."""
     assert outcomes(table, set_nx("k", b"\x00\xff", 1_000)) == (
         KeyOutcome(FREE, True, fence=1, left_ms=1_000, times=1),
     )
@@ -117,6 +118,7 @@ def test_a_key_is_set_once_until_the_value_deletes_it(table: LockTable) -> None:
 
 
 def test_a_key_ends_at_its_deadline_by_log_time(table: LockTable) -> None:
+    """Rules deadlines-are-exact, free-leaves-nothing."""
     outcomes(table, set_nx("k", ttl_ms=1_000))
     assert advanced(table, 1_000) == []
     assert advanced(table, 1_001) == ["HoldLost 1"]
@@ -134,6 +136,7 @@ def test_a_key_ends_at_its_deadline_by_log_time(table: LockTable) -> None:
     ],
 )
 def test_a_deadline_is_moved(table: LockTable, expiry: Expiry, left_ms: int | None) -> None:
+    """Rule deadlines-are-exact."""
     outcomes(table, set_nx("k", ttl_ms=1_000))
     table.advance(500)
     expire = change(EXPIRE, "k", EQUAL, expected=b"v", expiry=expiry, ttl_ms=300)
@@ -169,6 +172,7 @@ def test_a_deadline_is_moved_on_a_condition(
 
 
 def test_a_set_with_the_value_keeps_the_fence_and_one_by_force_does_not(table: LockTable) -> None:
+    """Rules same-hold, fences-rise."""
     outcomes(table, set_nx("k", b"token-1", 1_000))
     mine: dict[str, Any] = {"value": b"token-2", "expiry": Expiry.AFTER, "ttl_ms": 700}
     again = change(SET, "k", FREE, EQUAL, expected=b"token", prefix=True, **mine)
@@ -186,6 +190,7 @@ def test_a_set_with_the_value_keeps_the_fence_and_one_by_force_does_not(table: L
 
 
 def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None:
+    """Rule one-holder."""
     applied(table, acquire("k"))
     assert outcomes(table, set_nx("k")) == (KeyOutcome(NATIVE, False, 1, None, 1),)
     assert read(table, "k") == [("k", b"shop@c.2/o", None)]
@@ -196,16 +201,18 @@ def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None
     assert text_of(no) == f"lock 'k': held by 'v' of 'redis' (Redis door, {LABEL}) under fence 2"
     assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
     told = applied(table, change(DELETE, "k", EQUAL, OTHER))
-    assert told == [f"{CLIENT} holds 1 under 3", "KeysChanged"]
+    assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
 
 
 def test_a_native_waiter_is_granted_a_key_that_expires(table: LockTable) -> None:
+    """Rule release-grants-the-next."""
     outcomes(table, set_nx("k", ttl_ms=50))
     applied(table, acquire("k"))
     assert advanced(table, 51) == ["HoldLost 1", f"{CLIENT} holds 1 under 2"]
 
 
 def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: LockTable) -> None:
+    """Rule force-is-audited."""
     applied(table, acquire("k"))
     applied(table, acquire("k", owner="p"))
     told = applied(table, change(SET, "k", *ALL, value=b"w"))
@@ -213,7 +220,7 @@ def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: Lo
     assert table.status("k").waiting == 1
     assert applied(table, release("k", 1)) == [f"{CLIENT} OWNERSHIP_LOST"]
     told = applied(table, change(DELETE, "k", EQUAL, expected=b"w"))
-    assert told == [f"{CLIENT} holds 1 under 3", "KeysChanged"]
+    assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
 
 
 def test_force_leaves_the_other_locks_of_a_claim_to_those_who_wait(table: LockTable) -> None:
@@ -226,6 +233,7 @@ def test_force_leaves_the_other_locks_of_a_claim_to_those_who_wait(table: LockTa
 
 
 def test_many_keys_are_set_all_or_none(table: LockTable) -> None:
+    """Rule keys-change-together."""
     outcomes(table, set_nx("b"))
     assert changed(table, set_nx("a b c")) == [False, False, False]
     assert changed(table, set_nx("a c d")) == [True, True, True]
@@ -236,6 +244,7 @@ def test_many_keys_are_set_all_or_none(table: LockTable) -> None:
 
 
 def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -> None:
+    """Rules queue-in-log-order, same-hold."""
     applied(table, acquire("k"))
     first, second = wait("k", b"v", 200), wait("k", b"w", 200)
     assert applied(table, first) == applied(table, second) == ["n1/5f.1 waits"]
@@ -250,7 +259,7 @@ def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -
     assert outcomes(table, set_nx("k", b"v", 900)) == (KeyOutcome(RESERVED, True, 2, 900, 1),)
     assert changed(table, set_nx("k", b"v")) == [False]  # It is not reserved any more.
     deleted = applied(table, change(DELETE, "k", EQUAL, expected=b"v"))
-    assert deleted == ["redis holds 1 under 3", "KeysChanged", "KeysChanged"]
+    assert deleted == ["KeysChanged", "redis holds 1 under 3", "KeysChanged"]
     assert advanced(table, 201) == ["HoldLost 3", f"{CLIENT} holds 1 under 4"]
     assert (table.redis.claims, table.redis.owner_states) == (0, {})
 
@@ -271,6 +280,7 @@ def test_the_wait_of_a_door_ends_like_any_other(table: LockTable) -> None:
 
 
 def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
+    """Rules keys-outlive-sessions, snapshots-are-complete."""
     outcomes(table, set_nx("k"))
     assert applied(table, End(session=DOOR)) == ["Ended"]
     assert advanced(table, 900_000) == []
@@ -288,6 +298,7 @@ def test_no_session_but_that_of_a_node_sends_the_requests_of_a_door() -> None:
 
 
 def test_no_client_acts_in_the_session_of_the_doors(table: LockTable) -> None:
+    """Rule keys-outlive-sessions."""
     outcomes(table, set_nx("k"))
     mine = Release(lock="k", fence=1, session=REDIS, owner="", request=1)
     assert applied(table, mine) == ["redis SESSION_EXPIRED"]
@@ -307,7 +318,7 @@ def test_an_operator_takes_a_key(table: LockTable) -> None:
 
 
 def test_a_door_gets_a_retained_lock_back(table: LockTable) -> None:
-    """A SET waits for it for 200 ms, as a native try does."""
+    """Rules waits-recall, tries-never-wait: a SET waits for it for 200 ms, as a native try does."""
     kept = AcquireRetained(lock="k", span=5, session=CLIENT, owner="o", request=1)
     applied(table, kept)
     command = set_nx("j k", ttl_ms=900)

@@ -66,11 +66,14 @@ class ModelKeys:
         holder = model.holder(c.keys[0])
         before = self._value(holder) if c.returns else None
         outcomes: list[KeyOutcome] = []
+        first = len(model.out)
         for name, state, fit in zip(c.keys, states, fits, strict=True):
             hold = self._change(c, name, state) if fit else model.holder(name)
             outcome = self._outcome(state, hold, name)
             outcomes.append(outcome._replace(changed=fit))
         self._reply(c, tuple(outcomes), before)
+        if c.action is KeyAction.DELETE:
+            model.out.insert(first, model.out.pop())
 
     def hold(self, name: str, c: KeysRequest, ends: float, *, reserved: bool) -> ModelClaim:
         """Let a free key be held."""

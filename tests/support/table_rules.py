@@ -60,6 +60,19 @@ RULES = {
     "TTL, and not before.",
     "leaders-extend-sessions": "A new leader gives every session at least one more TTL.",
     "close-is-one-step": "A session ends in one step: its waits, its holds, then the next grants.",
+    # Redis doors.
+    "value-proves": "A hold through a Redis door ends or changes only by a request that expects "
+    "its value or accepts any, by force, by its deadline, or by an operator.",
+    "same-hold": "A SET with the value that holds a key, or for which it is reserved, keeps the "
+    "fence. Any other SET makes a new hold, under a new fence.",
+    "keys-outlive-sessions": "A hold through a Redis door ends with no session, not even with that "
+    "of the door, and no client acts in its session.",
+    "deadlines-are-exact": "A key ends when its time has passed in log time, and not before. Its "
+    "deadline can become later or earlier.",
+    "keys-change-together": "The keys of one request are changed in one step: all or none, unless "
+    "the request is for each of them.",
+    "force-is-audited": "A key that is taken by force goes to the request at once, before those "
+    "who wait; the audit has the former holder.",
     # The table.
     "snapshots-are-complete": "A restored table is the table: holders, queues, deadlines, "
     "sessions, outcomes, fences and numbers.",

@@ -106,19 +106,12 @@ class DeadlineJudge(LockJudge):
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Observe the log of each member, and the contenders."""
         event = delivered.event
-        match event:
-            case Decided():
-                self.log.batches.setdefault(event.slot, event.batch)
-            case Learned():
-                for slot, batch in event.slots:
-                    self.log.batches.setdefault(slot, batch)
-            case SlotOutcomes():
-                self.log.applied(event.slot, event.outcomes)
-                for outcome in event.outcomes:
-                    if isinstance(outcome, HoldLost):
-                        self._judge_belief(outcome)
-            case _:
-                pass
+        self.log.time.note(event)
+        if isinstance(event, SlotOutcomes):
+            self.log.applied(event.slot, event.outcomes)
+            for outcome in event.outcomes:
+                if isinstance(outcome, HoldLost):
+                    self._judge_belief(outcome)
         of_renewal = isinstance(event, Refused) and event.request
         want = self.wants.get(delivered.to)
         super().handled(delivered, effects)
@@ -133,17 +126,52 @@ class DeadlineJudge(LockJudge):
             raise ViolationError(f"relied on: {lost} while {hold.contender} may rely on the hold")
 
 
-class DeadlineLog:
-    """Follows the deadlines of holds through the batches of the log and their outcomes."""
+class LogTime:
+    """The time of the log, from the batches that members learn."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
         self.next = 0
-        """The slot to judge next, 0 before the first."""
+        """The slot that comes next, 0 before the first."""
         self.time_ms = 0
         self.origin = NO_BALLOT
         self.counted_ms = 0
         """Log time without the times between leaderships."""
+
+    def note(self, event: object) -> None:
+        """Note the batches of an event, if it has any."""
+        match event:
+            case Decided(slot=slot, batch=batch):
+                self.batches.setdefault(slot, batch)
+            case Learned(slots=slots):
+                for slot, batch in slots:
+                    self.batches.setdefault(slot, batch)
+            case _:
+                pass
+
+    def pass_to(self, slot: int) -> bool:
+        """Let the time up to a later slot pass; return False if some of it is unknown."""
+        passed = [self.batches.pop(one, None) for one in range(self.next or slot, slot + 1)]
+        self.next = slot + 1
+        for batch in passed:
+            if batch is not None:
+                self._pass(batch)
+        return None not in passed  # Else those that learned the slot crashed, or took a snapshot.
+
+    def _pass(self, batch: Batch) -> None:
+        leftover = batch.origin < self.origin
+        self.origin = max(self.origin, batch.origin)
+        passed_ms = 0 if leftover else max(0, batch.time_ms - self.time_ms)
+        self.time_ms += passed_ms
+        opens = any(isinstance(read_command(one), ExtendSessions) for one in batch.commands)
+        self.counted_ms += 0 if opens else passed_ms
+
+
+class DeadlineLog:
+    """Follows the deadlines of holds through the batches of the log and their outcomes."""
+
+    def __init__(self) -> None:
+        self.time = LogTime()
         self.ends: dict[int, int] = {}
         """The end of each hold in counted time, by fence."""
         self.renewed: set[tuple[int, int]] = set()
@@ -152,42 +180,28 @@ class DeadlineLog:
 
     def applied(self, slot: int, outcomes: tuple[Message, ...]) -> None:
         """Judge the outcomes of a slot when the first member reports it."""
-        if slot < self.next:
+        if slot < self.time.next:
             return
-        for earlier in range(self.next or slot, slot + 1):
-            batch = self.batches.pop(earlier, None)
-            if batch is None:  # All members that learned the slot crashed, or took a snapshot.
-                self.ends.clear()
-            else:
-                self._pass(batch)
-        self.next = slot + 1
+        if not self.time.pass_to(slot):
+            self.ends.clear()
         for outcome in outcomes:
             self._judge(outcome)
-
-    def _pass(self, batch: Batch) -> None:
-        """Let the log time of ``batch`` pass."""
-        leftover = batch.origin < self.origin
-        self.origin = max(self.origin, batch.origin)
-        passed_ms = 0 if leftover else max(0, batch.time_ms - self.time_ms)
-        self.time_ms += passed_ms
-        opens = any(isinstance(read_command(one), ExtendSessions) for one in batch.commands)
-        self.counted_ms += 0 if opens else passed_ms
 
     def _judge(self, outcome: Message) -> None:
         match outcome:
             case Granted(fence=fence) if outcome.hold_ms and fence not in self.ends:
                 if fence not in self.lost:
-                    self.ends[fence] = self.counted_ms + outcome.hold_ms + outcome.grace_ms
+                    self.ends[fence] = self.time.counted_ms + outcome.hold_ms + outcome.grace_ms
             case Renewed(fence=fence):
                 if fence in self.lost:
                     raise ViolationError(f"lost: {outcome} for a hold that was taken away")
                 if (fence, outcome.request) not in self.renewed and fence in self.ends:
                     self.renewed.add((fence, outcome.request))
-                    end = self.counted_ms + outcome.hold_ms + outcome.grace_ms
+                    end = self.time.counted_ms + outcome.hold_ms + outcome.grace_ms
                     self.ends[fence] = max(self.ends[fence], end)
             case HoldLost(fence=fence):
                 self.lost.add(fence)
-                left_ms = self.ends.pop(fence, 0) - self.counted_ms
+                left_ms = self.ends.pop(fence, 0) - self.time.counted_ms
                 if left_ms > 0:
                     raise ViolationError(f"early: {outcome} came {left_ms} ms before its deadline")
             case _:

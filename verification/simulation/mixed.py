@@ -64,4 +64,5 @@ class MixedJudge(LockJudge):
 def mixed(kinds: Sequence[Workload]) -> Workload:
     """Return a workload of all ``kinds`` at once; each client has owners of each kind."""
     first, *others = (kind.user for kind in kinds)
-    return Workload(first, partial(MixedJudge, kinds), tuple(others))
+    doors = next((kind.doors for kind in kinds if kind.doors is not None), None)
+    return Workload(first, partial(MixedJudge, kinds), tuple(others), doors=doors)

@@ -12,6 +12,7 @@ from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS
 from fencelock.verification.simulation.mixed import mixed
 from fencelock.verification.simulation.pools import POOLS
+from fencelock.verification.simulation.redis_doors import REDIS_DOORS
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.rwlocks import RWLOCKS
 from fencelock.verification.simulation.semaphores import SEMAPHORES
@@ -28,6 +29,7 @@ WORKLOADS: dict[Guarantee, Workload] = {
     Guarantee.BARRIERS: BARRIERS,
     Guarantee.COUNTERS: COUNTERS,
     Guarantee.POOLS: POOLS,
+    Guarantee.REDIS: REDIS_DOORS,
 }
 """The workloads, each by the guarantee that it needs from the protocol."""
 

@@ -32,7 +32,13 @@ from fencelock.verification.simulation.report import RunReport, report_of
 from fencelock.verification.simulation.retained_judge import RetainedJudge
 from fencelock.verification.simulation.users import Users
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import LEVELS, LockUser, MakeSession, client_session
+from fencelock.verification.simulation.workload import (
+    LEVELS,
+    Finish,
+    LockUser,
+    MakeSession,
+    client_session,
+)
 from fencelock.verification.simulation.world import World
 
 STEP_MS = 50
@@ -48,6 +54,8 @@ class Workload(NamedTuple):
     """The users of the other kinds, in a workload of several kinds."""
     retains: bool = False
     """Whether clients may retain what they acquire."""
+    doors: Callable[[NodeContext, tuple[str, ...]], tuple[Spawn, ...]] | None = None
+    """Returns further roles of each member, which use the locks of those names."""
 
 
 LOCKS = Workload(LockUser, LockJudge, retains=True)
@@ -118,7 +126,9 @@ class _LockRun:
         self.workload = workload
         self.plan = plan = plan if workload.retains else replace(plan, retain_ms=())
         self.world = World(seed, plan.faults)
-        members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        self.members = members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        if workload.doors is not None:
+            make_roles = self._with_doors(make_roles, workload.doors)
         for name in members:
             node = self.world.add(name, make_roles, member=True, settings=settings)
             node.dated = plan.dated
@@ -165,6 +175,19 @@ class _LockRun:
         )
         self.world.may_die_in_sync = frozenset(crashing)
 
+    def _with_doors(
+        self,
+        make_roles: MakeRoles,
+        doors: Callable[[NodeContext, tuple[str, ...]], tuple[Spawn, ...]],
+    ) -> MakeRoles:
+        locks = tuple(f"lock-{number}" for number in range(1, self.plan.locks + 1))
+
+        def with_doors(context: NodeContext) -> RoleSet:
+            role_set = make_roles(context)
+            return replace(role_set, roles=(*role_set.roles, *doors(context, locks)))
+
+        return with_doors
+
     def play(self) -> None:
         """Go through the phases.
 
@@ -191,6 +214,9 @@ class _LockRun:
             self.world.run(self.world.time + AFTER_MS * NS_PER_MS)
             return
         self.users.finish()
+        if self.workload.doors is not None:
+            for name in self.members:
+                self.world.nodes[name].tell(address_of(name, "redis-sockets"), Finish())
         if self.promise.holds_by_session:
             self.evictions.begin()
         self._wait(self.plan.served_ms, lambda: not self.users.waiting())

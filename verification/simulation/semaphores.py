@@ -7,6 +7,7 @@ from typing import Any
 from fencelock.actors.api.message import Granted, Refused, Release
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
+from fencelock.actors.api.redis import REDIS
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Message, node_of
@@ -209,6 +210,8 @@ class LogOrder(SlotSequence[tuple[Message, ...]]):
     def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
         if granted.fence in self.granted:
             return  # It holds it already: the outcome of a repetition, or of another acquire.
+        if granted.session == REDIS:
+            return  # It may be by force; `RedisJudge` judges it.
         if queue and queue[0] != key:
             name = titled(granted.lock)
             raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")
