@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -352,14 +353,15 @@ class Config:
         return replace(self.settings, priority=self.priorities[node])
 
 
-def load(path: Path) -> Config:
-    """Read the configuration at ``path``. Environment variables override it: see `environment`.
+def load(path: str | PathLike[str]) -> Config:
+    """Read the configuration file ``path``. Environment variables override it: see `environment`.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or something in it is not usable;
             the text has a line for each problem.
 
     """
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -27,7 +27,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
-from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.config import Config, load
 from fencelock.cluster.node.event_log import EventLog
 from fencelock.cluster.node.journal_rules import check_possible
 from fencelock.cluster.node.redis_door import RedisDoorServer, open_door
@@ -104,7 +104,7 @@ class Node:
     @classmethod
     def start(
         cls,
-        config: Config,
+        config: Config | str | os.PathLike[str],
         node_id: str,
         *,
         spins: bool = False,
@@ -114,7 +114,8 @@ class Node:
     ) -> Self:
         """Bind the sockets of ``node_id``, read its journal, and begin to serve.
 
-        The process's limit of open files is raised as far as the system allows.
+        ``config`` is the configuration, or its file: ``Node.start("cluster.toml", "n1")``. The
+        process's limit of open files is raised as far as the system allows.
 
         ``spins`` is for a process with no other work; see `fencelock.transport.polling.Poller`.
 
@@ -135,6 +136,8 @@ class Node:
 
         """
         check_assertions()
+        if not isinstance(config, Config):
+            config = load(config)
         if node_id not in config.nodes:
             known = ", ".join(config.nodes)
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fencelock
 from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.message import UNWILLING
@@ -29,6 +30,7 @@ from fencelock.cluster.node.config import (
     starting_config,
 )
 from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.cluster.testing.ports import free_ports
 
 HERE = Path("/somewhere")
 
@@ -564,3 +566,15 @@ def test_every_protocol_excludes_and_fences() -> None:
 
 def test_only_what_is_built_is_listed() -> None:
     assert list(PROMISES) == ["bakery", "central", "lamport", "paxos"]
+
+
+def test_a_node_is_started_by_the_path_of_its_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        f'cluster = "c"\nprotocol = "central"\n'
+        f'nodes.n1.address = "tcp://127.0.0.1:{free_ports(1)[0]}"\n'
+    )
+    with fencelock.Node.start(str(file), "n1") as node:
+        assert fencelock.load(file).nodes == {"n1": node.address}
+    with pytest.raises(ConfigError, match=r"elsewhere\.toml does not exist"):
+        fencelock.Node.start("elsewhere.toml", "n1")
