@@ -583,6 +583,10 @@ def _contradictions(file: File) -> list[str]:
     if server is not None and server not in file.nodes:
         known = ", ".join(_toml(node) for node in sorted(file.nodes))
         problems.append(_unusable("central.server", server, f"one of {known}"))
+    if file.protocol != "paxos" and (
+        file.redis.address or any(table.redis for table in file.nodes.values())
+    ):
+        problems.append(f'redis: protocol "{file.protocol}" has no Redis door: "paxos" has')
     if file.security.keys is not None and file.security.insecure:
         problems.append("security.insecure: true is not usable: security.keys is set")
     if file.central.journal and file.data is None:

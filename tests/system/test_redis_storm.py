@@ -11,6 +11,8 @@ import pytest
 import redis_storm
 from redis_storm import KEYS, TTL_MS, Judge, Storm, storm
 
+import fencelock
+
 
 def test_the_judge_sees_two_holders_late_fences_and_releases_that_count_twice() -> None:
     judge = Judge()
@@ -52,6 +54,11 @@ def test_a_client_that_takes_locks_by_force_is_found(
             time.sleep(0.1)
 
     monkeypatch.setattr(redis_storm.Storm, "of_raw_client", robs)
-    monkeypatch.setattr(redis_storm.Storm, "fault", lambda *_: time.sleep(0.5))
+
+    def nothing(self: Storm, watcher: fencelock.Client) -> None:
+        del self, watcher
+        time.sleep(0.5)
+
+    monkeypatch.setattr(redis_storm.Storm, "fault", nothing)
     judge = storm(20.0, 1, tmp_path)
     assert any("was gone before" in problem for problem in judge.problems), judge.problems

@@ -1,0 +1,187 @@
+"""A real node with a Redis door: beside native clients, with keys, and at its border."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+from redis.retry import Retry
+from support.keyed_nodes import make_keys
+from support.redis_door import RawClient, door_node, port_of
+
+import fencelock
+from fencelock.cluster.keys import read_key, remove_key
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
+
+LONG_S = 30.0
+
+
+def client_of(node: Node, **options: Any) -> Any:
+    return redis.Redis(
+        port=port_of(node), socket_timeout=LONG_S, retry=Retry(NoBackoff(), 0), **options
+    )
+
+
+def test_clients_of_the_door_and_native_clients_exclude_each_other() -> None:
+    with (
+        door_node() as node,
+        fencelock.connect(node.address) as native,
+        client_of(node) as client,
+    ):
+        assert client.set("a", "token", nx=True, px=60_000)
+        first = client.execute_command("LOCK.FENCE", "a")
+        assert native.lock("a").acquire(timeout=0) is None
+        status = native.status("a")
+        assert status.holder is not None
+        assert status.holder.fence == first
+        client.delete("a")
+        with native.lock("a") as hold:
+            assert hold.fence > first
+            assert not client.set("a", "token", nx=True)
+            assert client.get("a").decode().endswith(f"/{status_owner(native, 'a')}")
+            assert client.ttl("a") == -1
+            assert client.execute_command("LOCK.FENCE", "a") == hold.fence
+            with pytest.raises(ResponseError, match="is held by a client that does not use"):
+                client.delete("a")
+        assert client.set("a", "token", nx=True)
+
+
+def status_owner(native: fencelock.Client, lock: str) -> str:
+    holder = native.status(lock).holder
+    assert holder is not None
+    return holder.owner
+
+
+def test_a_native_client_waits_for_a_deadline_of_the_door() -> None:
+    with (
+        door_node() as node,
+        fencelock.connect(node.address) as native,
+        client_of(node) as client,
+    ):
+        assert client.set("a", "token", nx=True, px=300)
+        with native.lock("a", timeout=LONG_S):
+            assert not client.set("a", "other", nx=True)
+
+
+def test_they_wait_in_one_queue() -> None:
+    served: list[str] = []
+    with (
+        door_node() as node,
+        fencelock.connect(node.address) as native,
+        client_of(node) as client,
+    ):
+        assert client.set("lock:a", "first", nx=True)
+
+        def door_waits() -> None:
+            with client_of(node, single_connection_client=True) as own:
+                assert not own.set("lock:a", "second", nx=True, px=60_000)
+                assert own.blpop("lock-signal:a", LONG_S)
+                assert own.set("lock:a", "second", nx=True, px=60_000)
+                served.append("door")
+                own.delete("lock:a")
+
+        def native_waits() -> None:
+            with native.lock("lock:a", timeout=LONG_S):
+                served.append("native")
+
+        threads = [threading.Thread(target=waits) for waits in (door_waits, native_waits)]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while len(native.status("lock:a").waiters) < number:
+                assert thread.is_alive()
+        client.delete("lock:a")
+        for thread in threads:
+            thread.join()
+    assert served == ["door", "native"]
+
+
+def test_a_wait_whose_client_is_gone_gets_nothing() -> None:
+    with door_node() as node, fencelock.connect(node.address) as native:
+        with RawClient(port_of(node)) as holder, RawClient(port_of(node)) as waiter:
+            assert holder.ask(b"SET", b"lock:a", b"1", b"NX") == b"+OK\r\n"
+            assert waiter.ask(b"SET", b"lock:a", b"2", b"NX") == b"$-1\r\n"
+            waiter.send(b"BLPOP lock-signal:a 0\r\n")
+            while not native.status("lock:a").waiters:
+                pass
+            waiter.close()
+            while native.status("lock:a").waiters:
+                pass
+            assert holder.ask(b"DEL", b"lock:a") == b":1\r\n"
+        assert native.status("lock:a").holder is None
+
+
+def test_a_pipeline_is_served_in_order() -> None:
+    with door_node() as node, RawClient(port_of(node)) as client:
+        client.send(
+            b"SET a 1 NX\r\nPING\r\nSET a 2 NX\r\nGET a\r\nDEL a\r\nEXISTS a\r\nQUIT\r\nPING\r\n"
+        )
+        replies = [client.reply() for _ in range(8)]
+    assert replies == [
+        *(b"+OK\r\n", b"+PONG\r\n", b"$-1\r\n", b"$1\r\n1\r\n", b":1\r\n", b":0\r\n", b"+OK\r\n"),
+        b"",
+    ]
+
+
+@pytest.fixture(name="keys")
+def made_keys(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "keys", ("n1",))
+    return tmp_path / "keys"
+
+
+def test_a_client_authenticates_by_a_key_of_the_cluster(keys: Path) -> None:
+    secrets = {name: read_key(keys / f"{name}.key").secret for name in ("shop", "alice", "n1")}
+    with door_node(keys=keys) as node:
+        with client_of(node) as stranger, pytest.raises(AuthenticationError):
+            stranger.set("orders/1", "x", nx=True)
+        for user, password in (("shop", secrets["alice"]), ("n1", secrets["n1"]), ("shop", "x")):
+            with (
+                client_of(node, username=user, password=password) as wrong,
+                pytest.raises(AuthenticationError),
+            ):
+                wrong.ping()
+        with client_of(node, username="shop", password=secrets["shop"]) as shop:
+            assert shop.set("orders/1", "x", nx=True)
+            with pytest.raises(NoPermissionError, match="has the role client for names that begin"):
+                shop.set("bills/1", "x", nx=True)
+            with pytest.raises(NoPermissionError):
+                shop.flushall()
+            with client_of(node, password=secrets["alice"]) as alice:
+                assert alice.set("bills/1", "x", nx=True)
+                assert sorted(alice.keys()) == [b"bills/1", b"orders/1"]
+            assert shop.keys() == [b"orders/1"]
+            assert shop.dbsize() == 1
+            remove_key(keys, "shop")
+            node.reload_keys()
+            with pytest.raises(redis.RedisError):
+                shop.get("orders/1")
+
+
+def config_at(address: str, protocol: str = "paxos") -> Config:
+    text = starting_config({"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}, protocol=protocol)
+    return parse(f'{text}\n[redis]\naddress = "{address}"\n', Path())
+
+
+def test_without_keys_a_door_is_on_loopback_only(tmp_path: Path) -> None:
+    config = replace(config_at("tcp://0.0.0.0:6379"), data=tmp_path)
+    with pytest.raises(fencelock.ConfigError, match="redis: without keys"):
+        Node.start(config, "n1", found=True)
+
+
+def test_a_protocol_without_a_door_is_refused() -> None:
+    with pytest.raises(fencelock.ConfigError, match=r'redis: protocol "central" has no Redis door'):
+        config_at("tcp://127.0.0.1:6379", "central")
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with door_node() as node:
+        config = replace(config_at(node.redis), data=tmp_path)
+        with pytest.raises(fencelock.ConfigError, match="another program listens there"):
+            Node.start(config, "n1", found=True)
