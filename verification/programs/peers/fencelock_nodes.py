@@ -109,7 +109,7 @@ class FencelockDoor(Fencelock):
 
     name = "fencelock-door"
     has_asyncio = False
-    packages = ("redis", "hiredis")
+    packages: tuple[str, ...] = ("redis", "hiredis")
 
     def version(self) -> str:
         """Return which server and client run."""
@@ -129,7 +129,7 @@ class FencelockDoorWaiting(FencelockDoor):
     """The same nodes and doors; python-redis-lock, which waits in the queue of the lock."""
 
     name = "fencelock-door-waiting"
-    packages = ("redis", "hiredis", "redis_lock")
+    packages: tuple[str, ...] = ("redis", "hiredis", "redis_lock")
 
 
 class FencelockConnection:

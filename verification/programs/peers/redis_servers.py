@@ -23,7 +23,7 @@ class RedisServers(ServersPeer):
     """``count`` independent servers, nothing on disk."""
 
     count = 1
-    packages = ("redis", "hiredis")
+    packages: tuple[str, ...] = ("redis", "hiredis")
     programs = (("redis-server", "redis-server"),)
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class OneRedisWaiting(RedisServers):
     """python-redis-lock over one server: it waits by BLPOP, and then tries again."""
 
     name = "redis-waiting"
-    packages = ("redis", "hiredis", "redis_lock")
+    packages: tuple[str, ...] = ("redis", "hiredis", "redis_lock")
 
 
 class OneRedisConnection:
