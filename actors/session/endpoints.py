@@ -158,6 +158,8 @@ class Endpoints:
     """Number of the membership that was learned last, -1 before the first."""
     members: tuple[NodeAddress, ...] = ()
     """Its members, until it is known which of them the user's endpoints reach."""
+    stays: bool = False
+    """Whether only the user's endpoints are used, and the one in use for as long as it works."""
 
     def learn(self, view: int, members: tuple[NodeAddress, ...]) -> list[NodeAddress]:
         """Take over the members of a newer view; return those to connect to.
@@ -165,6 +167,8 @@ class Endpoints:
         Their links are named after the nodes, and come up later. The user's endpoints stay: they
         may lead through relays of which the cluster does not know.
         """
+        if self.stays:
+            return []
         if members and view > self.view:
             self.view, self.members = view, members
             names = {member.node for member in members}
@@ -232,7 +236,9 @@ class Endpoints:
         self.silence_ms = min(ENDPOINT_SILENCE_MS, max(1, ttl_ms // SILENCES_PER_TTL))
 
     def of_leader(self) -> Endpoint | None:
-        """Return the endpoint on the leader, if there is one and it can be used."""
+        """Return the endpoint on the leader, if there is one that can be preferred."""
+        if self.stays:
+            return None
         for endpoint in self.table.values():
             if (
                 self.leader

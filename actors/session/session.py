@@ -213,6 +213,7 @@ class ClientSession(Role[Event | SessionTick]):
         secret: random digits in the names of its sessions, so that nobody else can use them.
         holds: an empty table for the holds, which the client's threads may read; see `ClientHold`.
         cancels: the same for the cancels that no endpoint has confirmed.
+        stays: whether it keeps to its endpoints, and to the one in use for as long as it works.
 
     """
 
@@ -232,6 +233,7 @@ class ClientSession(Role[Event | SessionTick]):
         secret: str = "",
         holds: dict[LockKey, ClientHold] | None = None,
         cancels: dict[CancelKey, PendingCancel] | None = None,
+        stays: bool = False,
     ) -> None:
         super().__init__(address, host)
         labels = labels or tuple(node_of(endpoint) for endpoint in endpoints)
@@ -242,7 +244,8 @@ class ClientSession(Role[Event | SessionTick]):
             endpoint: Endpoint(endpoint, label)
             for endpoint, label in zip(endpoints, labels, strict=True)
         }
-        known = Endpoints(table, endpoints[random.randrange(len(endpoints))])
+        first = endpoints[random.randrange(len(endpoints))]
+        known = Endpoints(table, first, stays=stays)
         session_lease = SessionLease(session, ttl_ms, label, secret)
         home = f"{node_of(address)}/"
         reads = windows(local=all(endpoint.startswith(home) for endpoint in endpoints))

@@ -265,6 +265,7 @@ def async_connect(
     label: str | None = None,
     key: str | os.PathLike[str] | None = None,
     retain: float = 0.0,
+    stay: bool = False,
 ) -> Connecting:
     """Return a connection to be awaited, or entered with ``async with``.
 
@@ -276,4 +277,4 @@ def async_connect(
 
     """
     target = Target.find(addresses, cluster, key)
-    return Connecting(Settings(target, connect_timeout, ttl, label, retain))
+    return Connecting(Settings(target, connect_timeout, ttl, label, retain, stay))

@@ -406,6 +406,7 @@ def connect(
     label: str | None = None,
     key: str | os.PathLike[str] | None = None,
     retain: float = 0.0,
+    stay: bool = False,
 ) -> Client:
     """Connect to a cluster and return once a node answered.
 
@@ -425,6 +426,8 @@ def connect(
         key: the file of this client's key, for a cluster with keys; by default ``FENCELOCK_KEY``.
         retain: for how long this client keeps each of its locks after their owners released them
             (s), unless `Client.lock` says otherwise; see there. 0 for not at all.
+        stay: send requests to the nodes of ``addresses`` only, and to one of them for as long as
+            it works. By default the client learns the other members, and moves to the leader.
 
     Raises:
         ConfigError: an argument is not usable.
@@ -434,19 +437,13 @@ def connect(
 
     """
     target = Target.find(addresses, cluster, key)
-    return connect_to(target, timeout=connect_timeout, ttl=ttl, label=label, retain=retain)
+    settings = Settings(target, connect_timeout, ttl, label, retain, stay)
+    return Client(greeted(settings, ThreadExecutor()))
 
 
-def connect_to(
-    target: Target,
-    *,
-    timeout: float,
-    ttl: float = 15.0,
-    label: str | None = None,
-    retain: float = 0.0,
-) -> Client:
-    """Connect to ``target``; see `connect`."""
-    return Client(greeted(Settings(target, timeout, ttl, label, retain), ThreadExecutor()))
+def connect_to(target: Target, *, timeout: float, stay: bool = False) -> Client:
+    """Connect to ``target``, with everything else as `connect` has it by default."""
+    return Client(greeted(Settings(target, timeout, stay=stay), ThreadExecutor()))
 
 
 def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:

@@ -195,6 +195,7 @@ class Connection:
             "secret": secrets.token_hex(SECRET_DIGITS // 2),
             "holds": holds,
             "cancels": cancels,
+            "stays": settings.stay,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
         retaining = {

@@ -21,6 +21,9 @@ from fencelock.transport.frame import check_cluster
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
 """Bounds of a session's TTL (s): from an interpreter's pause to an hour."""
 
+TTL_S = 15.0
+"""The TTL of a session, unless its client asks for another (s)."""
+
 AGE_S_MAX = 3_600.0
 """The greatest age of a local read (s): an older answer would be of no use."""
 
@@ -103,9 +106,10 @@ class Settings:
 
     target: Target
     timeout: float
-    ttl: float
-    label: str | None
+    ttl: float = TTL_S
+    label: str | None = None
     retain: float = 0.0
+    stay: bool = False
 
     def __post_init__(self) -> None:
         assert self.target.endpoints

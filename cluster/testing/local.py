@@ -94,7 +94,7 @@ class FixtureClient(AsyncClient):
     def connect(cls, cluster: LocalCluster) -> FixtureClient:
         """Connect to ``cluster``; blocks for some milliseconds."""
         target = Target(cluster.addresses, DEFAULT_CLUSTER, "")
-        return cls(greeted(Settings(target, CONNECT_S, 15.0, None), LoopExecutor()))
+        return cls(greeted(Settings(target, CONNECT_S), LoopExecutor()))
 
     def _begin(self) -> Connection:
         executor = self._connection.executor

@@ -167,3 +167,14 @@ def test_members_beyond_the_limit_of_endpoints_are_ignored(harness: SessionHarne
     many = tuple(NodeAddress(f"x{n}", f"tcp://x{n}:1") for n in range(2 * ENDPOINTS_MAX))
     harness.hear(A, Alive(session="c", node="a", view=1, members=many))
     assert len(harness.role.session_state.endpoints.table) == ENDPOINTS_MAX
+
+
+def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() -> None:
+    harness = SessionHarness(stays=True)
+    harness.open(harness.acquire())
+    for endpoint in (A, B):
+        told = Alive(session="c", node=node_of(endpoint), leader="b", view=1, members=members("d"))
+        harness.hear(endpoint, told)
+    assert harness.links == {}
+    assert of(Acquire, harness.acquire(lock="y"), A)
+    assert of(Acquire, harness.hear(ME, LinkDown(node="a")), B)

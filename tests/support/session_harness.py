@@ -63,11 +63,16 @@ class SessionHarness(KeptAlive):
     Args:
         ttl_ms: of its sessions.
         holds: the table in which it keeps its holds.
+        stays: whether it keeps to its endpoints.
 
     """
 
     def __init__(
-        self, ttl_ms: int = TTL_MS, holds: dict[LockKey, ClientHold] | None = None
+        self,
+        ttl_ms: int = TTL_MS,
+        holds: dict[LockKey, ClientHold] | None = None,
+        *,
+        stays: bool = False,
     ) -> None:
         super().__init__(
             lambda host: ClientSession(
@@ -80,6 +85,7 @@ class SessionHarness(KeptAlive):
                 ttl_ms=ttl_ms,
                 label="here:1",
                 holds=holds,
+                stays=stays,
             )
         )
         self.sessions = 0

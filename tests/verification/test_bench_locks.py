@@ -17,14 +17,14 @@ from support.statuses import READY
 from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.node.config import parse
 from fencelock.verification.bench.failover import longest_gap_ms
-from fencelock.verification.bench.held import HeldMemory, resident_bytes
+from fencelock.verification.bench.held import HeldMemory
 from fencelock.verification.bench.job import Job, JobKind, read_job
 from fencelock.verification.bench.load import quantiles_us
 from fencelock.verification.bench.locks import LockBenchPlan, Part
-from fencelock.verification.bench.machine import this_machine
+from fencelock.verification.bench.machine import resident_bytes, this_machine
 from fencelock.verification.bench.members import BenchFailedError, configuration, leader_among
 from fencelock.verification.bench.object_costs import CROWDS, Crowd
-from fencelock.verification.bench.objects import MAPS, PAIRS
+from fencelock.verification.bench.objects import PAIRS
 from fencelock.verification.bench.report import NotedFigure, readings_table
 from fencelock.verification.bench.uses import Use
 
@@ -227,8 +227,6 @@ def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
         "--only",
         "pairs",
         "--only",
-        "maps",
-        "--only",
         "barrier",
         "--rounds",
         "1",
@@ -245,7 +243,7 @@ def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
         env={**os.environ, "COLUMNS": "120"},
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    compared = [one.name for one in (*PAIRS, *MAPS)]
+    compared = [one.name for one in PAIRS]
     names = [*compared, "round of a barrier, 64 parties"]
     assert [one["name"] for one in found["figures"]] == names
     for one in found["figures"]:

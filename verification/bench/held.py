@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from fencelock import aio
 from fencelock.cluster.client.client import Client, connect
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.load import CONNECT_S
-from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
+from fencelock.verification.bench.machine import resident_bytes
+from fencelock.verification.bench.members import NodeProcesses
 from fencelock.verification.bench.report import NotedFigure
 from fencelock.verification.bench.workers import started
 
@@ -157,20 +157,3 @@ async def hold(
                     group.create_task(work(numbers[first :: job.at_once]))
             say({"times": len(numbers)})
     return {"times": next(fresh)}
-
-
-def resident_bytes(process: int) -> int:
-    """Return the resident memory of a process (bytes).
-
-    Raises:
-        BenchFailedError: there is no such process, or the system does not report it.
-
-    """
-    try:
-        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    except OSError as error:
-        raise BenchFailedError(f"memory of process {process}: {error}") from error
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-    if found is None:
-        raise BenchFailedError(f"the system does not say how much memory process {process} has")
-    return int(found[1]) * 1024

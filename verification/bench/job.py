@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from fencelock.verification.bench.mix import Operation
 from fencelock.verification.bench.uses import Use
 
 
@@ -31,6 +32,8 @@ class JobKind(StrEnum):
     """Tasks take locks and keep them, some more for each line that is read."""
     FOLLOW = "follow"
     """Tasks watch one election; the changes that they receive are counted."""
+    MIXED = "mixed"
+    """Connections make operations of a mix; each interval is reported."""
     READ = "read"
     """Threads ask for the status of locks; counts answers in a time."""
     ECHO = "echo"
@@ -60,7 +63,15 @@ class Job:
         marks: the file for marks.
         locks: the number of locks to retain, or to take for each line that is read.
         uses: the uses that threads make in turns, each for ``seconds``.
-        rounds: the number of turns of each use.
+        rounds: the number of turns of each use, or of reported intervals.
+        mix: the operations of a mixed load, with their shares.
+        places: addresses of nodes at which connections stay, one after the other; empty if they
+            may choose.
+        first: the number of the first connection.
+        in_flight: the number of threads of each connection.
+        names: the number of locks or entries that a connection uses.
+        payload: the size of values (bytes).
+        key: the file of the clients' key.
 
     """
 
@@ -81,6 +92,13 @@ class Job:
     locks: int = 0
     uses: tuple[Use, ...] = ()
     rounds: int = 1
+    mix: dict[Operation, int] = field(default_factory=dict[Operation, int])
+    places: tuple[str, ...] = ()
+    first: int = 0
+    in_flight: int = 1
+    names: int = 1
+    payload: int = 0
+    key: str = ""
 
     def lock_of(self, number: int) -> str:
         """Return the name of the lock that thread or task ``number`` uses."""
@@ -95,4 +113,6 @@ def read_job(line: str) -> Job:
     """Return the job in ``line``, which `Job.line` made."""
     fields: dict[str, Any] = json.loads(line)
     fields |= {"kind": JobKind(fields["kind"]), "uses": tuple(map(Use, fields["uses"]))}
+    fields |= {"mix": {Operation(one): share for one, share in fields["mix"].items()}}
+    fields |= {"places": tuple(fields["places"])}
     return Job(**fields)

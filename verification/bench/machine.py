@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import socket
 import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from fencelock.verification.bench.members import BenchFailedError
 
 SYNCS = 50
 APPENDED = bytes(200)
@@ -75,3 +79,73 @@ def _sync_us(path: Path) -> float:
             took.append(time.perf_counter() - began)
     path.unlink()
     return 1e6 * statistics.median(took)
+
+
+def resident_bytes(process: int) -> int:
+    """Return the resident memory of a process (bytes).
+
+    Raises:
+        BenchFailedError: there is no such process, or the system does not report it.
+
+    """
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchFailedError(f"memory of process {process}: {error}") from error
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    if found is None:
+        raise BenchFailedError(f"the system does not say how much memory process {process} has")
+    return int(found[1]) * 1024
+
+
+def processor_s(process: int) -> float:
+    """Return the processor time that a process has used (s), in steps of some 10 ms.
+
+    Raises:
+        BenchFailedError: there is no such process, or the system does not report it.
+
+    """
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BenchFailedError(f"processor time of process {process}: {error}") from error
+    fields = text.rpartition(")")[2].split()  # The name before may have any character.
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def listener_at(endpoint: str) -> int | None:
+    """Return the process of this machine that listens at ``tcp://host:port``.
+
+    None if it runs on another machine or belongs to another user.
+    """
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not _is_ours(host.strip("[]")):
+        return None
+    listening = f":{int(port):04X} "
+    inodes: set[str] = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        fields = [line.split() for line in lines]
+        inodes |= {one[9] for one in fields if f"{one[1]} ".endswith(listening) and one[3] == "0A"}
+    for opened in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(opened))
+        except OSError:  # It ended, or is not ours to look at.
+            continue
+        if found is not None and found[1] in inodes:
+            return int(opened.parts[2])
+    return None
+
+
+def _is_ours(host: str) -> bool:
+    """Return whether ``host`` is an address of this machine."""
+    try:
+        family, kind, _, _, at = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as own:
+            own.bind(at)
+    except OSError:
+        return False
+    return True

@@ -28,6 +28,8 @@ STOP_S = 10.0
 
 LOOK_AGAIN_S = 0.02
 NO_DOORS: Mapping[str, int] = {}
+MEMBERS, OBSERVERS = "cluster.toml", "observers.toml"
+"""The configurations of members and of observers, whose own also lists themselves."""
 MARKED = ("-m", "fencelock.verification.bench.profile_marks")
 """The program that runs a node with marks; its first argument is their file."""
 LOG_CHARACTERS = 2_000
@@ -47,6 +49,7 @@ class NodeProcesses:
         nodes: their number, 1 or more: n1, n2 and so on.
         durable: whether promises survive kill -9 (on disk), where the protocol leaves the
             choice: `paxos` and `central`.
+        observers: the number of further nodes, which only read; `paxos` only.
         marks: whether nodes write marks of their steps when they end (`marks_of`).
         redis: whether each node serves clients of Redis, at its port of `doors`.
 
@@ -66,23 +69,28 @@ class NodeProcesses:
         nodes: int,
         *,
         durable: bool,
+        observers: int = 0,
         marks: bool = False,
         redis: bool = False,
     ) -> None:
         self.folder = folder
         self._marks = marks
-        names = [f"n{number + 1}" for number in range(nodes)]
-        ports = free_ports(2 * nodes if redis else nodes)
+        count = nodes + observers
+        names = [f"n{number + 1}" for number in range(count)]
+        ports = free_ports(2 * count if redis else count)
         self.addresses = {
-            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports[:nodes], strict=True)
+            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports[:count], strict=True)
         }
-        self.doors = dict(zip(names, ports[nodes:], strict=False))
+        self.doors = dict(zip(names, ports[count:], strict=False))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        text = configuration(
-            self.cluster, protocol, self.addresses, durable=durable, doors=self.doors
-        )
-        parse(text, folder)  # Refuse here, with a text, what nodes would refuse.
-        (folder / "cluster.toml").write_text(text, encoding="utf-8")
+        self._members = names[:nodes]
+        for file, known in ((MEMBERS, self._members), (OBSERVERS, names)):
+            addresses = {name: self.addresses[name] for name in known}
+            text = configuration(
+                self.cluster, protocol, addresses, durable=durable, doors=self.doors
+            )
+            parse(text, folder)  # Refuse here, with a text, what nodes would refuse.
+            (folder / file).write_text(text, encoding="utf-8")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,8 +133,7 @@ class NodeProcesses:
 
     def configuration_of(self, node: str) -> Path:
         """Return the file that ``node`` is started with."""
-        del node
-        return self.folder / "cluster.toml"
+        return self.folder / (MEMBERS if node in self._members else OBSERVERS)
 
     def marks_of(self, node: str) -> Path:
         """Return the file for the marks of ``node``."""

@@ -38,7 +38,6 @@ class ObjectPart(StrEnum):
     """A group of measurements, which can be run alone."""
 
     PAIRS = "pairs"
-    MAPS = "maps"
     WATCHES = "watches"
     BARRIER = "barrier"
     COST = "cost"
@@ -60,13 +59,6 @@ PAIRS = (
     Comparison("rwlock, write", "pairs/s", Use.WRITE, Use.LOCK, RATIO_MIN),
     Comparison("lock_all of 2", "pairs/s", Use.LOCK_ALL, Use.TWO_LOCKS, RATIO_MIN),
     Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ),
-)
-
-MAPS = (
-    Comparison("map, put 100 bytes", "puts/s", Use.PUT_100_B, Use.LOCK),
-    Comparison("map, put 10 KiB", "puts/s", Use.PUT_10_KIB),
-    Comparison("map, get 100 bytes", "gets/s", Use.GET_100_B),
-    Comparison("map, get 10 KiB", "gets/s", Use.GET_10_KIB),
 )
 
 WATCHERS = ((1_000, 3.0), (10_000, 10.0))
@@ -121,9 +113,8 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
         machine = this_machine(Path(name))
         folder = Path(name)
-        for part, compared in ((ObjectPart.PAIRS, PAIRS), (ObjectPart.MAPS, MAPS)):
-            if part in parts:
-                figures += in_turns(folder, compared, rounds, seconds, say)
+        if ObjectPart.PAIRS in parts:
+            figures += in_turns(folder, PAIRS, rounds, seconds, say)
         if ObjectPart.WATCHES in parts:
             figures += watches(folder, say)
         if ObjectPart.BARRIER in parts:

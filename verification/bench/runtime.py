@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pykka
@@ -19,6 +19,7 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
+from fencelock.verification.bench.machine import resident_bytes
 from fencelock.verification.bench.report import BarFigure, below, higher_is_better, lower_is_better
 
 NODE = "bench"
@@ -272,7 +273,7 @@ def _crowd_rate(ref: pykka.ActorRef[Any], asks: int = 1_000, threads: int = 16) 
 
 def _many_roles() -> list[BarFigure]:
     gc.collect()
-    before = _resident_bytes()
+    before = resident_bytes(os.getpid())
     began = time.perf_counter()
     dispatcher = Dispatcher(NODE, _bridge())
     dispatcher.start(
@@ -281,14 +282,9 @@ def _many_roles() -> list[BarFigure]:
     for n in range(ROLES):
         dispatcher.ref(address_of(NODE, f"echo-{n}")).ask(Ball(left=n))
     took = time.perf_counter() - began
-    grown = (_resident_bytes() - before) / 1e6
+    grown = (resident_bytes(os.getpid()) - before) / 1e6
     dispatcher.stop()
     return [
         below(f"{ROLES} roles", "MB", grown, ROLES_MB_MAX),
         below(f"{ROLES} roles started and each asked", "s", took, ROLES_S_MAX),
     ]
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096

@@ -29,11 +29,6 @@ class Use(StrEnum):
     """Acquire two locks, one after the other, and release them."""
     LEAD = "lead"
     """Lead in the election that all threads share, and step down."""
-    PUT_100_B = "put_100_b"
-    """Put a value of 100 bytes into a map."""
-    GET_100_B = "get_100_b"
-    PUT_10_KIB = "put_10_kib"
-    GET_10_KIB = "get_10_kib"
 
 
 Once = Callable[[], object]
@@ -73,19 +68,6 @@ def _two_locks(client: Client, name: str) -> Once:
     return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
 
 
-def _put(size: int) -> Callable[[Client, str], Once]:
-    return lambda client, name: partial(client.map(f"{size}").put, name, bytes(size))
-
-
-def _get(size: int) -> Callable[[Client, str], Once]:
-    def once(client: Client, name: str) -> Once:
-        entries = client.map(f"{size}")
-        entries.put(name, bytes(size))  # The entry that all reads return.
-        return partial(entries.get, name)
-
-    return once
-
-
 _USES: dict[Use, Callable[[Client, str], Once]] = {
     Use.LOCK: _pair(lambda client, name: client.lock(name)),
     Use.SEMAPHORE: _pair(lambda client, name: client.semaphore(name, permits=1)),
@@ -95,8 +77,4 @@ _USES: dict[Use, Callable[[Client, str], Once]] = {
     Use.LOCK_ALL: _pair(lambda client, name: client.lock_all(name, f"{name}/2")),
     Use.TWO_LOCKS: _two_locks,
     Use.LEAD: _pair(lambda client, name: client.election(ELECTION).lead(name)),
-    Use.PUT_100_B: _put(100),
-    Use.GET_100_B: _get(100),
-    Use.PUT_10_KIB: _put(10 << 10),
-    Use.GET_10_KIB: _get(10 << 10),
 }

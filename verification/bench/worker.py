@@ -36,6 +36,10 @@ def main() -> None:
             from fencelock.verification.bench.held import hold  # noqa: PLC0415 (as above)
 
             _say(asyncio.run(hold(job, _say, sys.stdin.readline)))
+        case JobKind.MIXED:
+            from fencelock.verification.bench.mixed import mixed  # noqa: PLC0415 (as above)
+
+            _say(mixed(job, _begin, _say))
         case JobKind.PROFILE:
             from fencelock.verification.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
 

@@ -70,7 +70,7 @@ class WorkerProcess:
             BenchFailedError: it ended, or took longer than `READY_S`.
 
         """
-        self.ready = self._answer(READY_S)
+        self.ready = self.answer(READY_S)
 
     def tell(self) -> None:
         """Let it begin, or end it if it runs until it is ended.
@@ -94,9 +94,15 @@ class WorkerProcess:
         """
         job = self.job
         turns = job.rounds * (len(job.uses) or 1)
-        return self._answer(job.warm_s + job.seconds * turns + LATE_S)
+        return self.answer(job.warm_s + job.seconds * turns + LATE_S)
 
-    def _answer(self, limit_s: float) -> dict[str, Any]:
+    def answer(self, limit_s: float) -> dict[str, Any]:
+        """Wait for the process's next line, at most ``limit_s``.
+
+        Raises:
+            BenchFailedError: it ended, or was silent for longer.
+
+        """
         try:
             line = self._lines.get(timeout=limit_s)
         except Empty:

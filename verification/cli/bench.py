@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-from collections.abc import Callable, Generator
 from dataclasses import asdict
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,7 +11,6 @@ from rich.console import Console
 
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.guarantee import PROMISES
 from fencelock.verification.bench import locks as lock_bench
 from fencelock.verification.bench import objects as object_bench
 from fencelock.verification.bench import profile as pair_profile
@@ -27,9 +22,15 @@ from fencelock.verification.bench.locks import LockBenchPlan, Part
 from fencelock.verification.bench.objects import ObjectPart
 from fencelock.verification.bench.report import readings_table, table_of
 from fencelock.verification.bench.runtime import measure
-
-PROTOCOLS = ", ".join(PROMISES)
-
+from fencelock.verification.cli.common import (
+    PROTOCOLS,
+    Durability,
+    DurabilityOption,
+    ends_on_sigterm,
+    progress,
+)
+from fencelock.verification.cli.load import compare as compare_results
+from fencelock.verification.cli.load import load
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="End with one JSON object on the last line.")
@@ -38,13 +39,6 @@ SecondsOption = Annotated[
     float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
 ]
 RoundsOption = Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")]
-
-
-class Durability(StrEnum):
-    """The places where nodes keep their journals."""
-
-    FSYNC = "fsync"
-    MEMORY = "memory"
 
 
 app = typer.Typer(no_args_is_help=True, help="Measure fencelock on this machine.")
@@ -86,9 +80,7 @@ def runtime(
 def locks(
     protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOLS}.")] = "paxos",
     nodes: Annotated[int, typer.Option(min=1, max=9, help="Number of node processes.")] = 3,
-    durability: Annotated[
-        Durability, typer.Option(help="Sync every write to disk, or keep everything in memory.")
-    ] = Durability.FSYNC,
+    durability: DurabilityOption = Durability.FSYNC,
     seconds: SecondsOption = 5.0,
     kills: Annotated[
         int, typer.Option(min=1, max=1000, help="Failover: how often the leader is killed.")
@@ -136,7 +128,7 @@ def locks(
     if profile:
         _profile(plan, console, as_json)
         return
-    with _ends_on_sigterm(), _progress(console) as say:
+    with ends_on_sigterm(), progress(console) as say:
         report = lock_bench.measure(plan, say)
     console.print(readings_table(f"fencelock bench locks, {plan.in_words()}", report.readings))
     console.print(report.machine.in_words(), soft_wrap=True)
@@ -170,7 +162,7 @@ def failover(
     counts from the last grant before the death to the first after it.
     """
     console = Console(stderr=as_json)
-    with _ends_on_sigterm(), _progress(console) as say:
+    with ends_on_sigterm(), progress(console) as say:
         readings = measure_deaths(tuple(kind or LeaderDeath), nodes, times, say, one_way_ms)
     console.print(readings_table(f"fencelock bench failover, {nodes} nodes", readings))
     if as_json:
@@ -192,7 +184,7 @@ def bakery(
     messages of a lock and shows them beside the steps in the protocol's source.
     """
     console = Console(stderr=as_json)
-    with _ends_on_sigterm(), _progress(console) as say:
+    with ends_on_sigterm(), progress(console) as say:
         comparison = compare(rounds, seconds, say)
     console.print(table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures))
     console.print(steps_table(comparison.per_lock))
@@ -220,8 +212,6 @@ def objects(
     Three nodes sync to disk. The kinds take turns of --seconds, and the medians
     of the turns count.
 
-    maps: puts, and linearizable gets, of values of 100 bytes and of 10 KiB.
-
     watches: changes of one election that 10,000 watchers receive per second,
     compared with 1,000 watchers.
 
@@ -238,7 +228,7 @@ def objects(
 
     """
     console = Console(stderr=as_json)
-    with _ends_on_sigterm(), _progress(console) as say:
+    with ends_on_sigterm(), progress(console) as say:
         report = object_bench.measure(tuple(only or ObjectPart), rounds, seconds, say)
     console.print(table_of("fencelock bench objects", "measured", "beside", report.figures))
     console.print(report.machine.in_words(), soft_wrap=True)
@@ -248,8 +238,12 @@ def objects(
         raise typer.Exit(ExitStatus.FAILED)
 
 
+app.command("load")(load)
+app.command("compare")(compare_results)
+
+
 def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
-    with _ends_on_sigterm(), _progress(console) as say:
+    with ends_on_sigterm(), progress(console) as say:
         found = pair_profile.profile(
             plan.protocol,
             plan.nodes,
@@ -264,31 +258,6 @@ def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
     console.print(found.machine.in_words(), soft_wrap=True)
     if as_json:
         typer.echo(json.dumps(found.as_plain()))
-
-
-@contextlib.contextmanager
-def _progress(console: Console) -> Generator[Callable[[str], None]]:
-    """Show the current measurement: on a terminal in place, in a log as lines."""
-    if not console.is_terminal:
-        yield lambda what: console.print(what, soft_wrap=True)
-        return
-    with console.status("measuring") as status:
-        yield status.update
-
-
-@contextlib.contextmanager
-def _ends_on_sigterm() -> Generator[None]:
-    """Stop in order on SIGTERM as on Ctrl-C, so that no process is left behind."""
-
-    def leave(number: int, frame: object) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def add_to(group: typer.Typer) -> None:

@@ -20,6 +20,7 @@ from rich.table import Table
 
 import fencelock
 from fencelock import aio
+from fencelock.verification.bench.machine import processor_s
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 LOG_MAX = 500
@@ -47,12 +48,6 @@ class CatchUpProcesses(NodeProcesses):
     def __init__(self, folder: Path, source: str) -> None:
         super().__init__(folder, "paxos", 3, durable=True)
         self.program = ("-c", PROGRAM.replace("SOURCE", repr(source)))
-
-
-def processor_ms(process: int) -> float:
-    """Return the processor time that all threads of a process have used (ms)."""
-    files = Path(f"/proc/{process}/task").glob("*/schedstat")
-    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in files) / 1e6
 
 
 async def load(client: aio.Client, kept: int, slots: int) -> None:
@@ -105,18 +100,18 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
         async with aio.connect(members.connect, cluster=members.cluster, ttl=600) as client:
             await load(client, kept, slots)
             target = (await client.status("often")).slot
-            before = [processor_ms(members.processes[node].pid) for node in (leader, follower)]
+            before = [1e3 * processor_s(members.processes[node].pid) for node in (leader, follower)]
             began = time.monotonic()
             members.start(late)
             wait_until_applied(members, late, target)
             took = time.monotonic() - began
             used = {
-                who: processor_ms(members.processes[node].pid) - earlier
+                who: 1e3 * processor_s(members.processes[node].pid) - earlier
                 for who, node, earlier in zip(
                     ("leader", "follower"), (leader, follower), before, strict=True
                 )
             }
-            used["late"] = processor_ms(members.processes[late].pid)
+            used["late"] = 1e3 * processor_s(members.processes[late].pid)
             assert leader_among(described(watcher)) == leader, "another node leads now: repeat it"
     return {**used, "seconds": took}
 
