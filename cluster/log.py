@@ -14,11 +14,13 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from traceback import format_exception
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from loguru import logger
 
+from fencelock.actors.error import ConfigError
 from fencelock.actors.role_message import RoleNotice
 
 if TYPE_CHECKING:
@@ -37,25 +39,75 @@ def silence() -> None:
     logger.disable(PACKAGE)
 
 
-def set_up(level: str = "INFO", *, as_json: bool = False, stream: TextIO | None = None) -> None:
-    """Write the log lines of this process to one place, and nowhere else.
+class LogFile(NamedTuple):
+    """A file for log lines. Full files are renamed, and old ones deleted."""
+
+    path: Path
+    bytes_max: int
+    """Size of a file from which on a new one is begun."""
+    kept: int
+    """The number of full files that are kept."""
+
+
+class _Threshold:
+    """The least level that is written; it may change while sinks are in use."""
+
+    def __init__(self) -> None:
+        self._least = 0
+
+    def set(self, level: str) -> None:
+        self._least = logger.level(level).no
+
+    def __call__(self, record: Record) -> bool:
+        return record["level"].no >= self._least
+
+
+_threshold = _Threshold()
+
+
+def set_up(
+    level: str = "INFO",
+    *,
+    as_json: bool = False,
+    stream: TextIO | None = None,
+    file: LogFile | None = None,
+) -> None:
+    """Write the log lines of this process to a stream, and perhaps to a file, and nowhere else.
 
     Args:
         level: the least level to write, like ``INFO``.
         as_json: write one JSON object a line instead of text.
         stream: where to write, standard error if None.
+        file: where to write as well.
+
+    Raises:
+        ConfigError: the file cannot be written.
 
     """
+    set_level(level)
     logger.remove()
     logger.enable(PACKAGE)
     # No ``diagnose``: it prints the values of variables, and a lock's name may be a secret.
-    logger.add(
-        sys.stderr if stream is None else stream,
-        level=level,
-        format=_json_line if as_json else _line,
-        backtrace=False,
-        diagnose=False,
-    )
+    form: dict[str, Any] = {
+        "level": 0,
+        "filter": _threshold,
+        "format": _json_line if as_json else _line,
+        "backtrace": False,
+        "diagnose": False,
+    }
+    logger.add(sys.stderr if stream is None else stream, **form)
+    if file is None:
+        return
+    limits: dict[str, Any] = {"rotation": file.bytes_max, "retention": file.kept}
+    try:
+        logger.add(file.path, colorize=False, encoding="utf-8", **limits, **form)
+    except OSError as error:
+        raise ConfigError(f"log.folder: {error.filename}: {error.strerror}") from error
+
+
+def set_level(level: str) -> None:
+    """Change the least level of the lines that `set_up` lets this process write."""
+    _threshold.set(level)
 
 
 def report(level: str, text: str, error: BaseException | None = None) -> None:

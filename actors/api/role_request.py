@@ -13,7 +13,9 @@ A service declares requests of its own, to roles of its own, with tags from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
+
+from msgspec import Meta
 
 from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.api.name import check_number
@@ -53,6 +55,9 @@ REQUEST_BYTES_MAX = 16 << 10
 
 REPLY_BYTES_MAX = 256 << 10
 """Size of the reply to it (bytes, 256 KiB): a fraction of what a client may leave unread."""
+
+KEEP_MS_MAX = 60_000
+"""Longest time for which a node keeps lines of its trace after somebody read them (ms)."""
 
 ASK_MS_MAX = 60_000
 """Longest wait for that reply (ms, a minute): the node then forgets the request."""
@@ -178,6 +183,74 @@ class ReadQueues(RoleRequest[Queues], tag=0x106):
     A queue of a `LockProcess` has nodes, a queue of a `LockClient` has owners. A `LockServer` knows
     holders only.
     """
+
+
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
+"""Levels of a log, from the one that writes most."""
+
+
+class TraceLine(NamedTuple):
+    """A message that a role received or sent."""
+
+    number: Int64
+    """Of the line, among those of its node."""
+    time: Int64
+    """The logical time of the node."""
+    role: str
+    act: str
+    """``receives`` or ``sends``."""
+    peer: str
+    """The sender or the receiver, as ``node/role``."""
+    kind: str
+    """The type of the message."""
+    lock: str
+    """The lock that it is about; empty if none."""
+    text: str
+    """The message, at most `FACT_CHARS_MAX` characters."""
+    state: str
+    """The role's state after a message that it received: the lock's queue, or a summary."""
+
+
+class TraceLines(Message, tag=0x10B):
+    """Lines of a node's trace, in order."""
+
+    lines: tuple[TraceLine, ...]
+    more: bool
+    """Whether there are later ones."""
+    last: Int64
+    """The number of the node's last line."""
+    lost: Int64
+    """Lines that were dropped before these, since the node keeps so many only."""
+
+
+class ReadTrace(RoleRequest[TraceLines], tag=0x10A):
+    """Return the kept lines after number ``after``. Answered by the role ``log`` of a node.
+
+    The node keeps lines for ``keep_ms`` from now on, so whoever reads them asks again in time. It
+    keeps all messages of ``roles``; if there are none, those between nodes of every role.
+    """
+
+    after: Int64
+    keep_ms: Annotated[int, Meta(ge=0, le=KEEP_MS_MAX)]
+    roles: Annotated[tuple[str, ...], Meta(max_length=ROLES_MAX)] = ()
+
+
+class LogSetting(Message, tag=0x10D):
+    """What a node logs: the least level, and the roles traced at TRACE, all if there are none."""
+
+    level: str
+    roles: tuple[str, ...]
+
+
+class SetLog(RoleRequest[LogSetting], tag=0x10C):
+    """Change what a node logs, until it stops. Answered by the role ``log`` of a node.
+
+    An empty ``level`` and None for ``roles`` change nothing. A ``level`` outside of `LOG_LEVELS` is
+    refused.
+    """
+
+    level: str = ""
+    roles: Annotated[tuple[str, ...], Meta(max_length=ROLES_MAX)] | None = None
 
 
 class AskRole(Request, tag=0x10E):

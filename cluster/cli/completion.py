@@ -89,6 +89,19 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def complete_role(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the roles of nodes, as ``node/role``, for a shell."""
+    return _completed(
+        ctx,
+        incomplete,
+        lambda operator: (
+            f"{status.node}/{role.name}"
+            for status in operator.describe(roles=True)
+            for role in status.roles
+        ),
+    )
+
+
 def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the handles of sessions, for a shell."""
     return _completed(ctx, incomplete, lambda operator: (one.id for one in operator.sessions()))

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.api.name import kind_of
+from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
@@ -114,8 +115,6 @@ def dev(
     With --data, the first start begins a cluster in the folder, and later ones use it.
 
     """
-    from fencelock.cluster.node.config import LOG_LEVELS  # noqa: PLC0415 (pydantic: not for --help)
-
     if log_level.upper() not in LOG_LEVELS:
         raise ConfigError(f"--log-level is {log_level}, and must be one of {', '.join(LOG_LEVELS)}")
     if protocol not in PROMISES:

@@ -14,6 +14,7 @@ from typer.main import get_group
 
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
+from fencelock.cluster.cli.asking import ASKING
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.dev import dev
 from fencelock.cluster.cli.exit_status import ExitStatus
@@ -107,6 +108,7 @@ COMMANDS: tuple[Callable[..., None] | typer.Typer, ...] = (
     map_app,
     *OBJECT_APPS,
     *USING_APPS,
+    *ASKING,
     members,
     *(join, leave, remove, replace, transfer, backup, restore, repair),
 )

@@ -121,7 +121,8 @@ def serve(
     """
     settings = _settings_of(config, node_id)
     founding = _founding(settings, node_id, found=found, again=found_again, yes=yes)
-    log.set_up(settings.log_level, as_json=log_json)
+    file = settings.log_file_of(node_id)
+    log.set_up(settings.log_level, as_json=log_json, file=file)
     reloads = () if settings.keys is None else (signal.SIGHUP,)
     with stops_on_signals(*reloads) as stops:
         node = start(settings, node_id, founding, spins=spin, as_json=log_json)

@@ -20,7 +20,7 @@ from fencelock.actors.api.role_request import (
     RoleState,
 )
 from fencelock.actors.api.self_report import Counted
-from fencelock.actors.effect import Send, Spawn
+from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, role_of
 from fencelock.actors.role import Role, Summary
 
@@ -50,6 +50,10 @@ class RoleSet:
         return sum(closing.within_ms for closing in self.closings) / 1000
 
 
+Handle = Callable[[Address, Any, Instant], Effects]
+"""The handler of a role, or what watches it."""
+
+
 class RoleSlot:
     """One running role: its hot attributes looked up once, and whether it may act."""
 
@@ -69,7 +73,7 @@ class RoleSlot:
         self.role = role
         self.address = role.address
         self.name = role_of(role.address)
-        self.handle = role.handle
+        self.handle: Handle = role.handle
         self.accepts = role.accepts
         """The event types that reach `handle`; none once the role is retired."""
         self.counters: Counter[str] = Counter()

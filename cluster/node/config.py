@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from fencelock.actors.api.membership_message import NODE_ID, PORT_MAX, is_endpoint
 from fencelock.actors.api.name import WAIT_MS_MAX
+from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bakery.config import (
     GRACE_MS,
     HOLD_MS,
@@ -35,6 +36,7 @@ from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIME_MS_MAX, TIMING, Timing, derived
 from fencelock.cluster.guarantee import PROMISES
+from fencelock.cluster.log import LogFile
 from fencelock.cluster.node.environment import NO_OVERRIDES, Overrides, merged, read_overrides
 from fencelock.cluster.node.topology import ProtocolSettings
 
@@ -47,7 +49,9 @@ FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
 METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
 ROLE_NAME = re.compile(r"[a-z][a-z-]{0,63}")
-LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
+FILE_MB_MAX, FILES_MAX = 10_000, 1_000
+"""Limits of the size (MB) and the number of a node's log files."""
+
 JOURNAL_BYTES_MIN = 64 << 10
 """`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
 JOURNAL_BYTES_MAX = 1 << 30
@@ -217,6 +221,9 @@ class _Limits(Strict):
 class _Log(Strict):
     level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
     trace: Annotated[list[str], AfterValidator(_role_names)] = []
+    folder: Annotated[str, _matching(FOLDER)] | None = None
+    file_mb: Annotated[int, Field(ge=1, le=FILE_MB_MAX)] = 100
+    files: Annotated[int, Field(ge=1, le=FILES_MAX)] = 10
 
 
 class _Security(Strict):
@@ -295,6 +302,9 @@ ALLOWED = {
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
     "log.trace": 'a list of names of roles like ["process", "clock"]',
+    "log.folder": 'a folder like "./log"',
+    "log.file_mb": f"1 to {FILE_MB_MAX}",
+    "log.files": f"1 to {FILES_MAX}",
 }
 """The allowed values of each key, as the subject of ``... is expected``."""
 
@@ -327,6 +337,12 @@ class Config:
     log_level: str = "INFO"
     traced_roles: tuple[str, ...] = ()
     """The roles whose messages are logged at level TRACE; empty for all."""
+    log_folder: Path | None = None
+    """The folder for log files, besides standard error; None for none. See `log_file_of`."""
+    log_file_mb: int = 100
+    """Size of a log file from which on a new one is begun (MB)."""
+    log_files: int = 10
+    """The number of full files that are kept."""
     keys: Path | None = None
     """The folder of the cluster's keys; None where none are used."""
     insecure: bool = False
@@ -341,6 +357,12 @@ class Config:
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
         return None if self.data is None else self.data / node
+
+    def log_file_of(self, node: str) -> LogFile | None:
+        """Return the log file of ``node``, if there is one."""
+        if self.log_folder is None:
+            return None
+        return LogFile(self.log_folder / f"{node}.log", self.log_file_mb * 10**6, self.log_files)
 
     def listen_of(self, node: str) -> str:
         """Return the endpoint to which ``node`` is bound: its ``listen``, or else its address."""
@@ -429,6 +451,9 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
         traced_roles=tuple(file.log.trace),
+        log_folder=None if file.log.folder is None else folder / file.log.folder,
+        log_file_mb=file.log.file_mb,
+        log_files=file.log.files,
         keys=None if file.security.keys is None else folder / file.security.keys,
         insecure=file.security.insecure,
         metrics={
@@ -530,6 +555,9 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 [log]
 level = "INFO"
 # trace = ["process", "clock"]  # level "TRACE": only the messages of these roles
+# folder = "./log"  # also write to NODE.log in this folder
+# file_mb = 100  # begin a new file when it has so many MB
+# files = 10  # keep so many full ones
 
 [security]  # without keys, nodes serve on loopback only
 # keys = "./keys"  # of nodes, clients and operators: fencelock keys init

@@ -5,19 +5,18 @@ Roles have no log. Here the host derives lines from the events and effects of a 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from loguru import logger
 
-from fencelock.actors.api.name import without_secret
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.leader_selection import names_of
 from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import GroupConfig, JoinAck, StopVoting, Superseded
 from fencelock.actors.central.watch import ServerWatch
+from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Event, Instant, node_of, role_of
+from fencelock.actors.message import Address, Event, Instant, node_of
 from fencelock.actors.paxos.event import (
     Drained,
     HandOverLate,
@@ -32,9 +31,10 @@ from fencelock.actors.paxos.member_event import ViewChanged
 from fencelock.actors.paxos.message import Preempted
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.role import Role
-from fencelock.cluster.host.role_set import RoleSlot
+from fencelock.actors.trace import LogBook, shown, state_after
+from fencelock.cluster.host.role_set import Handle, RoleSlot
 from fencelock.cluster.host.scheduler import READ_CLOCK
-from fencelock.cluster.log import Repeated, note
+from fencelock.cluster.log import Repeated, note, set_level
 
 WATCHED = (Leader, FailureDetector, Reconfigurer, ElectionCoordinator, ServerWatch, Bootstrap)
 """Roles whose events are logged; they rarely have something to do."""
@@ -72,39 +72,25 @@ TWIN = (
 )
 
 
-class _Masked:
-    """Something that is written without the secrets of sessions."""
-
-    def __init__(self, event: object) -> None:
-        self._event = event
-
-    def __str__(self) -> str:
-        return without_secret(str(self._event))
-
-
-def _kind_of(address: Address) -> str:
-    """Return the name of a role without the number that a spawned one has."""
-    name, _, number = role_of(address).rpartition("-")
-    return name if name and number.isdigit() else role_of(address)
-
-
 class EventLog:
     """Watches the roles of one node.
 
-    Only roles that rarely have something to do are watched, unless it ``traces`` all of them.
+    Only roles that rarely have something to do are watched, and those that the node's `LogBook`
+    traces. A name of a traced role stands for all roles that have it before a number:
+    ``commander`` for ``commander-4``.
 
     Args:
         node: the node's id.
-        traces: whether to write each message that a role receives and sends.
-        only: the roles that it traces, all if there are none. A name stands for all roles that
-            have it before a number: ``commander`` for ``commander-4``.
 
     """
 
-    def __init__(self, node: str, *, traces: bool = False, only: Collection[str] = ()) -> None:
+    def __init__(self, node: str) -> None:
         self.node = node
-        self.traces = traces
-        self.only = frozenset(only)
+        self._book: LogBook | None = None
+        self._clock: Clock | None = None
+        self._handles: dict[Address, tuple[RoleSlot, Handle]] = {}
+        """The roles of the node, and their handlers without a trace."""
+        self._pruned_at = 64
         self.leader = ""
         """The node that led last, as far as this node knows."""
         self.leads = False
@@ -118,10 +104,46 @@ class EventLog:
     def watch(self, role_slot: RoleSlot) -> None:
         """Watch the role of ``role_slot``, if its events are logged."""
         role = role_slot.role
-        if self.traces and (not self.only or _kind_of(role.address) in self.only):
-            role_slot.handle = self._traced(role_slot.handle, role)
-        if not isinstance(role, WATCHED):
+        if isinstance(role, Clock):
+            self._clock = role
+        if isinstance(role, LogBook):
+            self._watch_book(role_slot, role)
             return
+        if isinstance(role, WATCHED):
+            self._watch_events(role_slot)
+        self._handles[role_slot.address] = role_slot, role_slot.handle
+        if len(self._handles) > self._pruned_at:
+            self._handles = {at: one for at, one in self._handles.items() if not one[0].dead}
+            self._pruned_at = 2 * len(self._handles) + 64
+        self._trace(role_slot, role_slot.handle)
+
+    def _watch_book(self, role_slot: RoleSlot, book: LogBook) -> None:
+        """Follow the changes of the node's `LogBook`."""
+        self._book, handle = book, role_slot.handle
+
+        def watched(sender: Address, event: Any, now: Instant) -> Effects:
+            level = book.level
+            effects: Effects = handle(sender, event, now)
+            if book.level != level:
+                set_level(book.level)
+            self._trace_all()
+            return effects
+
+        role_slot.handle = watched
+        self._trace_all()
+
+    def _trace_all(self) -> None:
+        for role_slot, handle in self._handles.values():
+            self._trace(role_slot, handle)
+
+    def _trace(self, role_slot: RoleSlot, handle: Handle) -> None:
+        """Trace a role, or not, as the `LogBook` has it."""
+        book, address = self._book, role_slot.address
+        traced = book is not None and (book.logs(address) or book.keeps(address))
+        role_slot.handle = self._traced(handle, role_slot.role) if traced else handle
+
+    def _watch_events(self, role_slot: RoleSlot) -> None:
+        role = role_slot.role
         handle = role_slot.handle
 
         def watched(sender: Address, event: Any, now: Instant) -> Effects:
@@ -147,21 +169,30 @@ class EventLog:
 
         role_slot.handle = watched
 
-    def _traced(self, handle: Any, role: Role[Any]) -> Any:
-        address = role.address
+    def _traced(self, handle: Handle, role: Role[Any]) -> Handle:
+        book, address = self._book, role.address
+        assert book is not None
         log = logger.bind(node=self.node)
 
         def traced(sender: Address, event: Event, now: Instant) -> Effects:
-            log.trace("{} receives {} from {}", address, _Masked(event), sender)
-            effects: Effects = handle(sender, event, now)
-            state = ", ".join(f"{name} {value}" for name, value in role.summary())
+            effects = handle(sender, event, now)
+            if book.keeps_until and now >= book.keeps_until:  # Nobody reads it any more.
+                book.keeps_until = Instant(0)
+                self._trace_all()
+            time = 0 if self._clock is None else self._clock.time
+            state = state_after(role, event, now)
+            if book.keeps(address):
+                book.keep(time, address, sender, event, effects, state)
+            if not book.logs(address):
+                return effects
+            log.trace("{} at {} receives {} from {}", address, time, shown(event), sender)
             if state:
                 log.trace("{} has {}", address, state)
             for effect in effects:
                 if type(effect) is Send:
-                    log.trace("{} sends {} to {}", address, _Masked(effect.message), effect.to)
+                    log.trace("{} sends {} to {}", address, shown(effect.message), effect.to)
                 else:
-                    log.trace("{} asks for {}", address, _Masked(effect))
+                    log.trace("{} asks for {}", address, shown(effect))
             return effects
 
         return traced

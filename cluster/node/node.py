@@ -19,10 +19,12 @@ from fencelock import __version__
 from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.bootstrap_message import Founding, GroupConfig
 from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.effect import Spawn
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
 from fencelock.actors.proxy.access import RightsChanged
 from fencelock.actors.role import Role
+from fencelock.actors.trace import LogBook
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
@@ -184,7 +186,10 @@ class Node:
             journal_secret=identity.secret,
             founding=founding,
         )
+        logging = {"level": config.log_level, "roles": config.traced_roles}
+        book = Spawn(address_of(node_id, "log"), LogBook, logging)
         role_set = make_roles_of(config.protocol)(context)
+        role_set = replace(role_set, roles=(*role_set.roles, book))
         counters: Counter[str] = Counter()
         hub = _hub(config, node_id, boot, keys, counters, spins=spins)
         _log_start(config, node_id, journal, records, identity.id)
@@ -196,9 +201,7 @@ class Node:
                 members=frozenset(config.nodes) - {node_id},
                 journal=journal,
                 counters=counters,
-                watch=EventLog(
-                    node_id, traces=config.log_level == "TRACE", only=config.traced_roles
-                ).watch,
+                watch=EventLog(node_id).watch,
                 unheard=unheard,
             )
             dispatcher.start(role_set)

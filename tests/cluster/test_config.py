@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+<<<<<<< HEAD
 import fencelock
+=======
+from fencelock.actors.api.role_request import LOG_LEVELS
+>>>>>>> db6275d8 (The trace of running nodes: fencelock log, trace and ask; space-time diagrams, also of simulated seeds; log files)
 from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.message import UNWILLING
@@ -20,7 +24,6 @@ from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.guarantee import PROMISES, Guarantee, demand
 from fencelock.cluster.node.config import (
     ALLOWED,
-    LOG_LEVELS,
     NODES_MAX,
     TABLES,
     Config,
@@ -383,6 +386,9 @@ OTHERS = {
     "security.insecure": "true",
     "log.level": '"TRACE"',
     "log.trace": '["process", "clock"]',
+    "log.folder": '"./log"',
+    "log.file_mb": "5",
+    "log.files": "3",
 }
 """Every key but the tables, and another value for it."""
 

@@ -15,8 +15,14 @@ from support.real_nodes import LONG_S, loopback_addresses, running, running_node
 
 import fencelock
 from fencelock.actors.api.message import Contender
+from fencelock.actors.api.role_request import SetLog
 from fencelock.actors.api.session_message import CloseReason, Evicted, Opened, ended
-from fencelock.actors.error import LockOwnershipLostError, UnsupportedError
+from fencelock.actors.error import (
+    ConfigError,
+    InvalidRequestError,
+    LockOwnershipLostError,
+    UnsupportedError,
+)
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
 from fencelock.cluster import log
@@ -236,10 +242,63 @@ def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
         pass
     traced = [text for level, _, text in lines.values if level == "TRACE"]
     assert {text.split()[0].partition("/")[2] for text in traced} == {"process", "clock"}
-    asked = "n2/process receives Delivered(origin='n1', message=Request(lock='orders/42', "
-    taken = [text for text in traced if text.startswith(asked)]
+    asked = "receives Delivered(origin='n1', message=Request(lock='orders/42', "
+    taken = [text for text in traced if text.startswith("n2/process at ") and asked in text]
     after = traced[traced.index(taken[0]) + 1 :]
     assert next(text for text in after if text.startswith("n2/process has ")).endswith(
         "locks 1, requests 1, tickets of this node 0"
     )
     assert any(text.startswith("n1/clock has time ") for text in traced)
+
+
+def test_an_operator_changes_the_level_and_the_traced_roles_of_a_running_node(
+    tmp_path: Path,
+) -> None:
+    config = parse(starting_config(loopback_addresses(), protocol="lamport"), tmp_path)
+    file = log.LogFile(tmp_path / "logs" / "n1.log", bytes_max=10**6, kept=3)
+    log.set_up("INFO", stream=StringIO(), file=file)
+    try:
+        with running(config) as nodes, fencelock.connect(nodes["n1"].address) as client:
+            book = client.ref("n1/log")
+
+            def traced(lock: str, setting: SetLog) -> list[str]:
+                assert book.ask(setting, timeout=LONG_S).level == setting.level
+                before = len(file.path.read_text().splitlines())
+                with client.lock(lock):
+                    pass
+                later = file.path.read_text().splitlines()[before:]
+                return [line for line in later if " TRACE " in line]
+
+            found = traced("a", SetLog(level="TRACE", roles=("process",)))
+            assert any("n1/process" in line and "lock='a'" in line for line in found)
+            assert not any(" n1/clock at " in line for line in found)
+            assert any(" n1/clock at " in line for line in traced("b", SetLog(level="TRACE", roles=())))
+            assert traced("c", SetLog(level="INFO")) == []
+            with pytest.raises(InvalidRequestError, match="level is 'LOUD', and must be one of"):
+                book.ask(SetLog(level="LOUD"), timeout=LONG_S)
+    finally:
+        logger.remove()
+        log.silence()
+
+
+def test_a_log_file_is_renamed_when_it_is_full_and_old_ones_are_deleted(tmp_path: Path) -> None:
+    file = log.LogFile(tmp_path / "n1.log", bytes_max=2_000, kept=2)
+    log.set_up("INFO", stream=StringIO(), file=file)
+    try:
+        for number in range(100):
+            log.note("n1", "INFO", f"line {number:03d} {'x' * 80}", event="test")
+    finally:
+        logger.remove()
+        log.silence()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 1 + file.kept
+    assert all(one.stat().st_size < 2_300 for one in files)
+    assert "line 099" in file.path.read_text()
+
+
+def test_a_log_file_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"log\.folder: .*file"):
+        log.set_up(file=log.LogFile(tmp_path / "file" / "n1.log", 1_000, 1), stream=StringIO())
+    logger.remove()
+    log.silence()

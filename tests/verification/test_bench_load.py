@@ -35,6 +35,7 @@ from fencelock.verification.bench.load_run import LoadOptions
 from fencelock.verification.bench.machine import listener_at
 from fencelock.verification.bench.mix import Operation, mix_of
 from fencelock.verification.bench.mixed import bucket_of, us_of
+from fencelock.verification.bench.thesis import EXPERIMENTS, Measured, charts, report
 
 LONG_S = 120.0
 SVG = "{http://www.w3.org/2000/svg}"
@@ -165,9 +166,23 @@ def test_the_thesis_mix_is_measured_by_operation_role_and_node(tmp_path: Path) -
     assert result.trend is not None
     rows = list(csv.DictReader(StringIO(files[1].read_text())))
     assert len(rows) == len(result.at_s) == 20
-    assert sum(float(row["all 1/s"]) for row in rows) * 0.1 == pytest.approx(times[ALL], rel=0.01)
+    ends = [0.0, *result.at_s]
+    counted = [
+        float(row["all 1/s"]) * (end - begin)
+        for row, begin, end in zip(rows, ends, ends[1:], strict=False)
+    ]
+    assert sum(counted) == pytest.approx(times[ALL], rel=0.01)
     assert as_csv(result) == files[1].read_text()
     assert as_svg(result) == files[2].read_text()
+
+    whole = [Measured(one, (result,) * len(one.runs)) for one in EXPERIMENTS]
+    text = report(whole)
+    for one in EXPERIMENTS:
+        assert f"## {one.title}" in text
+        for name, chart in charts(Measured(one, (result,) * len(one.runs))):
+            assert f"]({name})" in text
+            ElementTree.fromstring(chart)
+    assert "times as many reads as writes" in text
 
     beside = bench("compare", str(files[0]), str(files[0]))
     assert beside.returncode == 0
@@ -214,6 +229,7 @@ def test_an_early_end_shows_what_was_measured() -> None:
         (("--write", "result.txt"), ".json, .csv or .svg"),
         (("--mix", "everything"), "--mix is 'everything'"),
         (("--payload", "70000"), "--payload is 70000"),
+        (("--at", "leader", "--nodes", "2", "--protocol", "lamport"), "no such node is among"),
         (("--connect", "tcp://127.0.0.1:1", "--seconds", "1"), "no node answered"),
     ],
 )

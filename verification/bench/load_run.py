@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ IN_FLIGHT_MAX = 256
 NAMES_MAX = 1_000
 SECONDS_MAX = 86_400.0
 
-CONNECTIONS_A_PROCESS = 256
+CONNECTIONS_A_PROCESS = 64
 PROCESSES_MIN = 2
 """Processes that make the load, where there are as many connections."""
 
@@ -148,6 +149,8 @@ class LoadOptions:
 class Interval(NamedTuple):
     """What happened in one interval."""
 
+    seconds: float
+    """Its duration: a busy process ends it late."""
     took: dict[tuple[str, str], Latencies]
     """Latencies by operation and role of the node."""
     errors: Counter[str]
@@ -351,7 +354,7 @@ class _Run:
                 continue  # The time to warm up.
             self._intervals.append(one)
             done = sum(each.total() for each in one.took.values())
-            at, rate = number * options.interval_s, done / options.interval_s
+            at, rate = number * options.interval_s, done / one.seconds
             self._say(f"measuring, {at:,.0f} of {options.seconds:,.0f} s, {rate:,.0f}/s")
 
     @property
@@ -403,8 +406,9 @@ class _Run:
         if not first:
             self._total_s.update(spent)
         self._leader = self._subject.leader() or self._leader
-        cores = {name: seconds / self._options.interval_s for name, seconds in spent.items()}
-        return Interval(dict(took), errors, cores, memory)
+        seconds = statistics.fmean(float(line["seconds"]) for line in lines)
+        cores = {name: used_s / seconds for name, used_s in spent.items()}
+        return Interval(seconds, dict(took), errors, cores, memory)
 
     def _role_of(self, place: str) -> str:
         if not place:
@@ -418,8 +422,8 @@ class _Run:
 
     def result(self) -> LoadResult:
         """Return the result of the intervals so far."""
-        intervals, step = self._intervals, self._options.interval_s
-        seconds = step * len(intervals)
+        intervals = self._intervals
+        seconds = sum(one.seconds for one in intervals)
         total = defaultdict[tuple[str, str], Latencies](Counter)
         for one in intervals:
             for key, latencies in one.took.items():
@@ -432,7 +436,13 @@ class _Run:
         whole = sum(total.values(), Latencies())
         by_operation = [{name: _of(one, name) for name in [*operations, ALL]} for one in intervals]
         series = [*operations, ALL]
-        rates = {name: [one[name].total() / step for one in by_operation] for name in series}
+        rates = {
+            name: [
+                found[name].total() / one.seconds
+                for one, found in zip(intervals, by_operation, strict=True)
+            ]
+            for name in series
+        }
         return LoadResult(
             plan=self._options.plan(self._subject.words),
             machine=self._machine,
@@ -452,7 +462,7 @@ class _Run:
                 )
                 for name, spent in self._total_s.items()
             ],
-            at_s=[step * (number + 1) for number in range(len(intervals))],
+            at_s=list(accumulate(one.seconds for one in intervals)),
             per_s=rates,
             p50_us={name: [quantile_us(one[name], 0.5) for one in by_operation] for name in series},
             p99_us={
@@ -475,5 +485,4 @@ def _of(interval: Interval, operation: str) -> Latencies:
 
 
 def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    names = rows[0] if rows else {}
-    return {name: [row[name] for row in rows] for name in names}
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}

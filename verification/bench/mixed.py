@@ -61,16 +61,19 @@ class _Load:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._over = threading.Event()
+        self._begun, self._over = threading.Event(), threading.Event()
         self._done: deque[tuple[Operation, str, float | str]] = deque()
         """For each operation its place, and its latency (s) or the name of its error."""
         self._failure: BaseException | None = None
+        self._at = 0.0
+        """The end of the last interval (s)."""
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(AT_ONCE)
-        self._targets = list(self._pool.map(self._open, range(job.first, job.first + job.at_once)))
+        numbers = range(job.first, job.first + job.at_once)
+        self._targets: list[tuple[Target, str, list[str]]] = [*self._pool.map(self._open, numbers)]
 
     def begin(self) -> None:
-        """Let all threads begin."""
+        """Let all threads begin, once all are there: starting one while many work takes long."""
         for number, (target, place, names) in enumerate(self._targets, self._job.first):
             for thread in range(self._job.in_flight):
                 random = Random(f"{number}/{thread}")
@@ -79,6 +82,8 @@ class _Load:
                 self._threads.append(started)
         for one in self._threads:
             one.start()
+        self._begun.set()
+        self._at = time.monotonic()
 
     def interval(self, ends: float) -> dict[str, object]:
         """Wait until ``ends`` (s, of the monotonic clock); return what was done since the last."""
@@ -96,7 +101,9 @@ class _Load:
                 break
         if self._failure is not None:
             raise self._failure
+        began, self._at = self._at, time.monotonic()
         return {
+            "seconds": self._at - began,
             "took": [[*key, times] for key, times in took.items()],
             "errors": [[*key, times] for key, times in errors.items()],
             "processor_s": time.process_time(),
@@ -109,7 +116,8 @@ class _Load:
         ends = time.monotonic() + 2 * OPERATION_S
         for one in self._threads:
             one.join(max(0.0, ends - time.monotonic()))
-        list(self._pool.map(lambda opened: opened[0].close(), self._targets))
+        for closed in [self._pool.submit(target.close) for target, _, _ in self._targets]:
+            closed.result()
         self._pool.shutdown()
 
     def _open(self, number: int) -> tuple[Target, str, list[str]]:
@@ -141,6 +149,7 @@ class _Load:
             if one not in uses:
                 uses[one] = target.use(*one)
         done, over, clock = self._done, self._over, time.perf_counter
+        self._begun.wait()
         try:
             for one in cycle(plan):
                 if over.is_set():

@@ -30,7 +30,7 @@ from fencelock.verification.cli.common import (
     progress,
 )
 from fencelock.verification.cli.load import compare as compare_results
-from fencelock.verification.cli.load import load
+from fencelock.verification.cli.load import load, thesis
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="End with one JSON object on the last line.")
@@ -240,6 +240,7 @@ def objects(
 
 app.command("load")(load)
 app.command("compare")(compare_results)
+app.command("thesis")(thesis)
 
 
 def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:

@@ -36,6 +36,7 @@ from fencelock.verification.bench.load_run import (
     running_cluster,
 )
 from fencelock.verification.bench.mix import MIXES, mix_of
+from fencelock.verification.bench.thesis import EXPERIMENTS, repeat
 from fencelock.verification.cli.common import (
     PROTOCOLS,
     Durability,
@@ -198,6 +199,37 @@ def compare(
 
     """
     Console().print(comparison(read_result(before), read_result(after)))
+
+
+def thesis(
+    folder: Annotated[Path, typer.Argument(help="Where to write the report and its charts.")],
+    seconds: Annotated[float, typer.Option(min=1, max=3_600, help="Each run (s).")] = 10.0,
+    long: Annotated[
+        float, typer.Option(min=1, max=86_400, help="The run that shows throughput over time (s).")
+    ] = 600.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Only this: {', '.join(one.key for one in EXPERIMENTS)}."),
+    ] = None,
+) -> None:
+    """Repeat the ten experiments of the [bold]Warlock thesis[/bold] on this machine.
+
+    Some 40 runs, on clusters of 3, 5 and 7 nodes: a quarter of an hour, and the long run.
+    The report, thesis.md, shows what the author measured beside what was measured here.
+
+    For example:
+
+      [cyan]fencelock bench thesis ./thesis --seconds 30 --long 3600[/cyan]
+
+    """
+    unknown = set(only or ()) - {one.key for one in EXPERIMENTS}
+    if unknown:
+        raise ConfigError(f"--only: there is no experiment {', '.join(sorted(unknown))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    with ends_on_sigterm(), progress(console) as say:
+        repeat(folder, seconds, long, only or (), say)
+    console.print(f"written: {folder / 'thesis.md'}", soft_wrap=True)
 
 
 def _check_files(files: list[Path]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,6 +62,17 @@ _Transcript = Annotated[
 ]
 
 
+_Diagram = Annotated[
+    Path | None,
+    typer.Option(
+        "--diagram",
+        help="Write a space-time diagram of --seed to this file, as SVG: the messages around "
+        "the first grant.",
+        metavar="FILE",
+    ),
+]
+
+
 _Journal = Annotated[
     bool, typer.Option(help="central: give the server a journal, and also crash it.")
 ]
@@ -88,6 +100,7 @@ def simulate(
     objects: _Objects = "",
     members: _Members = False,
     transcript: _Transcript = "",
+    diagram: _Diagram = None,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -108,6 +121,8 @@ def simulate(
       [cyan]fencelock simulate --protocol bakery --judged --seeds 0..1999 --workers 2[/cyan]
 
       [cyan]fencelock simulate --transcript leader-death[/cyan]
+
+      [cyan]fencelock simulate --protocol lamport --seed 3 --diagram lamport.svg[/cyan]
 
     """
     from fencelock.cluster.node.node import check_assertions  # noqa: PLC0415 (sockets)
@@ -136,11 +151,13 @@ def simulate(
         runs = _object_runs(protocol, objects, judged=judged)
     if members:
         runs = _member_runs(protocol)
+    if diagram is not None and (log or judged or members):
+        raise ConfigError("--diagram is not for --log, --judged or --members: leave one out")
     if seed is not None:
-        _one(runs, seed, trace=trace)
+        _one(runs, seed, trace=trace, diagram=diagram)
         return
-    if trace:
-        raise ConfigError("--trace shows one seed: add --seed")
+    if trace or diagram is not None:
+        raise ConfigError("--trace and --diagram show one seed: add --seed")
     first, last = seed_range(seeds)
     console = Console()
     if not log and not judged and not members:
@@ -190,7 +207,8 @@ class _Runs:
     """The options of the command that repeats it."""
     answers: str
     """The name of its count of answers."""
-    one: Callable[[int], RunReport]
+    one: Callable[..., RunReport]
+    """Called with the seed; that of a plain run also with ``judges``."""
 
 
 def _runs(protocol: str, settings: ProtocolSettings, *, log: bool, judged: bool) -> _Runs:
@@ -245,8 +263,15 @@ def _object_runs(protocol: str, word: str, *, judged: bool) -> _Runs:
     )
 
 
-def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
-    report = runs.one(seed)
+def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
+    if diagram is None:
+        report = runs.one(seed)
+    else:
+        from fencelock.verification.simulation.diagram import Recorder  # noqa: PLC0415
+
+        recorder = Recorder()
+        report = partial(runs.one, judges=lambda _: [recorder])(seed)
+        diagram.write_text(recorder.drawn(f"{runs.title}, seed {seed}"), encoding="utf-8")
     if trace:
         for line in report.trace():
             typer.echo(line)

@@ -1,0 +1,190 @@
+"""The trace of a node: which messages are logged, and the last ones, for whoever asks for them.
+
+The host hands a `LogBook` what roles received and sent; see ``cluster/node/event_log.py``. It is a
+role, so that an operator can change and read it from another process: ``n1/log``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.name import without_secret
+from fencelock.actors.api.role_request import (
+    FACT_CHARS_MAX,
+    LOG_LEVELS,
+    AskRole,
+    LogSetting,
+    ReadTrace,
+    RoleReply,
+    SetLog,
+    TraceLine,
+    TraceLines,
+)
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, node_of, role_of
+from fencelock.actors.role import Host, Role, Summary
+
+SPAWNED = re.compile(r"(?<=.)-[0-9]+\Z")
+"""The number in the name of a spawned role."""
+
+KEPT_MAX = 10_000
+"""Lines that a node keeps for `ReadTrace`: some MiB. Older ones are dropped."""
+
+PAGE_MAX = 200
+"""Lines of one reply: within `REPLY_BYTES_MAX`."""
+
+RECEIVES, SENDS = "receives", "sends"
+
+ASKS = (AskRole, RoleReply)
+"""Messages that are not kept: reading a trace would fill it."""
+
+
+class Crossing(NamedTuple):
+    """A message that a role received or sent."""
+
+    act: str
+    peer: Address
+    message: Event
+    state: str
+    """The role's state after what it received."""
+
+
+def kind_of(address: Address) -> str:
+    """Return the name of a role without the number that a spawned one has."""
+    return SPAWNED.sub("", role_of(address))
+
+
+def shown(event: object) -> str:
+    """Return the text of an event without the secrets of sessions."""
+    return without_secret(str(event))
+
+
+def state_after(role: Role[Any], event: Event, now: Instant) -> str:
+    """Return what a role knows of the lock of ``event``, such as its queue; else its summary."""
+    lock = getattr(event, "lock", "")
+    if lock:
+        facts = [f"{name}: {value}" for name, value in role.facts(now) if name.endswith(f" {lock}")]
+        if facts:
+            return "; ".join(facts)
+    return ", ".join(f"{name} {value}" for name, value in role.summary())
+
+
+def messages(
+    role: Address, sender: Address, event: Event, effects: Effects, state: str, *, local: bool
+) -> list[Crossing]:
+    """Return what ``role`` received and sent.
+
+    Args:
+        role: the receiver of ``event``.
+        sender: its sender.
+        event: what it received.
+        effects: what followed.
+        state: of the role after that.
+        local: whether to return also what comes from and goes to roles of its own node.
+
+    """
+    here = node_of(role)
+    found = [Crossing(RECEIVES, sender, event, state)]
+    found += [Crossing(SENDS, one.to, one.message, "") for one in effects if type(one) is Send]
+    return [
+        one
+        for one in found
+        if (local or node_of(one.peer) != here) and not isinstance(one.message, ASKS)
+    ]
+
+
+def line_of(number: int, time: int, role: Address, one: Crossing) -> TraceLine:
+    """Return a line; ``time`` orders the lines of all nodes."""
+    content = getattr(one.message, "content", one.message)  # What a parcel of `lamport` carries.
+    lock = getattr(content, "lock", "")
+    return TraceLine(
+        number=number,
+        time=time,
+        role=role_of(role),
+        act=one.act,
+        peer=one.peer,
+        kind=type(content).__name__,
+        lock=lock if isinstance(lock, str) else "",
+        text=shown(one.message)[:FACT_CHARS_MAX],
+        state=one.state[:FACT_CHARS_MAX],
+    )
+
+
+class LogBook(Role[SetLog | ReadTrace]):
+    """The setting of a node's log, and the last messages between it and others.
+
+    Args:
+        level: the least level of lines in the log.
+        roles: the roles that are traced at level TRACE, all if there are none.
+
+    """
+
+    def __init__(
+        self, address: Address, host: Host, *, level: str = "INFO", roles: Sequence[str] = ()
+    ) -> None:
+        super().__init__(address, host)
+        self.level = level
+        self.roles = tuple(roles)
+        self.kept: deque[TraceLine] = deque(maxlen=KEPT_MAX)
+        self.kept_roles: tuple[str, ...] = ()
+        self.keeps_until = Instant(0)
+        """The time until which lines are kept: somebody reads them."""
+        self.number = 0
+
+    def handle(self, sender: Address, event: SetLog | ReadTrace, now: Instant) -> Effects:
+        """Change the setting, or return lines."""
+        match event:
+            case SetLog() if event.level and event.level not in LOG_LEVELS:
+                text = f"level is {event.level[:20]!a}, and must be one of {', '.join(LOG_LEVELS)}"
+                no = Refused(lock="", reason=Reason.INVALID, detail=text)
+                return (Send(sender, no),)
+            case SetLog():
+                self.level = event.level or self.level
+                self.roles = self.roles if event.roles is None else event.roles
+                return (Send(sender, LogSetting(level=self.level, roles=self.roles)),)
+            case ReadTrace():
+                return (Send(sender, self._lines(event, now)),)
+
+    def _lines(self, asked: ReadTrace, now: Instant) -> TraceLines:
+        if now >= self.keeps_until:
+            self.kept.clear()
+        self.keeps_until = Instant(now + asked.keep_ms * NS_PER_MS)
+        self.kept_roles = asked.roles
+        first = self.kept[0].number if self.kept else self.number + 1
+        later = [line for line in self.kept if line.number > asked.after]
+        lines = tuple(later[:PAGE_MAX])
+        lost = max(0, first - 1 - asked.after) if asked.after else 0
+        return TraceLines(lines=lines, more=len(later) > PAGE_MAX, last=self.number, lost=lost)
+
+    def logs(self, role: Address) -> bool:
+        """Return whether the messages of ``role`` are logged."""
+        return self.level == "TRACE" and (not self.roles or kind_of(role) in self.roles)
+
+    def keeps(self, role: Address) -> bool:
+        """Return whether the messages of ``role`` are kept."""
+        asked = self.keeps_until > 0 and role != self.address
+        return asked and (not self.kept_roles or kind_of(role) in self.kept_roles)
+
+    def keep(
+        self,
+        time: int,
+        role: Address,
+        sender: Address,
+        event: Event,
+        effects: Effects,
+        state: str,
+    ) -> None:
+        """Keep what ``role`` received and sent at the logical ``time``; see `messages`."""
+        local = bool(self.kept_roles)
+        for one in messages(role, sender, event, effects, state, local=local):
+            self.number += 1
+            self.kept.append(line_of(self.number, time, role, one))
+
+    def summary(self) -> Summary:
+        """Return the setting, and the number of kept lines."""
+        roles = ", ".join(self.roles) or "all"
+        return ("level", self.level), ("traced roles", roles), ("kept lines", len(self.kept))
