@@ -25,7 +25,7 @@ from fencelock.actors.api.role_request import (
     TraceLines,
 )
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, node_of, role_of
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message, node_of, role_of
 from fencelock.actors.role import Host, Role, Summary
 
 SPAWNED = re.compile(r"(?<=.)-[0-9]+\Z")
@@ -63,9 +63,15 @@ def shown(event: object) -> str:
     return without_secret(str(event))
 
 
+def content_of(event: Event) -> object:
+    """Return the message inside ``event``, as a channel carries it, or ``event`` itself."""
+    inner = getattr(event, "content", None) or getattr(event, "message", None)
+    return inner if isinstance(inner, Message) else event
+
+
 def state_after(role: Role[Any], event: Event, now: Instant) -> str:
     """Return what a role knows of the lock of ``event``, such as its queue; else its summary."""
-    lock = getattr(event, "lock", "")
+    lock = getattr(content_of(event), "lock", "")
     if lock:
         facts = [f"{name}: {value}" for name, value in role.facts(now) if name.endswith(f" {lock}")]
         if facts:
@@ -99,7 +105,7 @@ def messages(
 
 def line_of(number: int, time: int, role: Address, one: Crossing) -> TraceLine:
     """Return a line; ``time`` orders the lines of all nodes."""
-    content = getattr(one.message, "content", one.message)  # What a parcel of `lamport` carries.
+    content = content_of(one.message)
     lock = getattr(content, "lock", "")
     return TraceLine(
         number=number,

@@ -145,13 +145,18 @@ def _sent_at(events: Sequence[Event]) -> dict[int, int]:
 
 
 def holds_in(events: Sequence[Event]) -> list[Hold]:
-    """Return the holds that nodes granted to clients; those without an end last to the last row."""
-    begun: dict[tuple[str, str, str], int] = {}
+    """Return the holds that nodes granted to clients; those without an end last to the last row.
+
+    A client may release through another node.
+    """
+    begun: dict[tuple[str, str], tuple[str, int]] = {}
     holds: list[Hold] = []
     for row, (node, line) in enumerate(events):
-        key = node, line.lock, node_of(Address(line.peer))
+        key = line.lock, node_of(Address(line.peer))
         if line.act == SENDS and line.kind == GRANTED:
-            begun.setdefault(key, row)
+            begun.setdefault(key, (node, row))
         elif line.kind in ENDINGS and key in begun:
-            holds.append(Hold(node, line.lock, begun.pop(key), row))
-    return holds + [Hold(*key[:2], row, len(events)) for key, row in begun.items()]
+            granting, first = begun.pop(key)
+            holds.append(Hold(granting, line.lock, first, row))
+    last = len(events)
+    return holds + [Hold(node, lock, row, last) for (lock, _), (node, row) in begun.items()]

@@ -14,7 +14,6 @@ from typer.main import get_group
 
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
-from fencelock.cluster.cli.asking import ASKING
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.dev import dev
 from fencelock.cluster.cli.exit_status import ExitStatus
@@ -28,6 +27,7 @@ from fencelock.cluster.cli.quotas import purge, quota, usage
 from fencelock.cluster.cli.records import app as sessions
 from fencelock.cluster.cli.records import audit
 from fencelock.cluster.cli.repair import repair
+from fencelock.cluster.cli.roles import ROLE_COMMANDS
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 from fencelock.cluster.cli.staying import OBJECT_APPS, map_app
@@ -108,7 +108,7 @@ COMMANDS: tuple[Callable[..., None] | typer.Typer, ...] = (
     map_app,
     *OBJECT_APPS,
     *USING_APPS,
-    *ASKING,
+    *ROLE_COMMANDS,
     members,
     *(join, leave, remove, replace, transfer, backup, restore, repair),
 )

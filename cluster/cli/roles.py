@@ -29,8 +29,8 @@ from fencelock.cluster.cli.target import (
     DoneJsonOption,
     TargetOptions,
     TimeoutOption,
-    asking,
     asks_cluster,
+    connected_to,
 )
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, merged, space_time, text_of
 
@@ -90,7 +90,7 @@ def ask(
 
     """
     message = _request(request, fields or [])
-    with asking(given.target(), timeout) as client:
+    with connected_to(given.target(), timeout) as client:
         reply: Any = client.ref(role).ask(message, timeout=timeout)
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(_named(reply)), indent=2))
@@ -167,7 +167,7 @@ def log(
     if level is not None and level not in LOG_LEVELS:
         raise ConfigError(f"--level is {level}, and must be one of {', '.join(LOG_LEVELS)}")
     request = SetLog(level=level or "", roles=None if trace is None else _roles_in(trace))
-    with asking(given.target(), timeout) as client:
+    with connected_to(given.target(), timeout) as client:
         now: LogSetting = client.ref(f"{node}/log").ask(request, timeout=timeout)
     if as_json:
         found = {"node": node, "level": now.level, "trace": list(now.roles)}
@@ -213,7 +213,7 @@ def trace(
       [cyan]fencelock trace --roles process,proxy --lock orders/42 --svg trace.svg[/cyan]
 
     """
-    with asking(given.target(), timeout) as client:
+    with connected_to(given.target(), timeout) as client:
         nodes = sorted(status.node for status in client.describe())
         events = merged(_read(client, nodes, _roles_in(roles), seconds))
     left_out = tuple(part.strip() for part in without.split(","))
@@ -261,5 +261,5 @@ def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: flo
     return events
 
 
-ASKING: tuple[Callable[..., None], ...] = (ask, log, trace)
+ROLE_COMMANDS: tuple[Callable[..., None], ...] = (ask, log, trace)
 """The commands of this module."""
