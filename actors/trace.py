@@ -6,7 +6,6 @@ role, so that an operator can change and read it from another process: ``n1/log`
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,8 +27,8 @@ from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message, node_of, role_of
 from fencelock.actors.role import Host, Role, Summary
 
-SPAWNED = re.compile(r"(?<=.)-[0-9]+\Z")
-"""The number in the name of a spawned role."""
+DIGITS = frozenset("0123456789")
+"""Characters of the number in the name of a spawned role."""
 
 KEPT_MAX = 10_000
 """Lines that a node keeps for `ReadTrace`: some MiB. Older ones are dropped."""
@@ -55,7 +54,9 @@ class Crossing(NamedTuple):
 
 def kind_of(address: Address) -> str:
     """Return the name of a role without the number that a spawned one has."""
-    return SPAWNED.sub("", role_of(address))
+    name, _, number = role_of(address).rpartition("-")
+    spawned = name and number and set(number) <= DIGITS
+    return name if spawned else role_of(address)
 
 
 def shown(event: object) -> str:
