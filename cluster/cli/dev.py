@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
@@ -34,6 +35,7 @@ from fencelock.cluster.cli.status import locks_seen, locks_table
 from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
+    from fencelock.cluster.client.client import Client
     from fencelock.cluster.node.config import Config
     from fencelock.cluster.node.node import Node
 
@@ -91,6 +93,13 @@ def dev(
     redis_port: Annotated[
         int, typer.Option(help="The port for them at the first node.", min=1, max=PORT_MAX)
     ] = 6379,
+    prompt: Annotated[
+        bool | None,
+        typer.Option(
+            help="Read commands: lock, release, kill, cut, heal, trace; help lists them. Default: "
+            "on a terminal, with several nodes.",
+        ),
+    ] = None,
     log_level: Annotated[
         str, typer.Option("--log-level", help="Least level of lines of the log.")
     ] = "WARNING",
@@ -111,6 +120,9 @@ def dev(
       [cyan]fencelock dev --redis[/cyan] (also for clients of Redis, at port 6379)
 
       [cyan]fencelock dev --protocol lamport[/cyan] (three processes of Lamport's algorithm)
+
+    On a terminal, several nodes have a prompt: lock a n1, release a, kill n1, cut n1
+    n2, heal, trace process.
 
     With --data, the first start begins a cluster in the folder, and later ones use it.
 
@@ -138,26 +150,29 @@ def dev(
             if protocol == BAKERY and data is None:  # It always has a journal, without the locks.
                 folder = stack.enter_context(TemporaryDirectory(prefix="fencelock-dev-"))
                 config = replace(config, data=Path(folder))
-            running: list[Node] = []
+            running: dict[str, Node] = {}
+            stack.callback(lambda: [node.stop() for node in running.values()])
             founding = founding_of(config)
             for name in config.nodes:
-                running.append(start(config, name, founding, spins=False))
-                stack.callback(running[-1].stop)
+                running[name] = start(config, name, founding, spins=False)
             if count > 1:
                 stack.callback(log.silence)  # Each node would report that the others stop.
             spare_the_collector()
             if protocol in FOUNDED and founding is Founding.NO:
-                check_cluster_of(running[0], data)
+                check_cluster_of(next(iter(running.values())), data)
             for text in greeting(config, data):
                 console.print(line(text), soft_wrap=not console.is_terminal)
             sys.stdout.flush()
-            show = live if console.is_terminal else plain
-            for _ in show(console, Looks(running[0]), next(iter(config.nodes.values()))):
+            prompts = console.is_terminal and count > 1 if prompt is None else prompt
+            if prompts:
+                begin_prompt(stack, config, running, console, lambda: stops.put("quit"))
+            show = live if console.is_terminal and not prompts else plain
+            for _ in show(console, Looks(running), next(iter(config.nodes.values()))):
                 try:
                     stops.get(timeout=LOOK_S)
                     break
                 except queue.Empty:
-                    check_running(running)
+                    check_running([*running.values()])
 
 
 def check_running(nodes: Iterable[Node]) -> None:
@@ -171,6 +186,35 @@ def check_running(nodes: Iterable[Node]) -> None:
         if node.failure is not None:
             print_fatal(node.id, node.failure)
             raise typer.Exit(ExitStatus.BUG)
+
+
+def begin_prompt(
+    stack: ExitStack,
+    config: Config,
+    running: dict[str, Node],
+    console: Console,
+    stop: Callable[[], None],
+) -> None:
+    """Read lines from standard input on a thread; its clients are closed with ``stack``."""
+    from fencelock.cluster.cli.playground import Playground, read_lines  # noqa: PLC0415 (sockets)
+    from fencelock.cluster.client.client import connect_to  # noqa: PLC0415 (as above)
+    from fencelock.cluster.client.settings import CONNECT_S, Target  # noqa: PLC0415 (as above)
+
+    def connect(nodes: Iterable[str], stay: bool) -> Client:
+        where = Target(",".join(config.nodes[node] for node in nodes), config.cluster, "")
+        return connect_to(where, timeout=CONNECT_S, stay=stay)
+
+    playground = Playground(
+        running,
+        lambda name: start(config, name, Founding.NO, spins=False),
+        connect,
+        lambda text: console.print(line(text), soft_wrap=True),
+        config.log_level,
+    )
+    stack.callback(playground.close)
+    threading.Thread(target=read_lines, args=(playground, stop), name="prompt", daemon=True).start()
+    if console.is_terminal:
+        console.print("help shows what can be done here.")
 
 
 class Above(StringIO):
@@ -254,20 +298,21 @@ def greeting(config: Config, data: Path | None) -> Iterator[str]:
 
 
 class Looks:
-    """Looks at a node again and again.
+    """Looks again and again at the first of the nodes that run.
 
     Args:
-        node: the node.
+        nodes: the nodes that run, by name; it may change.
 
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
         self._before: tuple[float, dict[str, int]] | None = None
 
     def next(self) -> tuple[NodeStatus, dict[str, float], int]:
         """Return the status of the node, the rates since the last look, and the clients."""
-        status = self._node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
+        node = next(iter(self._nodes.values()))
+        status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
         assert isinstance(status, NodeStatus)
         counters = {counted.name: counted.times for counted in status.counters}
         now = time.monotonic()

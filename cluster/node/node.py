@@ -26,6 +26,7 @@ from fencelock.actors.proxy.access import RightsChanged
 from fencelock.actors.role import Role
 from fencelock.actors.trace import LogBook
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
@@ -84,16 +85,24 @@ class Node:
     Attributes:
         id: its name in the config.
         address: where others reach it (``tcp://host:port``).
+        links: its sockets, which belong to its own thread.
         proxy: the reference of the role that serves callers inside this process: the node's own
             client session. ``ref("proxy")`` is the `Proxy` itself, which serves the clients.
 
     """
 
     def __init__(
-        self, node_id: str, address: str, dispatcher: Dispatcher, *, closing_s: float = 0.0
+        self,
+        node_id: str,
+        address: str,
+        dispatcher: Dispatcher,
+        links: Links,
+        *,
+        closing_s: float = 0.0,
     ) -> None:
         self.id = node_id
         self.address = address
+        self.links = links
         self._closing_s = closing_s
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
@@ -209,7 +218,7 @@ class Node:
             hub.close()
             raise
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
-        node = cls(node_id, address, dispatcher, closing_s=role_set.closing_s)
+        node = cls(node_id, address, dispatcher, hub, closing_s=role_set.closing_s)
         if config.keys is not None and keys is not None:
             node._keys = config.keys, hub
         if node_id in config.redis:
@@ -309,15 +318,17 @@ class Node:
         """Wait until the node has stopped (s; None: without limit); return whether it has."""
         return self._dispatcher.stopped.wait(timeout)
 
-    def stop(self, timeout: float | None = 10.0) -> bool:
+    def stop(self, timeout: float | None = 10.0, *, at_once: bool = False) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
         The node first gives back what callers inside this process hold; on `paxos` a leader then
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
-        ``cluster/node/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
+        ``cluster/node/topology.py``). `pykka.ActorRegistry.stop_all` does the same. With
+        ``at_once`` the node does none of that, as if it had crashed.
         """
         atexit.unregister(self.stop)
-        stopped = self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
+        limit = None if timeout is None else timeout + self._closing_s
+        stopped = self._dispatcher.stop(limit, at_once=at_once)
         metrics, self._metrics = self._metrics, None
         if metrics is not None:
             metrics.close()
