@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.naming import LOCK, MARK, object_kinds, object_named, object_shown
@@ -78,6 +79,30 @@ def listed(operator: Client, prefix: str) -> Iterator[ListedLock | ListedObject]
         yield from operator.objects(within)
         return
     yield from (one for one in operator.locks(within) if not kind_of(one.lock))
+
+
+def named_argument(kind: str, text: str) -> typer.models.ArgumentInfo:
+    """Return the argument for the name of an object of ``kind``, which a shell completes."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        return _completed(
+            ctx,
+            incomplete,
+            lambda operator: (
+                (one.name for one in operator.maps(incomplete))
+                if kind == MAP
+                else (
+                    plain_name(one.lock)
+                    for one in listed(operator, f"{kind}{MARK}{incomplete}")
+                    if kind_of(one.lock) == kind
+                )
+            ),
+        )
+
+    argument: typer.models.ArgumentInfo = typer.Argument(
+        metavar=kind.upper(), help=text, show_default=False, autocompletion=complete
+    )
+    return argument
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:

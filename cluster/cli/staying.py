@@ -15,6 +15,7 @@ from fencelock.actors.api.map import MAP, EntrySeen
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.session_message import ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
+from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.formatting import duration, progress_of
 from fencelock.cluster.cli.locks import at_terminal, listing
 from fencelock.cluster.cli.naming import object_shown, plural, unheld_kinds
@@ -49,7 +50,7 @@ KeyNameOption = Annotated[
         "--charged-to", help="Only what is charged to the key of this name.", metavar="NAME"
     ),
 ]
-MapArgument = Annotated[str, typer.Argument(metavar="MAP", help="The map's name.")]
+MapArgument = Annotated[str, named_argument(MAP, "The map's name.")]
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 

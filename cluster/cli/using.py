@@ -20,7 +20,9 @@ from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.lock import (
     AS_USUAL,
@@ -53,6 +55,11 @@ CountOption = Annotated[
     int, typer.Option("--count", min=1, help="The count with which the latch begins.")
 ]
 LineJsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object for each.")]
+SemaphoreArgument = Annotated[str, named_argument(SEMAPHORE, "The semaphore.")]
+ReadWriteArgument = Annotated[str, named_argument(RWLOCK, "The read/write lock.")]
+ElectionArgument = Annotated[str, named_argument(ELECTION, "The election.")]
+LatchArgument = Annotated[str, named_argument(LATCH, "The latch.")]
+CounterArgument = Annotated[str, named_argument(COUNTER, "The counter.")]
 EntryKeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
 
 
@@ -89,7 +96,7 @@ def semaphores() -> None:
 @semaphore_app.command("run")
 @asks_cluster
 def run_with_permits(
-    name: Annotated[str, typer.Argument(help="The semaphore.", show_default=False)],
+    name: SemaphoreArgument,
     command: CommandArgument,
     permits: Annotated[
         int, typer.Option("--permits", min=1, help="How many are held at most at a time.")
@@ -121,7 +128,7 @@ def _side(write: bool) -> Callable[..., None]:
 
     @asks_cluster
     def run_on_side(
-        name: Annotated[str, typer.Argument(help="The read/write lock.", show_default=False)],
+        name: ReadWriteArgument,
         command: CommandArgument,
         how: HoldOptions = AS_USUAL,
         given: TargetOptions = NONE_GIVEN,
@@ -150,7 +157,7 @@ for _verb, _with in (("read", "while other readers may run, too"), ("write", "al
 @election_app.command("lead")
 @asks_cluster
 def lead(
-    name: Annotated[str, typer.Argument(help="The election.", show_default=False)],
+    name: ElectionArgument,
     command: CommandArgument,
     value: Annotated[
         str | None,
@@ -183,7 +190,7 @@ def lead(
 @election_app.command("leader")
 @asks_cluster
 def leader(
-    name: Annotated[str, typer.Argument(help="The election.", show_default=False)],
+    name: ElectionArgument,
     given: TargetOptions = NONE_GIVEN,
     timeout: TimeoutOption = 5.0,
     as_json: DoneJsonOption = False,
@@ -210,7 +217,7 @@ def leader(
 @election_app.command("watch")
 @asks_cluster
 def watch_election(
-    name: Annotated[str, typer.Argument(help="The election.", show_default=False)],
+    name: ElectionArgument,
     given: TargetOptions = NONE_GIVEN,
     timeout: TimeoutOption = 5.0,
     as_json: LineJsonOption = False,
@@ -236,7 +243,7 @@ def _led(name: str, found: Leader | None) -> dict[str, Any]:
 @latch_app.command("down")
 @asks_cluster
 def count_down(
-    name: Annotated[str, typer.Argument(help="The latch.", show_default=False)],
+    name: LatchArgument,
     count: CountOption,
     by: Annotated[int, typer.Option("--by", min=1, help="By how much to lower the count.")] = 1,
     given: TargetOptions = NONE_GIVEN,
@@ -263,7 +270,7 @@ def count_down(
 @latch_app.command("wait")
 @asks_cluster
 def wait_for_latch(
-    name: Annotated[str, typer.Argument(help="The latch.", show_default=False)],
+    name: LatchArgument,
     count: CountOption,
     timeout: WaitOption = None,
     given: TargetOptions = NONE_GIVEN,
@@ -283,9 +290,6 @@ def wait_for_latch(
         left = latch.count()
     say(f"{name} is not open after {timeout:g} s: {left} of {count} left", err=True)
     raise typer.Exit(ExitStatus.FAILED)
-
-
-CounterArgument = Annotated[str, typer.Argument(help="The counter.", show_default=False)]
 
 
 @counter_app.command("get")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,14 @@ def running(config: Config) -> Generator[dict[str, Node], None, None]:
 def ask(node: Node, message: Any) -> Any:
     """Send a request as a caller inside the node's process; return the reply."""
     return node.proxy.ask(message, timeout=2 * LONG_S)
+
+
+def free_row(count: int) -> int:
+    """Return the first of so many ports in a row that nobody uses."""
+    while True:
+        (port,) = free_ports(1)
+        with ExitStack() as stack, suppress(OSError):
+            for number in range(port, port + count):
+                taken = stack.enter_context(socket.socket())
+                taken.bind(("127.0.0.1", number))
+            return port

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +14,7 @@ from typing import IO, Any
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from support.real_nodes import free_row
 from support.statuses import READY
 from typer.testing import CliRunner
 
@@ -49,17 +49,6 @@ def shown(status: NodeStatus, width: int = 80) -> str:
     console.print(drawn(status, {"acquires": 12.0}, 2, "tcp://127.0.0.1:4040"))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
-
-
-def free_row(count: int) -> int:
-    """Return the first of so many ports in a row that nobody uses."""
-    while True:
-        (port,) = free_ports(1)
-        with ExitStack() as stack, suppress(OSError):
-            for number in range(port, port + count):
-                taken = stack.enter_context(socket.socket())
-                taken.bind(("127.0.0.1", number))
-            return port
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import fencelock
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
-from fencelock.cluster.cli.completion import complete_object
+from fencelock.cluster.cli.completion import complete_object, named_argument
 from fencelock.cluster.cli.formatting import share_of
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
@@ -183,6 +183,20 @@ def test_a_shell_completes_kinds_and_names(client: fencelock.Client) -> None:
         assert completed("sem") == ["semaphore:y1"]
         assert completed("semaphore:y") == ["semaphore:y1"]
         assert set(completed("")) == {"semaphore:y1", "y2"}
+
+
+def test_a_shell_completes_the_names_of_one_kind(client: fencelock.Client) -> None:
+    def completed(kind: str, text: str) -> list[str]:
+        complete: Any = named_argument(kind, "").autocompletion
+        found: list[str] = complete(MadeContext(), text)
+        return found
+
+    client.map("z1").put("a", b"")
+    client.counter("z2").add(1)
+    with client.semaphore("z3", permits=1), client.lock("z4"):
+        for kind, name in (("map", "z1"), ("counter", "z2"), ("semaphore", "z3")):
+            assert completed(kind, "z") == [name]
+            assert completed(kind, "zz") == []
 
 
 @pytest.mark.parametrize("kind", object_kinds())

@@ -1,0 +1,97 @@
+"""The prompt of ``fencelock dev``, with nodes in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+
+import pytest
+from support.real_nodes import free_row
+
+LONG_S = 60.0
+
+
+class Prompt:
+    """``fencelock dev`` with a prompt: sends lines, and waits for lines that it prints."""
+
+    def __init__(self, protocol: str) -> None:
+        command = ["dev", "--protocol", protocol, "--nodes", "3", "--port", str(free_row(3))]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fencelock", *command, "--prompt"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+
+    def type(self, *lines: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("".join(f"{line}\n" for line in lines))
+        self.process.stdin.flush()
+
+    def until(self, is_it: Callable[[str], bool]) -> str:
+        seen: list[str] = []
+        try:
+            while not seen or not is_it(seen[-1]):
+                seen.append(self._lines.get(timeout=LONG_S))
+        except Empty:
+            pytest.fail("".join(seen))
+        return seen[-1]
+
+    def says(self, text: str) -> str:
+        return self.until(lambda line: text in line)
+
+
+@pytest.fixture(params=["lamport", "paxos"])
+def prompt(request: pytest.FixtureRequest) -> Iterator[Prompt]:
+    prompt = Prompt(str(request.param))
+    with prompt.process:
+        yield prompt
+        prompt.process.kill()
+
+
+def test_locks_are_held_by_hand_while_nodes_are_cut_off_and_killed(prompt: Prompt) -> None:
+    prompt.says("Ctrl-C stops it")
+    prompt.type("lock a n1")
+    prompt.says("a is held under fence")
+    prompt.type("lock a n2")
+    prompt.type("release a")
+    prompt.says("through n2")
+    prompt.type("cut n1 n2", "trace clock proxy")
+    prompt.says("no message passes between n1 and n2")
+    prompt.type("heal", "trace off")
+    prompt.says("all messages pass")
+    prompt.type("kill n3")
+    prompt.says("n3 is dead")
+    prompt.type("start n3", "release a")
+    prompt.says("n3 runs")
+    prompt.says("a is released")
+    prompt.type("quit")
+    assert prompt.process.wait(LONG_S) == 0
+
+
+def test_wrong_lines_are_refused_in_words(prompt: Prompt) -> None:
+    for line, words in {
+        "unlock a": "there is no 'unlock'",
+        "lock": "usage: lock NAME",
+        "release b": "b is not held here",
+        "kill n9": "no node 'n9' runs; there are n1, n2, n3",
+        "cut n1 n1": "name two nodes",
+        "start n1": "n1 is not dead; dead: none",
+        "lock 'a": "No closing quotation",
+    }.items():
+        prompt.type(line)
+        prompt.says(words)
+    assert prompt.process.stdin is not None
+    prompt.process.stdin.close()  # As Ctrl-D.
+    assert prompt.process.wait(LONG_S) == 0
