@@ -14,7 +14,9 @@ from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.role_request import (
     FACT_CHARS_MAX,
+    KEEP_MS_MAX,
     LOG_LEVELS,
+    ROLES_MAX,
     AskRole,
     LogSetting,
     ReadTrace,
@@ -121,6 +123,19 @@ def line_of(number: int, time: int, role: Address, one: Crossing) -> TraceLine:
     )
 
 
+def _problem(event: SetLog | ReadTrace) -> str:
+    """Return which limit a request exceeds; empty if none."""
+    if len(event.roles or ()) > ROLES_MAX:
+        return f"roles has {len(event.roles or ())} names, at most {ROLES_MAX} are allowed"
+    match event:
+        case SetLog() if event.level and event.level not in LOG_LEVELS:
+            return f"level is {event.level[:20]!a}, and must be one of {', '.join(LOG_LEVELS)}"
+        case ReadTrace() if not 0 <= event.keep_ms <= KEEP_MS_MAX:
+            return f"keep_ms is {event.keep_ms}, and must be from 0 to {KEEP_MS_MAX}"
+        case _:
+            return ""
+
+
 class LogBook(Role[SetLog | ReadTrace]):
     """The setting of a node's log, and the last messages between it and others.
 
@@ -144,11 +159,9 @@ class LogBook(Role[SetLog | ReadTrace]):
 
     def handle(self, sender: Address, event: SetLog | ReadTrace, now: Instant) -> Effects:
         """Change the setting, or return lines."""
+        if problem := _problem(event):
+            return (Send(sender, Refused(lock="", reason=Reason.INVALID, detail=problem)),)
         match event:
-            case SetLog() if event.level and event.level not in LOG_LEVELS:
-                text = f"level is {event.level[:20]!a}, and must be one of {', '.join(LOG_LEVELS)}"
-                no = Refused(lock="", reason=Reason.INVALID, detail=text)
-                return (Send(sender, no),)
             case SetLog():
                 self.level = event.level or self.level
                 self.roles = self.roles if event.roles is None else event.roles

@@ -13,9 +13,7 @@ A service declares requests of its own, to roles of its own, with tags from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Generic, NamedTuple, TypeVar
-
-from msgspec import Meta
+from typing import Generic, NamedTuple, TypeVar
 
 from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.api.name import check_number
@@ -231,8 +229,10 @@ class ReadTrace(RoleRequest[TraceLines], tag=0x10A):
     """
 
     after: Int64
-    keep_ms: Annotated[int, Meta(ge=0, le=KEEP_MS_MAX)]
-    roles: Annotated[tuple[str, ...], Meta(max_length=ROLES_MAX)] = ()
+    keep_ms: Int64
+    """0 to `KEEP_MS_MAX`."""
+    roles: tuple[str, ...] = ()
+    """At most `ROLES_MAX`."""
 
 
 class LogSetting(Message, tag=0x10D):
@@ -250,7 +250,8 @@ class SetLog(RoleRequest[LogSetting], tag=0x10C):
     """
 
     level: str = ""
-    roles: Annotated[tuple[str, ...], Meta(max_length=ROLES_MAX)] | None = None
+    roles: tuple[str, ...] | None = None
+    """At most `ROLES_MAX`."""
 
 
 class AskRole(Request, tag=0x10E):

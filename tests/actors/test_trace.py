@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
 from support.role_harness import RoleHarness
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release
@@ -62,6 +63,21 @@ def test_a_setting_is_changed_in_part_and_an_unknown_level_is_refused() -> None:
     assert role.logs(PROXY)
     assert isinstance(sent(role.handle(ASKER, SetLog(level="loud"), Instant(3))), Refused)
     assert role.level == "TRACE"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ReadTrace(after=0, keep_ms=-1),
+        ReadTrace(after=0, keep_ms=60_001),
+        ReadTrace(after=0, keep_ms=1, roles=("x",) * 51),
+        SetLog(roles=("x",) * 51),
+    ],
+)
+def test_a_request_beyond_its_limits_is_refused(request_: SetLog | ReadTrace) -> None:
+    role = book()
+    assert isinstance(sent(role.handle(ASKER, request_, Instant(1))), Refused)
+    assert not role.keeps(PROCESS)
 
 
 def test_lines_are_kept_only_while_somebody_reads_them() -> None:

@@ -44,12 +44,15 @@ from fencelock.verification.bench.members import (
     leader_among,
 )
 from fencelock.verification.bench.mix import OPERATION_S, Operation, redis_module
-from fencelock.verification.bench.workers import LATE_S, WorkerProcess, started
+from fencelock.verification.bench.workers import LATE_S, READY_S, WorkerProcess, started
 
 CONNECTIONS_MAX = 1_024
 IN_FLIGHT_MAX = 256
 NAMES_MAX = 1_000
 SECONDS_MAX = 86_400.0
+
+CONNECT_S_EACH = 0.2
+"""Extra time for each connection (s): they are opened together, and share the machine."""
 
 CONNECTIONS_A_PROCESS = 64
 PROCESSES_MIN = 2
@@ -332,7 +335,7 @@ class _Run:
                 for number, job in enumerate(self._jobs())
             ]
             for worker in workers:
-                worker.wait_until_ready()
+                worker.answer(READY_S + CONNECT_S_EACH * options.connections)
             for worker in workers:
                 worker.tell()
             try:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from fencelock.verification.bench.chart import bar_chart, line_chart
 from fencelock.verification.bench.load_result import ALL, CLIENTS, LoadResult, as_svg
 from fencelock.verification.bench.load_run import LoadOptions, Place, measure_load, own_cluster
+from fencelock.verification.bench.members import BenchFailedError
 from fencelock.verification.bench.mix import MIXES, Operation, mix_of
 
 NODES = 3
@@ -56,7 +57,10 @@ class Measured(NamedTuple):
     """An experiment and the results of its runs, in order."""
 
     experiment: Experiment
+    """With the runs that succeeded."""
     results: tuple[LoadResult, ...]
+    failed: tuple[str, ...] = ()
+    """The names of the runs that did not."""
 
 
 TEN = LoadOptions(connections=10, in_flight=10)
@@ -187,7 +191,7 @@ def repeat(
         say: called with the progress.
 
     Raises:
-        BenchFailedError: a process failed.
+        BenchFailedError: a node failed.
 
     """
     chosen = [one for one in EXPERIMENTS if not only or one.key in only]
@@ -203,11 +207,18 @@ def repeat(
                         continue
                     load = replace(run.load, seconds=long_s if one.key == LONG else seconds)
                     say(f"{one.title}; {run.name}")
-                    found[one.key, number] = measure_load(subject, load, Path(name), say)
-    measured = [
-        Measured(one, tuple(found[one.key, number] for number in range(len(one.runs))))
-        for one in chosen
-    ]
+                    try:
+                        found[one.key, number] = measure_load(subject, load, Path(name), say)
+                    except BenchFailedError as error:
+                        say(f"{run.name} failed: {error}")
+    measured: list[Measured] = []
+    for one in chosen:
+        numbers = [number for number in range(len(one.runs)) if (one.key, number) in found]
+        runs = tuple(one.runs[number] for number in numbers)
+        results = tuple(found[one.key, number] for number in numbers)
+        if results:
+            failed = tuple(run.name for run in one.runs if run not in runs)
+            measured.append(Measured(one._replace(runs=runs), results, failed))
     for each in measured:
         for file, text in charts(each):
             (folder / file).write_text(text, encoding="utf-8")
@@ -217,7 +228,7 @@ def repeat(
 
 def charts(measured: Measured) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of the charts of an experiment."""
-    one, results = measured
+    one, results, _ = measured
     about = _conditions(results)
     if one.key == LONG:
         yield f"{one.key}.svg", as_svg(results[0])
@@ -261,6 +272,8 @@ def report(measured: Sequence[Measured]) -> str:
     for one in measured:
         lines += ["", f"## {one.experiment.title}", "", f"The author: {one.experiment.author}", ""]
         lines += [f"Here: {_conditions(one.results)}", "", *_table(one), ""]
+        if one.failed:
+            lines += [f"Not measured, since a client process failed: {', '.join(one.failed)}.", ""]
         lines += [f"![{one.experiment.title}]({file})" for file, _ in charts(one)]
         lines += _findings(one)
     return "\n".join([*lines, ""])
@@ -295,7 +308,7 @@ def _findings(measured: Measured) -> Iterator[str]:
         run.name: result
         for run, result in zip(measured.experiment.runs, measured.results, strict=True)
     }
-    if measured.experiment.key == "kinds":
+    if measured.experiment.key == "kinds" and not measured.failed:
         yield from ["", *_latencies(by_name["5. mixed, all nodes"]), ""]
         yield _reads_and_writes(by_name["1. writes, leader"], by_name["4. local reads, all nodes"])
     if measured.experiment.key == LONG and (trend := measured.results[0].trend) is not None:
