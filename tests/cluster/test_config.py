@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< HEAD
 import fencelock
-=======
 from fencelock.actors.api.role_request import LOG_LEVELS
->>>>>>> db6275d8 (The trace of running nodes: fencelock log, trace and ask; space-time diagrams, also of simulated seeds; log files)
 from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.message import UNWILLING
