@@ -785,6 +785,6 @@ def _shown(connection: Connection) -> str:
 
 def label_of(node: str, connection: Connection) -> str:
     """Return the description of a client that ``fencelock who`` shows."""
-    text = f"redis door of {node}, {connection.peer} {connection.name}".rstrip()
+    text = f"Redis door of {node}, {connection.peer} {connection.name}".rstrip()
     text = text.encode()[:LABEL_BYTES_MAX].decode(errors="ignore")
     return "redis" if forbidden_in(text) else text

@@ -51,7 +51,7 @@ def redis_session() -> RedisSession:
         number=-1,  # Others are numbered from 1, and a record with 0 has no session.
         id=REDIS,
         name=REDIS,
-        label="Redis door",
+        label="",
         ttl_ms=0,
         deadline_ms=0,
         account=Account(REDIS, WHOLE),

@@ -274,8 +274,7 @@ def _force(
 ) -> None:
     """Take a key by force for a request, which will hold it before anybody in the queue."""
     fence, session = hold.fence_of(name), owner_state.session.id
-    door = ", ".join(filter(None, (table.redis.label, command.label)))
-    by = f"{door} ({without_secret(session)})"
+    by = f"{command.label or 'a Redis door'} ({without_secret(session)})"
     entry = Evicted(
         lock=name,
         fence=fence,

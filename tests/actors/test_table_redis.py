@@ -37,7 +37,7 @@ DOOR, CLIENT = "n1/5f.1", "shop@c.2"
 FREE, EQUAL, OTHER, NATIVE, AWAITED, RESERVED = KeyState
 SET, EXPIRE, DELETE = KeyAction
 ALL = (FREE, RESERVED, OTHER, NATIVE)
-LABEL = "n1 10.0.0.7:5000"
+LABEL = "Redis door of n1, 10.0.0.7:5000"
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_set_with_the_value_keeps_the_fence_and_one_by_force_does_not(table: L
     evicted, lost, _, reply = table.apply(0, forced)
     assert isinstance(evicted, Evicted)
     assert (evicted.lock, evicted.fence, evicted.holder.owner) == ("k", 1, "token-2")
-    assert evicted.operator == f"Redis door, {LABEL} (n1/5f.1)"
+    assert evicted.operator == f"{LABEL} (n1/5f.1)"
     assert isinstance(lost, HoldLost)
     assert isinstance(reply, KeysChanged)
     assert (reply.value, reply.keys) == (b"token-2", (KeyOutcome(OTHER, True, 2, 700, 1),))
@@ -198,7 +198,7 @@ def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None
     applied(table, release("k", 1))
     outcomes(table, set_nx("k", b"v"))
     (no,) = table.apply(0, acquire("k", 0, "p"))
-    assert text_of(no) == f"lock 'k': held by 'v' of 'redis' (Redis door, {LABEL}) under fence 2"
+    assert text_of(no) == f"lock 'k': held by 'v' of 'redis' ({LABEL}) under fence 2"
     assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
     told = applied(table, change(DELETE, "k", EQUAL, OTHER))
     assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
@@ -287,7 +287,7 @@ def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
     holder = restored(table).status("k").holder
     assert holder is not None
     assert (holder.session, holder.owner, holder.held_ms) == (REDIS, "v", 900_000)
-    assert holder.label == f"Redis door, {LABEL}"
+    assert holder.label == LABEL
 
 
 def test_no_session_but_that_of_a_node_sends_the_requests_of_a_door() -> None:

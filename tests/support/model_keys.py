@@ -182,7 +182,7 @@ class ModelKeys:
 
     def _force(self, c: ChangeKeys, name: str, hold: ModelClaim) -> None:
         model, fence = self.model, hold.fence + hold.names.index(name)
-        by = f"Redis door ({c.session})"
+        by = f"a Redis door ({c.session})"
         holder = hold.shown, len(hold.acquisitions)
         evicted = ("Evicted", name, fence, holder, c.session, c.request, by, model.now)
         model.forced = [f for f in model.forced if (f[6], f[5]) != (by, c.request)]
