@@ -56,7 +56,8 @@ class Requests:
 
 def change(action: KeyAction, keys: str, *states: KeyState, **more: Any) -> ChangeKeys:
     Requests.number += 1
-    owner, fields = f"c{Requests.number}", {"label": LABEL, **more}
+    owner = f"c{Requests.number}"
+    fields: dict[str, Any] = {"label": LABEL, **more}
     made = ChangeKeys(keys=tuple(keys.split()), action=action, states=states, **fields)
     return replace(made, session=DOOR, owner=owner, request=Requests.number)
 
