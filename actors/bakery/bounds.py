@@ -95,6 +95,7 @@ from fencelock.actors.bakery.ticket import (
     names,
 )
 from fencelock.actors.lease import surely_over
+from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Message, node_of
 
 SHOWN_CHARS_MAX = 300
@@ -125,6 +126,9 @@ FromLeader = (
     | Extend
     | Extended
 )
+
+FromCopy = Collected | TicketDropped | TicketEnded | Extended
+"""The answers of members that keep copies."""
 
 
 def shown(message: Message) -> str:
@@ -280,7 +284,7 @@ def is_possible_lead(lead: Lead) -> bool:
     former = lead.former
     known = former == NOBODY or (is_possible_seating(former) and former.bound_ms > 0)
     later = known and former.epoch < lead.epoch
-    return later and are_leaders(lead.leaders) and lead.bound_ms >= 0
+    return later and are_seated(lead.leaders, lead.copies) and lead.bound_ms >= 0
 
 
 def is_possible_export(export: Export) -> bool:
@@ -288,10 +292,11 @@ def is_possible_export(export: Export) -> bool:
     return export.epoch > 0
 
 
-def are_leaders(leaders: tuple[Chosen, ...]) -> bool:
-    """Return whether ``leaders`` are one to three nodes, as far as their names show."""
-    nodes = {leader.node for leader in leaders}
-    return 1 <= len(leaders) == len(nodes) <= LEADERS_MAX and all(map(_is_node, nodes))
+def are_seated(leaders: tuple[Chosen, ...], copies: tuple[Chosen, ...]) -> bool:
+    """Return whether one to three nodes lead and others keep copies, as their names show."""
+    nodes = {one.node for one in (*leaders, *copies)}
+    distinct = len(nodes) == len(leaders) + len(copies) and len(copies) <= MEMBERS_MAX
+    return 1 <= len(leaders) <= LEADERS_MAX and distinct and all(map(_is_node, nodes))
 
 
 def is_possible_table(table: Table) -> bool:
@@ -339,4 +344,4 @@ def impossible_records(table: Table, before: int) -> int:
 
 def is_possible_seating(seating: Seating) -> bool:
     """Return whether the journal of an honest member can have ``seating``, apart from its bound."""
-    return seating.epoch > 0 and are_leaders(seating.leaders)
+    return seating.epoch > 0 and are_seated(seating.leaders, seating.copies)

@@ -12,6 +12,9 @@ from fencelock.actors.timing import ROUND_TRIP_MS, ROUND_TRIP_MS_MAX
 LEADERS_MAX = 3
 """As in the source: three leaders agree by two, and survive the loss of one."""
 
+COPIES_FROM = 5
+"""With fewer members no majority survives the loss of two leaders, so there is nothing to copy."""
+
 OFF = 15
 """The priority of a node that never leads."""
 
@@ -23,6 +26,9 @@ BEAT_MS = 100
 
 REFRESH_MS = 1_000
 """Interval at which waiting tickets are sent again to the other leaders (ms)."""
+
+COPY_AFTER_MS = 20
+"""Time for which a leader waits for votes where copies would do as well (ms)."""
 
 COPY_MS = 6_000
 """A waiting ticket that its leader did not repeat for this long is forgotten (ms)."""

@@ -11,36 +11,37 @@ What moves
 One proposal (`Election`) is under way at a coordinator, or none::
 
     phase      waits for                                  left for
-    PROPOSING  a quorum of the electorate that promised   MERGING, if enough former leaders are here
+    PROPOSING  a quorum of the electorate that promised   MERGING, if enough former keepers are here
                                                           WAITING, if too few are
     WAITING    the time at which every lease has ended,   MERGING; with empty tables, if that time
-               or for former leaders that come back       came first
-    MERGING    a quorum of the new leaders that have      none: the seating is installed, durably,
+               or for former keepers that come back       came first
+    MERGING    a quorum of the new keepers that have      none: the seating is installed, durably,
                every lease that may live (Merged)         and beats carry it to all members
 
 It is given up when a higher epoch is promised here (`Outbid`), when a seating above the one that it
 follows is known, when it takes too long, or when this node does not vote any more.
 
-1. The coordinator sees that a seat is free, or its leader lost, or that leaders do not reach each
-   other. It sends `Propose` to all members, with a higher epoch. Leaders that still run in the same
-   life stay, and one seat changes in an epoch; `leader_selection.py` has the choice.
+1. The coordinator sees that a seat is free, or its leader lost, that leaders do not reach each
+   other, or that a member has no copies. It sends `Propose` to all members, with a higher epoch.
+   Leaders that still run in the same life stay, and one seat changes in an epoch if that is enough;
+   `leader_selection.py` has the choice.
 2. Each member promises an epoch once, durably, and nothing lower after it (one-seating-an-epoch).
    With the promise it reports the highest seating that it knows to be installed, and the bounds of
    leases that leaders stated.
 3. The highest seating that a quorum reports is the *former* one: no later one has served, or ever
-   will below this epoch. The coordinator sends `Lead` to the proposed leaders, and they fetch the
-   tables of the former ones (`state_transfer.py`). A former leader accepts no lower epoch from then
-   on. With the tables of two of three they know everything that any quorum agreed
-   (merged-tables-complete).
-4. Once a quorum of the new leaders has merged, the coordinator installs the seating, durably. A
+   will below this epoch. The coordinator sends `Lead` to the proposed leaders and copies, the new
+   *keepers*, and they fetch the tables of the former ones (`state_transfer.py`). A former keeper
+   accepts no lower epoch from then on. With the tables of two of three keepers, or of three of
+   five, they know everything that any quorum agreed (merged-tables-complete, `copies.py`).
+4. Once quorums of the new leaders and keepers have merged, it installs the seating, durably. A
    leader serves once the beats of a majority show that these members know the seating and promised
    nothing higher (seating-known-by-majority). So the next proposal finds it: two majorities share a
    member, also while members change (`electorate.py`).
 
-When too many leaders are lost
+When too many keepers are lost
 ------------------------------
 
-With one former leader of three, a hold that the other two voted for may be missing. Nobody can
+With one former keeper of three, a hold that the other two have may be missing. Nobody can
 tell, so nobody may be granted a lock until every lease has ended. A leader grants only while a
 majority obeys it: their answers to its beats are no older than `TRUST_MS_MAX`, and they had
 promised nothing higher. With its promise each member reports for how long it has not obeyed the
@@ -115,6 +116,7 @@ from fencelock.actors.bakery.leader_selection import (
     candidates_of,
     choose,
     coordinator_of,
+    copies_for,
     identity_of,
     leadership,
     living,
@@ -154,7 +156,8 @@ TICK_MS = 50
 
 
 DEAF_MS = 300
-"""Time for which leaders must not reach each other before they are replaced (ms): three beats."""
+"""Time for which leaders must not reach each other before they are replaced, and for which members
+without copies must be connected before they get some (ms): three beats."""
 
 RECORDS_MAX = 64
 """Maximum records in the journal before it is compacted."""
@@ -184,6 +187,7 @@ class ElectionCoordinator(VotingRole[Received]):
     Args:
         node, members, voting: see `VotingRole`.
         bound_ms: the longest lease, unless a longer one is requested (ms).
+        copies: whether members that do not lead keep copies (`copies.py`).
         random: spreads proposals that compete.
         records: the contents of the journal.
 
@@ -197,12 +201,14 @@ class ElectionCoordinator(VotingRole[Received]):
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
+        copies: bool = True,
         timing: BakeryTiming = BAKERY_TIMING,
         **known: Unpack[VoterArguments],
     ) -> None:
         super().__init__(address, host, **known)
         self.timing = timing
         self.bound_ms = bound_ms
+        self.copies = copies
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
@@ -253,8 +259,8 @@ class ElectionCoordinator(VotingRole[Received]):
                 self.wanted = event.electorate
                 return self._go_on(now)
             case ReadLeaders():
-                epoch, leaders, _ = self.durable_promises.seating
-                return [Send(sender, leadership(self.node, epoch, leaders))]
+                seating = self.durable_promises.seating
+                return [Send(sender, leadership(self.node, seating.epoch, seating.leaders))]
             case _:
                 return self._on_peer(sender, event, now)
 
@@ -364,7 +370,8 @@ class ElectionCoordinator(VotingRole[Received]):
         durable_promises, voting = self.durable_promises, self.voting
         self.electorate = voting.electorate(durable_promises.electorate)
         proposed = FOUNDERS if self.election is None else self.election.electorate
-        voting.register(self.electorate, voting.electorate(durable_promises.proposed), proposed)
+        promised = voting.electorate(durable_promises.proposal.electorate)
+        voting.register(self.electorate, promised, proposed)
 
     def _recount(self) -> None:
         """Let those vote whom the electorate has, once the members have ever changed.
@@ -380,12 +387,13 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _known(self) -> Send:
         """Name the members to the leader of this node, which answers them."""
-        proposed = self.voting.electorate(self.durable_promises.proposed)
+        proposed = self.voting.electorate(self.durable_promises.proposal.electorate)
         nodes = {*self.electorate.everyone, *proposed.everyone}
         return Send(leader_of(self.node), Known(nodes=tuple(sorted(nodes))))
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        if not sound_leaders(proposal.leaders, self.names_with(proposal.electorate)):
+        names = self.names_with(proposal.electorate)
+        if not sound_leaders(proposal.leaders, proposal.copies, names):
             return self.refuse(sender, "bakery.proposal_malformed", proposal, now)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
@@ -528,7 +536,8 @@ class ElectionCoordinator(VotingRole[Received]):
             return []
         self.healthy_at = now
         settled = self._learn(seating, self.electorate.settled().as_sent(), now)
-        serve = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=seating.bound_ms)
+        epoch, leaders, bound_ms, copies = seating
+        serve = Serve(epoch=epoch, leaders=leaders, bound_ms=bound_ms, copies=copies)
         if serve == self.served:
             return settled
         self.served = serve
@@ -543,6 +552,9 @@ class ElectionCoordinator(VotingRole[Received]):
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= self.timing.stall_ms
         if not leaders and not why_not and stalled:
             leaders = seating.leaders  # They are connected, but a quorum promised more.
+        newcomers = self._has_newcomers(now)
+        if not leaders and not why_not and newcomers:
+            leaders = tuple(living(seating, self.seen, self.electorate))
         missing = self.electorate.everyone.keys() - {member.node for member in self.seen}
         patient = bool(missing) and now < self.patient_until
         if not leaders or patient or not self.voting.limit.allows(self.highest + 1, now):
@@ -550,9 +562,20 @@ class ElectionCoordinator(VotingRole[Received]):
         self.highest += 1
         electorate = self.wanted if changed and self.wanted is not None else self.electorate
         self.wanted = None
-        self.election = Election(self.highest, leaders, electorate, seating.epoch, now)
+        copies = copies_for(leaders, seating, self.seen, electorate) if self.copies else ()
+        self.election = Election(self.highest, leaders, electorate, seating.epoch, now, copies)
         self._count()
         return [*self._repeat(), Observe("bakery.election_begun")]
+
+    def _has_newcomers(self, now: Instant) -> bool:
+        """Return whether voters are here that keep no copies yet, and have been for a moment.
+
+        Members that start one after the other take part from one epoch on.
+        """
+        seating = self.durable_promises.seating
+        copies = copies_for((), seating, self.seen, self.electorate) if self.copies else ()
+        newcomers = seating.epoch > 0 and not {*copies} <= {*seating.keepers}
+        return self._has_lasted("newcomers", now, holds=newcomers)
 
     def _changed(self) -> LeaderSelection | None:
         """Return the leaders with the wanted members; None if these cannot be proposed now."""
@@ -581,7 +604,7 @@ class ElectionCoordinator(VotingRole[Received]):
                 ]
                 return [Send(election_of(name), election.proposal) for name in left]
             case ElectionPhase.MERGING:
-                left = [one.node for one in election.leaders if one.node not in election.merged]
+                left = [one.node for one in election.keepers if one.node not in election.merged]
                 return [Send(leader_of(name), election.lead(self.bound_ms)) for name in left]
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
@@ -660,7 +683,7 @@ class Election:
             later one has served, or ever will in an epoch below.
         former_electorate: that of ``former``, as it is sent.
         quiet_at: by member: the time since which it has obeyed no leader of ``former``.
-        merged: by leader: the longest lease in its table (ms).
+        merged: by keeper: the longest lease in its table (ms).
 
     """
 
@@ -669,6 +692,7 @@ class Election:
     electorate: Electorate
     follows: int
     began: Instant
+    copies: tuple[Chosen, ...] = ()
     phase: ElectionPhase = ElectionPhase.PROPOSING
     promised: dict[str, Seating] = field(default_factory=dict[str, Seating])
     quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
@@ -685,7 +709,14 @@ class Election:
     def proposal(self) -> Propose:
         """The proposal sent to every member."""
         electorate = self.electorate.as_sent()
-        return Propose(epoch=self.epoch, leaders=self.leaders, electorate=electorate)
+        return Propose(
+            epoch=self.epoch, leaders=self.leaders, electorate=electorate, copies=self.copies
+        )
+
+    @property
+    def keepers(self) -> tuple[Chosen, ...]:
+        """The leaders, and the members that are to keep copies."""
+        return (*self.leaders, *self.copies)
 
     def lead(self, bound_ms: int) -> Lead:
         """Return the request sent to the leaders; see `seating`."""
@@ -695,6 +726,7 @@ class Election:
             former=self.former,
             empty=self.empty,
             bound_ms=bound_ms,
+            copies=self.copies,
         )
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
@@ -716,11 +748,13 @@ class Election:
         return True
 
     def begin_merging(self, members: Sequence[Member], now: Instant) -> None:
-        """Request the former leaders' tables, or continue at once if none are needed."""
+        """Request the former keepers' tables, or continue at once if none are needed."""
         self.phase, self.began = ElectionPhase.MERGING, now
         if self.former.epoch == 0:
             self.empty = True
-        elif not can_merge(self.former, self.leaders, members):
+        elif not all(
+            can_merge(self.former, group, members) for group in (self.leaders, self.keepers)
+        ):
             if self.left_ms(now) > 0:
                 self.phase = ElectionPhase.WAITING
             else:
@@ -742,17 +776,21 @@ class Election:
         return max(0, whole - ms_between(quiet, now))
 
     def on_merged(self, member: str, merged: Merged) -> bool:
-        """Count a leader that is ready; return whether a quorum is ready now."""
+        """Count a keeper that is ready; return whether quorums of both kinds are ready now."""
         if self.phase is not ElectionPhase.MERGING or merged.epoch != self.epoch:
             return False
-        if member not in {leader.node for leader in self.leaders}:
+        if member not in {keeper.node for keeper in self.keepers}:
             return False
         self.merged[member] = merged.left_ms
-        return len(self.merged) >= quorum(len(self.leaders))
+        return all(
+            sum(one.node in self.merged for one in group) >= quorum(len(group))
+            for group in (self.leaders, self.keepers)
+        )
 
     def seating(self, bound_ms: int) -> Seating:
         """Return the seating to install; leases last ``bound_ms`` unless one is longer."""
-        return Seating(self.epoch, self.leaders, max(bound_ms, *self.merged.values()))
+        longest_ms = max(bound_ms, *self.merged.values())
+        return Seating(self.epoch, self.leaders, longest_ms, self.copies)
 
     def is_late(self, now: Instant, phase_ms: int) -> bool:
         """Return whether the phase has taken longer than ``phase_ms``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
-from fencelock.actors.bakery.bounds import shown
+from fencelock.actors.bakery.bounds import FromCopy, FromLeader, shown
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     LEADERS_MAX,
@@ -171,14 +171,16 @@ class VoterRegistry:
         return known and self.names(member, voter, electorate)
 
 
+NOTHING_PROMISED = Propose(epoch=0, leaders=())
+
+
 @dataclass(slots=True)
 class DurablePromises:
     """The promises of one member.
 
     Attributes:
-        promised: no lower epoch is accepted, and in this one no other leaders.
-        leaders: the leaders that it promised, in that epoch.
-        proposed: the electorate that it promised, in that epoch.
+        proposal: the last one that it promised, or an installed seating as one: no lower epoch is
+            accepted, and in this one no other leaders or members.
         seating: the highest one that is known to be installed.
         electorate: that of ``seating``, as it is sent.
         quiet_since: the time since which no leader of ``seating`` is obeyed, or None if they are;
@@ -186,9 +188,7 @@ class DurablePromises:
 
     """
 
-    promised: int = 0
-    leaders: tuple[Chosen, ...] = ()
-    proposed: Electorate = FOUNDERS
+    proposal: Propose = NOTHING_PROMISED
     seating: Seating = NOBODY
     electorate: Electorate = FOUNDERS
     quiet_since: Instant | None = None
@@ -201,8 +201,7 @@ class DurablePromises:
         durable_promises = cls()
         for record in records:
             if isinstance(record, Propose) and record.epoch > durable_promises.promised:
-                durable_promises.promised, durable_promises.leaders = record.epoch, record.leaders
-                durable_promises.proposed = record.electorate
+                durable_promises.proposal = record
             elif isinstance(record, Install):
                 durable_promises.learn(record.seating, record.electorate, Instant(0))
                 if record.seating.epoch == durable_promises.seating.epoch:
@@ -213,9 +212,8 @@ class DurablePromises:
 
     def records(self) -> tuple[Message, ...]:
         """Return the records that replace everything ever written."""
-        promise = Propose(epoch=self.promised, leaders=self.leaders, electorate=self.proposed)
         return (
-            *((promise,) if self.promised else ()),
+            *((self.proposal,) if self.promised else ()),
             *((self.installed(),) if self.seating.epoch else ()),
         )
 
@@ -227,19 +225,22 @@ class DurablePromises:
             statements=tuple(self.statements.values()),
         )
 
+    @property
+    def promised(self) -> int:
+        """The highest epoch that was promised, or 0."""
+        return self.proposal.epoch
+
     def may_promise(self, proposal: Propose) -> bool:
         return proposal.epoch > self.promised
 
     def has_promised(self, proposal: Propose) -> bool:
         """Return whether exactly this was promised, and nothing higher."""
-        promised = Propose(epoch=self.promised, leaders=self.leaders, electorate=self.proposed)
-        return proposal == promised
+        return proposal == self.proposal
 
     def promise(self, proposal: Propose, now: Instant) -> None:
         """Promise ``proposal``."""
         assert self.may_promise(proposal)  # one-seating-an-epoch
-        self.promised, self.leaders = proposal.epoch, proposal.leaders
-        self.proposed = proposal.electorate
+        self.proposal = proposal
         if self.quiet_since is None:
             self.quiet_since = now
 
@@ -259,8 +260,7 @@ class DurablePromises:
             self.statements = {}
         self.seating, self.electorate = seating, electorate
         if seating.epoch >= self.promised:
-            self.promised, self.leaders = seating.epoch, seating.leaders
-            self.proposed, self.quiet_since = electorate, None
+            self.proposal, self.quiet_since = as_proposal(seating, electorate), None
         elif seating.epoch > before.epoch:
             self.quiet_since = now
         return True
@@ -284,19 +284,26 @@ class DurablePromises:
         return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
 
 
-def sound_leaders(leaders: Sequence[Chosen], members: Collection[str]) -> bool:
-    """Return whether one to three distinct members lead in a peer's message."""
-    names = {leader.node for leader in leaders}
-    return (
-        1 <= len(leaders) <= LEADERS_MAX and len(names) == len(leaders) and names.issubset(members)
-    )
+def as_proposal(seating: Seating, electorate: Electorate) -> Propose:
+    """Return the proposal of an installed seating."""
+    epoch, leaders, _, copies = seating
+    return Propose(epoch=epoch, leaders=leaders, electorate=electorate, copies=copies)
+
+
+def sound_leaders(
+    leaders: Sequence[Chosen], copies: Sequence[Chosen], members: Collection[str]
+) -> bool:
+    """Return whether one to three members lead in a peer's message, and others keep copies."""
+    names = {one.node for one in (*leaders, *copies)}
+    distinct = len(names) == len(leaders) + len(copies)
+    return 1 <= len(leaders) <= LEADERS_MAX and distinct and names.issubset(members)
 
 
 def sound_seating(seating: Seating, members: Collection[str]) -> bool:
     """Return whether a peer's ``seating`` is valid."""
     if seating.epoch == 0:
         return seating == NOBODY
-    sound = sound_leaders(seating.leaders, members)
+    sound = sound_leaders(seating.leaders, seating.copies, members)
     return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
 
 
@@ -429,7 +436,11 @@ class EpochState:
     Attributes:
         epoch: the epoch for which its table is complete, or 0 for none; only its steps are
             accepted.
-        leaders: the leaders of that epoch, this one too, in order of rank.
+        leaders: the leaders of that epoch, in order of rank; this node too, unless it only keeps
+            copies.
+        others: the other leaders.
+        copies: the other members that keep copies.
+        connected: the connected members, each with its life.
         barred: no lower epoch is accepted, because the table was exported for this one.
         serving: whether clients are served, in ``epoch``.
         bound: the leases for which it votes.
@@ -444,11 +455,13 @@ class EpochState:
     epoch: int = 0
     leaders: tuple[Chosen, ...] = ()
     others: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
     quorum: int = 1
     barred: int = 0
     serving: bool = False
     trusted_at: Instant | None = None
     bound: OwnBound = field(init=False)
+    connected: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         """Begin without an epoch."""
@@ -459,13 +472,25 @@ class EpochState:
         """This leader, in this life."""
         return Chosen(self.node, self.life)
 
-    def take(self, epoch: int, leaders: tuple[Chosen, ...], bound_ms: int) -> None:
-        """Become a leader of ``epoch``, with a complete table, but not serving yet."""
+    @property
+    def leads(self) -> bool:
+        """Whether it is one of the leaders of its epoch, and does not only keep copies."""
+        return self.me in self.leaders
+
+    def take(
+        self,
+        epoch: int,
+        leaders: tuple[Chosen, ...],
+        bound_ms: int,
+        copies: tuple[Chosen, ...] = (),
+    ) -> None:
+        """Lead or keep copies in ``epoch``, with a complete table, but without serving yet."""
         assert epoch >= self.barred  # no-lower-epoch
-        assert self.me in leaders
+        assert self.me in (*leaders, *copies)
         self.bound.begin(epoch, bound_ms)
         self.epoch, self.barred, self.leaders = epoch, epoch, leaders
         self.others = tuple(one.node for one in leaders if one.node != self.node)
+        self.copies = tuple(one.node for one in copies if one.node != self.node)
         self.quorum = quorum(len(leaders))
         self.serving, self.trusted_at = False, None
 
@@ -474,12 +499,16 @@ class EpochState:
         self.barred = max(self.barred, barred)
         if self.epoch < self.barred:
             self.epoch, self.serving, self.trusted_at = 0, False, None
-            self.leaders, self.others = (), ()
+            self.leaders, self.others, self.copies = (), (), ()
 
-    def obeys(self, sender: Address, epoch: int) -> bool:
-        """Return whether a step comes from another leader of the epoch (no-lower-epoch)."""
+    def obeys(self, sender: Address, message: FromLeader) -> bool:
+        """Return whether a step comes from another leader of the epoch (no-lower-epoch).
+
+        Copies send only answers.
+        """
         node = node_of(sender)
-        return bool(self.epoch) and epoch == self.epoch and node in self.others
+        answers = isinstance(message, FromCopy) and self.leads and node in self.copies
+        return 0 < message.epoch == self.epoch and (node in self.others or answers)
 
     @property
     def rank(self) -> int:
@@ -502,17 +531,47 @@ class EpochState:
         """Return nothing if a vote for ``lease_ms`` may be given, else what must come first."""
         return self.bound.wait_for(lease_ms, serving=self.serving)
 
-    def can_win(self, refused: int) -> bool:
-        """Return whether a quorum is left, when so many have refused."""
-        return 1 + len(self.others) - refused >= self.quorum
+    def can_win(self, refused: Collection[str]) -> bool:
+        """Return whether the others could still agree, although these ones ``refused``."""
+        return self.is_agreed({*self.others, *self.copies} - {*refused})
 
-    def send(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
+    def is_voted(self, confirmed: Collection[str]) -> bool:
+        """Return whether ``confirmed`` of the others are a quorum of the leaders with this one."""
+        return 1 + sum(name in confirmed for name in self.others) >= self.quorum
+
+    def is_agreed(self, confirmed: Collection[str]) -> bool:
+        """Return whether they are also a quorum of the keepers (kept-by-quorum)."""
+        if not self.copies or not self.is_voted(confirmed):
+            return self.is_voted(confirmed)
+        kept = 1 + sum(name in confirmed for name in (*self.others, *self.copies))
+        return kept >= quorum(self.keepers)
+
+    @property
+    def keepers(self) -> int:
+        """The number of members that keep what the leaders agree on."""
+        return 1 + len(self.others) + len(self.copies)
+
+    def reaches(self, name: str) -> bool:
+        """Return whether ``name`` is another leader, connected in the life it was chosen in."""
+        life = self.connected.get(name)
+        return life is not None and Chosen(name, life) in self.leaders and name in self.others
+
+    def needs_copies(self, refused: Collection[str] = ()) -> bool:
+        """Return whether the leaders that are connected, without ``refused``, are too few."""
+        left = [name for name in self.others if self.reaches(name) and name not in refused]
+        return not self.is_agreed(left)
+
+    def send(self, message: Message, but: Collection[str] = ()) -> list[Send | Observe]:
         """Send ``message`` to the other leaders, except those in ``but``; counted by its name."""
-        sends = [Send(leader_of(name), message) for name in self.others if name not in but]
-        if not sends:
-            return []
-        name = f"bakery.{type(message).__name__}".lower()
-        return [*sends, Observe(name, len(sends))]
+        return _sends(self.others, message, but)
+
+    def copy(self, message: Message, but: Collection[str] = ()) -> list[Send | Observe]:
+        """Send ``message`` to the copies, except those in ``but``."""
+        return _sends(self.copies, message, but)
+
+    def send_to_all(self, message: Message, but: Collection[str] = ()) -> list[Send | Observe]:
+        """Send ``message`` to all other keepers, except those in ``but``."""
+        return _sends((*self.others, *self.copies), message, but)
 
     def drop_of(
         self,
@@ -534,3 +593,15 @@ class EpochState:
             number=number,
             mine=mine,
         )
+
+
+def answer(leader: str, message: Message) -> list[Effect]:
+    """Return the answer of a voter, or of a copy, to a step of ``leader``."""
+    return [*_sends((leader,), message, ())]
+
+
+def _sends(names: Sequence[str], message: Message, but: Collection[str]) -> list[Send | Observe]:
+    sends = [Send(leader_of(name), message) for name in names if name not in but]
+    if not sends:
+        return []
+    return [*sends, Observe(f"bakery.{type(message).__name__}".lower(), len(sends))]

@@ -87,6 +87,7 @@ class Serve(Local):
     epoch: int
     leaders: tuple[Chosen, ...]
     bound_ms: int
+    copies: tuple[Chosen, ...] = ()
 
 
 class StateBound(Local):

@@ -26,6 +26,10 @@ INVARIANTS: Mapping[str, str] = {
         "a leader accepts the steps of one epoch, its own, and none below the epoch for which it "
         "exported its table"
     ),
+    "survivors-suffice": (
+        "while a majority of five members or more lives, each with the copies of its life, new "
+        "leaders learn every hold from it, and never begin with empty tables"
+    ),
     "longest-lease-known": (
         "whichever members promise the next epoch, they report a bound for each lease that a "
         "client may rely on"
@@ -49,6 +53,10 @@ INVARIANTS: Mapping[str, str] = {
     ),
     "quorum-before-grant": (
         "`Locked` leaves only when a quorum voted in the current round, and trust has not run out"
+    ),
+    "kept-by-quorum": (
+        "a grant, a renewal and a release count once a quorum of the keepers of the epoch knows "
+        "them: the leaders, and the members that keep copies"
     ),
     "fences-rise": (
         "fences of tickets that conflict rise: (epoch, counter), the counter above every one that "

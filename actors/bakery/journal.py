@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencelock.actors.bakery.bounds import are_leaders, is_possible_seating
+from fencelock.actors.bakery.bounds import are_seated, is_possible_seating
 from fencelock.actors.bakery.electorate import NUMBER_MAX, Electorate, is_sound
 from fencelock.actors.bakery.epochs import LEASE_SLACK_MS, DurablePromises, EpochLimit
 from fencelock.actors.bakery.message import EPOCH_MAX, BoundStatement, Install, Propose
@@ -91,7 +91,7 @@ def why_unusable(records: Sequence[Message]) -> str:
     for record in records:
         match record:
             case Propose():
-                if not are_leaders(record.leaders):
+                if not are_seated(record.leaders, record.copies):
                     return f"a promise of epoch {record.epoch} for impossible leaders"
                 why = _wrong_epoch(record.epoch, record.electorate)
             case Install():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fencelock.actors.api.role_request import ReadLeaders
 from fencelock.actors.bakery.bounds import (
@@ -25,7 +24,8 @@ from fencelock.actors.bakery.config import (
     leader_of,
     proxy_of,
 )
-from fencelock.actors.bakery.epochs import EpochLimit, EpochState, longest, too_far
+from fencelock.actors.bakery.copies import Copies, obeys_step
+from fencelock.actors.bakery.epochs import EpochLimit, EpochState, answer, longest, too_far
 from fencelock.actors.bakery.event import (
     BoundKnown,
     Connected,
@@ -53,11 +53,12 @@ from fencelock.actors.bakery.message import (
     TicketDropped,
     TicketEnded,
     Yield,
+    request_of,
 )
 from fencelock.actors.bakery.proxy_message import Error, ToLeader
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
+from fencelock.actors.bakery.ticket import Turn, epoch_of
 from fencelock.actors.bakery.ticket_attempt import (
     TicketAttempt,
     TicketAttempts,
@@ -67,7 +68,7 @@ from fencelock.actors.bakery.ticket_attempt import (
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.impossible import ImpossibleMessages
-from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Facts, Host, Role, Summary
 
 TICK_MS = 25
@@ -130,7 +131,8 @@ class Leader(Role[Received]):
         self.epoch_state.bound.default_ms = terms.lease_ms
         self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
-        self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
+        copies = Copies(self.epoch_state, self.tickets)
+        self.voting = Voting(self.epoch_state, self.tickets, self.attempts, copies)
         self.releases = PendingReleases(self.epoch_state)
         self.requests = LeaderRequests(self.attempts, self.releases, terms)
         self.transfer = StateTransfer(self.attempts, self.releases)
@@ -149,7 +151,7 @@ class Leader(Role[Received]):
 
     def _on_leader(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
         leader = node_of(sender)
-        if sender != leader_of(leader) or not self.epoch_state.obeys(sender, event.epoch):
+        if sender != leader_of(leader) or not self.epoch_state.obeys(sender, event):
             return [Observe("bakery.step_of_another_epoch")]
         if not is_possible_step(event):
             return self.impossible.report(sender, "bakery.step_malformed", shown(event), now)
@@ -174,7 +176,7 @@ class Leader(Role[Received]):
 
     def _on_proxy(self, sender: Address, event: ToLeader, now: Instant) -> list[Effect]:
         node = node_of(sender)
-        known = node in self.members or node in self.requests.connected
+        known = node in self.members or node in self.epoch_state.connected
         if not known or sender != proxy_of(node):
             return [Observe("bakery.stranger_asks")]
         if not is_possible_request(event):
@@ -201,7 +203,8 @@ class Leader(Role[Received]):
                 if event.epoch == self.epoch_state.epoch:
                     self.epoch_state.trusted_at = event.at
             case Connected():
-                self.requests.connected = {member.node: member.life for member in event.members}
+                lives = {member.node: member.life for member in event.members}
+                self.epoch_state.connected = lives
             case Known():
                 self.members.update(event.nodes)
             case ListTickets() | ReadLeaders():
@@ -317,16 +320,22 @@ class Voting:
         epoch_state: this leader's state in its epoch.
         table: this leader's table.
         attempts: its own tickets, which another leader's step may advance, or end.
+        copies: what it keeps while it does not lead.
 
     """
 
     epoch_state: EpochState
     table: TicketTable
     attempts: TicketAttempts
+    copies: Copies
 
     def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
         """Process a step of ``leader``, which leads in the same epoch."""
         match step:
+            case AddTicket() if not self.epoch_state.leads:
+                return self.copies.on_add(leader, step, now)
+            case Extend() if not self.epoch_state.leads:
+                return self.copies.on_extend(leader, step, now)
             case Entering():
                 return self._on_entering(leader, step, now)
             case AddTicket():
@@ -346,7 +355,7 @@ class Voting:
         ceded: list[Effect] = []
         if attempt is not None and attempt.step is not TicketStep.HELD:
             if self.epoch_state.ranks_before(leader):
-                return self._answer(leader, Owned(**_request(step.epoch, ticket)))
+                return answer(leader, Owned(**request_of(step.epoch, ticket)))
             ceded = self.attempts.cede(attempt, leader, now)
         entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
         if entry is None:
@@ -354,17 +363,17 @@ class Voting:
         if ticket.lease_ms > self.epoch_state.bound.free_ms:
             ceded += self.epoch_state.wait_for_bound(ticket.lease_ms)
         message = MaxTicket(
-            **_request(step.epoch, ticket),
+            **request_of(step.epoch, ticket),
             highest=self.table.highest(ticket.lock, step.epoch),
             held=entry.fence,
             known=entry.round,
         )
-        return [*ceded, *self._answer(leader, message)]
+        return [*ceded, *answer(leader, message)]
 
     def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
         """Notify the owner of a ticket that it was dropped through another leader."""
-        message = TicketEnded(**_request(step.epoch, step.ticket))
-        return [*self._answer(leader, message), Observe("bakery.ended_before")]
+        message = TicketEnded(**request_of(step.epoch, step.ticket))
+        return [*answer(leader, message), Observe("bakery.ended_before")]
 
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
@@ -375,7 +384,7 @@ class Voting:
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
         whose = self._whose(attempt, leader, step) if attempt is not None else ""
         if attempt is not None and whose == self.epoch_state.node:
-            return self._answer(leader, Owned(**_request(step.epoch, ticket)))
+            return answer(leader, Owned(**request_of(step.epoch, ticket)))
         if attempt is not None and whose == leader:
             ceded = self.attempts.cede(attempt, leader, now)
         return [*ceded, *self._take_in(leader, step, entry, now)]
@@ -399,7 +408,7 @@ class Voting:
     ) -> list[Effect]:
         """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
-        if entry is not None and not _obeys(entry, leader, step):
+        if entry is not None and not obeys_step(entry, leader, step):
             return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)
         if entry is not None and entry.phase is TicketPhase.HOLDING:
@@ -420,8 +429,8 @@ class Voting:
             self.table.vote(entry, step.fence, now)
         if entry.phase is TicketPhase.HOLDING:
             self._leave_to(entry)
-        answer = self._collected(leader, step, entry, ahead)
-        return [*answer, *self.attempts.advance(ticket.lock, now)]
+        answered = self._collected(leader, step, entry, ahead)
+        return [*answered, *self.attempts.advance(ticket.lock, now)]
 
     def _is_highest(self, step: AddTicket) -> bool:
         """Return whether the fence is above those of all votes for tickets that conflict.
@@ -448,14 +457,14 @@ class Voting:
         if step.taken and self.table.is_outdone(step.ticket, step.fence):
             voted = False
         message = Collected(
-            **_request(step.epoch, step.ticket),
+            **request_of(step.epoch, step.ticket),
             round=step.round,
             voted=voted and (entry.owner, entry.round) == (leader, step.round),
             ahead=ahead,
             highest=self.table.highest(step.ticket.lock, step.epoch),
             known=entry.round,
         )
-        return self._answer(leader, message)
+        return answer(leader, message)
 
     def _on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
         entry = self.table.get(step.lock, RequestKey(step.who, step.request))
@@ -479,8 +488,8 @@ class Voting:
         found = self.table.drop(step.lock, step.who, step.request, step.fence)
         request = request or self.table.tombstones.request_of(step.lock, step.who, step.fence)
         message = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
-        answer = self._answer(leader, message) if step.number else []
-        return [*answer, *self.attempts.advance(step.lock, now)]
+        answered = answer(leader, message) if step.number else []
+        return [*answered, *self.attempts.advance(step.lock, now)]
 
     def _gave_up(self, entry: TicketEntry) -> None:
         """Drop a ticket that its owner abandoned, unless this leader has the same request."""
@@ -516,7 +525,7 @@ class Voting:
             self.table.extend_until(entry, later(now, ticket.lease_ms))
             self._leave_to(entry)
         message = Extended(epoch=step.epoch, number=step.number, kept=kept)
-        return self._answer(leader, message)
+        return answer(leader, message)
 
     def on_notice(self, leader: str, notice: TicketEnded | Owned, now: Instant) -> list[Effect]:
         """Note that a ticket of this leader's own is over, or another's."""
@@ -526,27 +535,3 @@ class Voting:
         if isinstance(notice, Owned):
             return self.attempts.cede(attempt, leader, now)
         return self.attempts.fail(attempt, Error.FAILED, ended_before(notice.lock), now)
-
-    @staticmethod
-    def _answer(leader: str, message: Message) -> list[Effect]:
-        name = f"bakery.{type(message).__name__}".lower()
-        return [Send(leader_of(leader), message), Observe(name)]
-
-
-def _obeys(entry: TicketEntry, leader: str, step: AddTicket) -> bool:
-    """Return whether a step is of the highest round, and may change an existing vote."""
-    if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
-        return False
-    if entry.phase is not TicketPhase.HOLDING or (step.taken and step.fence == entry.fence):
-        return True
-    return entry.owner == leader and epoch_of(entry.fence) == step.epoch
-
-
-def _request(epoch: int, ticket: Ticket) -> dict[str, Any]:
-    """Return the fields by which every answer names a request."""
-    return {
-        "epoch": epoch,
-        "lock": ticket.lock,
-        "who": ticket.who,
-        "request": ticket.request,
-    }

@@ -12,7 +12,7 @@ from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, WAITERS_SHOWN_MAX, Terms, later
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import Chosen, DropTicket, Extend, Extended, TicketDropped
+from fencelock.actors.bakery.message import DropTicket, Extend, Extended, TicketDropped
 from fencelock.actors.bakery.proxy_message import (
     Error,
     HoldRenewed,
@@ -91,8 +91,6 @@ class LeaderRequests:
         self.attempts = attempts
         self.releases = releases
         self.terms = terms
-        self.connected: dict[str, int] = {}
-        """The connected members, each with its life."""
 
     def serve(self, proxy: Address, request: ToLeader, now: Instant) -> list[Effect]:
         """Process a request of a proxy."""
@@ -141,7 +139,7 @@ class LeaderRequests:
             return []
         known = self.tickets.get(request.lock, RequestKey(request.who, request.request))
         owner = known.owner if known is not None else ""
-        if self._can_serve(owner):
+        if self.epoch_state.reaches(owner):
             return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
         lease_ms = request.hold_ms + request.grace_ms
         if lease_ms > self.epoch_state.bound.free_ms:
@@ -149,16 +147,6 @@ class LeaderRequests:
             if waits:  # The proxy repeats it.
                 return waits
         return self.attempts.open(proxy, request, now)
-
-    def _can_serve(self, owner: str) -> bool:
-        """Return whether ``owner`` is another leader, connected in the life it was chosen in."""
-        epoch_state = self.epoch_state
-        life = self.connected.get(owner)
-        return (
-            life is not None
-            and owner in epoch_state.others
-            and Chosen(owner, life) in epoch_state.leaders
-        )
 
     def _on_unlock(self, proxy: Address, request: Unlock, now: Instant) -> list[Effect]:
         if request.waiting:
@@ -174,11 +162,13 @@ class LeaderRequests:
             request = replace(request, request=held.ticket.request)
         elif fence:
             for entry in known:  # The owner knows the request number of the hold.
-                if self._can_serve(entry.owner):
+                if self.epoch_state.reaches(entry.owner):
                     message = NotLeading(lock=request.lock, who=request.who, owner=entry.owner)
                     return [Send(proxy, message)]
+        attempts = [self.attempts.timers.of(entry) for entry in known]
+        has_copies = any(attempt is not None and attempt.copied for attempt in attempts)
         found = self._forget(request.lock, request.who, request.request, request.fence)
-        dropped = self.releases.drop(proxy, request, now, found=found)
+        dropped = self.releases.drop(proxy, request, now, found=found, has_copies=has_copies)
         return [*dropped, *self.attempts.advance(request.lock, now)]
 
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
@@ -196,7 +186,7 @@ class LeaderRequests:
         if message is None:
             return self.releases.on_dropped(leader, reply, now)
         self._forget(message.lock, message.who, message.request, message.fence)
-        sent = self.epoch_state.send(message, frozenset((leader,)))
+        sent = self.epoch_state.send_to_all(message, (leader,))
         settled = self.releases.on_dropped(leader, reply, now)
         return [*sent, *settled, *self.attempts.advance(message.lock, now)]
 
@@ -208,15 +198,18 @@ class LeaderRequests:
             self.attempts.timers.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
             message = self.epoch_state.drop_of(ticket.lock, ticket.who, ticket.request)
-            effects += [*self.epoch_state.send(message), *self.attempts.advance(ticket.lock, now)]
+            sent = self.epoch_state.send_to_all(message)
+            effects += [*sent, *self.attempts.advance(ticket.lock, now)]
         return effects
 
     def _on_renew(self, proxy: Address, request: RenewHold, now: Instant) -> list[Effect]:
         held = [e for e in self.tickets.of(request.lock, request.who) if e.fence == request.fence]
-        if not held or held[0].is_over(now):
+        attempt = self.attempts.timers.of(held[0]) if held else None
+        voting = attempt is not None and attempt.step is TicketStep.VOTING and not attempt.held
+        if not held or held[0].is_over(now) or voting:
             return [Send(proxy, not_held_here(request.number))]
         entry = held[0]
-        if entry.owner not in request.missed and self._can_serve(entry.owner):
+        if entry.owner not in request.missed and self.epoch_state.reaches(entry.owner):
             message = NotLeading(lock=request.lock, who=request.who, owner=entry.owner)
             return [Send(proxy, message)]
         hold_ms = request.hold_ms or entry.ticket.hold_ms
@@ -325,7 +318,9 @@ class PendingRelease:
     """A request that a quorum must forget, or a lease that a quorum must restart.
 
     Attributes:
-        answered: other leaders that did; ``refused``: those that do not restart the lease.
+        answered: other keepers that did; ``refused``: those that do not restart the lease.
+        has_copies: whether the copies have the hold that is dropped.
+        copied: whether the copies received this.
         found: whether any of them knew the request.
 
     """
@@ -340,6 +335,8 @@ class PendingRelease:
     answered: dict[str, None] = field(default_factory=dict[str, None])
     refused: dict[str, None] = field(default_factory=dict[str, None])
     found: bool = False
+    has_copies: bool = False
+    copied: bool = False
     tries: int = 1
     replied: bool = False
 
@@ -362,7 +359,9 @@ class PendingReleases:
         """Return whether the proxy's request of that number is in flight."""
         return (proxy, number) in self.numbers
 
-    def drop(self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool) -> list[Effect]:
+    def drop(
+        self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool, has_copies: bool
+    ) -> list[Effect]:
         """Make the other leaders forget the requests that this leader has just forgotten."""
         self.count += 1
         message = self.epoch_state.drop_of(
@@ -374,6 +373,7 @@ class PendingReleases:
             unlock.number,
             later(now, self.epoch_state.timing.resend_ms),
             found=found,
+            has_copies=has_copies,
         )
         return self._begin(release, now)
 
@@ -393,7 +393,8 @@ class PendingReleases:
     def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
         self.by_number[self.count] = release
         self.numbers[release.proxy, release.number] = self.count
-        return [*self.epoch_state.send(release.message), *self._settle(self.count, release, now)]
+        sent = self.epoch_state.send(release.message)
+        return [*sent, *self._settle(self.count, release, now)]
 
     def on_dropped(self, leader: str, reply: TicketDropped, now: Instant) -> list[Effect]:
         """Count a leader that has forgotten a request."""
@@ -424,17 +425,25 @@ class PendingReleases:
         return self._settle(reply.number, release, now)
 
     def _settle(self, number: int, release: PendingRelease, now: Instant) -> list[Effect]:
-        """Reply to the proxy once a quorum has done it; repeat until all have, or none will."""
+        """Reply to the proxy once a quorum has done it; repeat until all leaders have answered.
+
+        Copies do it only once a quorum of the leaders has.
+        """
         effects: list[Effect] = []
         epoch_state = self.epoch_state
-        if not release.replied and 1 + len(release.answered) >= epoch_state.quorum:
+        voted = epoch_state.is_voted(release.answered)
+        late = release.tries > 1 or epoch_state.needs_copies(release.refused)
+        if voted and not release.copied and (late or release.has_copies):
+            release.copied = True
+            effects += epoch_state.copy(release.message)
+        if not release.replied and epoch_state.is_agreed(release.answered):
             effects += self._answer(release, now)
-        if not release.replied and not epoch_state.can_win(len(release.refused)):
+        if not release.replied and not epoch_state.can_win(release.refused):
             # Too many have ended it, or voted for another: no quorum has it.
             release.replied = True
             effects.append(Send(release.proxy, not_held_here(release.number)))
-        answered = len(release.answered) + len(release.refused)
-        if answered >= len(epoch_state.others) and (release.replied or release.refused):
+        heard = release.answered.keys() | release.refused
+        if heard >= {*epoch_state.others} and (release.replied or release.refused):
             self._forget(number)
         return effects
 
@@ -475,8 +484,10 @@ class PendingReleases:
                 continue
             release.due = later(now, self.epoch_state.timing.resend_ms)
             self.by_number[number] = self.by_number.pop(number)  # Keeps the order of deadlines.
-            answered = frozenset(release.answered) | frozenset(release.refused)
-            effects += self.epoch_state.send(release.message, answered)
+            heard = release.answered.keys() | release.refused
+            effects += self.epoch_state.send(release.message, heard)
+            if release.copied and not release.replied:
+                effects += self.epoch_state.copy(release.message, heard)
             effects += self._settle(number, release, now)
         return effects
 

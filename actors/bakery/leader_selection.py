@@ -7,7 +7,14 @@ from itertools import combinations
 from typing import NamedTuple
 
 from fencelock.actors.api.role_request import Leaders
-from fencelock.actors.bakery.config import LEADERS_MAX, OFF, exports_needed, majority, quorum
+from fencelock.actors.bakery.config import (
+    COPIES_FROM,
+    LEADERS_MAX,
+    OFF,
+    exports_needed,
+    majority,
+    quorum,
+)
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
@@ -82,22 +89,38 @@ def living(seating: Seating, members: Sequence[Member], electorate: Electorate) 
     return [leader for leader in seating.leaders if lives_on(leader)]
 
 
-def can_merge(former: Seating, leaders: Sequence[Chosen], members: Sequence[Member]) -> bool:
-    """Return whether a quorum of ``leaders`` reaches enough of those of ``former``.
+def copies_for(
+    leaders: Sequence[Chosen], seating: Seating, members: Sequence[Member], electorate: Electorate
+) -> tuple[Chosen, ...]:
+    """Return the members that are to keep copies beside ``leaders``, after ``seating``.
 
-    It is not known of a leader that this node does not reach.
+    A keeper that is not connected stays one, in the life that kept the table. Otherwise two
+    coordinators that do not see the same members would replace each other's keepers forever.
     """
-    needed = exports_needed(len(former.leaders)) if former.leaders else 0
+    if len(electorate.members) < COPIES_FROM:
+        return ()
+    lives = {one.node: one for one in seating.keepers}
+    lives |= {one.node: Chosen(one.node, one.life) for one in members if one.votes}
+    leading = {one.node for one in leaders}
+    return tuple(lives[name] for name in electorate.names if name in lives and name not in leading)
+
+
+def can_merge(former: Seating, keepers: Sequence[Chosen], members: Sequence[Member]) -> bool:
+    """Return whether a quorum of ``keepers`` reaches enough of those of ``former``.
+
+    It is not known of a keeper that this node does not reach.
+    """
+    needed = exports_needed(len(former.keepers)) if former.keepers else 0
     known = {Chosen(member.node, member.life): member for member in members}
 
-    def reaches_enough(leader: Chosen) -> bool:
-        member = known.get(leader)
+    def reaches_enough(keeper: Chosen) -> bool:
+        member = known.get(keeper)
         if member is None:
             return False
-        reached = known.keys() if member.reaches is None else {leader, *member.reaches}
-        return len(reached & {*former.leaders}) >= needed
+        reached = known.keys() if member.reaches is None else {keeper, *member.reaches}
+        return len(reached & {*former.keepers}) >= needed
 
-    return sum(map(reaches_enough, leaders)) >= quorum(len(leaders))
+    return sum(map(reaches_enough, keepers)) >= quorum(len(keepers))
 
 
 def working(

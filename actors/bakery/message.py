@@ -8,7 +8,7 @@ Each message about a step carries its epoch; a leader replies only to messages o
 Each reply names its ticket, and its round or drop, and counts once per sender.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.ticket import EndedRequests, Record, Ticket, Turn, Who
@@ -33,6 +33,13 @@ class Seating(NamedTuple):
     """One to three, in order of rank; empty only in epoch 0."""
     bound_ms: Int64
     """The longest lease at the beginning of this epoch: duration and grace together (ms)."""
+    copies: tuple[Chosen, ...] = ()
+    """The members that keep copies of what the leaders agree on; see `copies.py`."""
+
+    @property
+    def keepers(self) -> tuple[Chosen, ...]:
+        """Return all that know what the leaders agree on: the leaders first, then the copies."""
+        return (*self.leaders, *self.copies)
 
 
 class BoundStatement(NamedTuple):
@@ -87,6 +94,8 @@ class Propose(Message, tag=0x41):
     leaders: tuple[Chosen, ...]
     electorate: Electorate = FOUNDERS
     """The electorate of that epoch; a change of the members begins with it."""
+    copies: tuple[Chosen, ...] = ()
+    """The members that keep copies in that epoch."""
 
 
 class Promised(Message, tag=0x42):
@@ -114,7 +123,7 @@ class Outbid(Message, tag=0x43):
 
 
 class Lead(Message, tag=0x44):
-    """To a proposed leader: prepare, with the tables of ``former``'s leaders.
+    """To a proposed keeper: prepare, with the tables of ``former``'s keepers.
 
     With ``empty`` the coordinator has waited until all their leases are over: start with an
     empty table.
@@ -126,10 +135,15 @@ class Lead(Message, tag=0x44):
     empty: bool
     bound_ms: Int64 = 0
     """Leases of up to this may be voted for before the seating is installed (ms)."""
+    copies: tuple[Chosen, ...] = ()
+    """The proposed keepers that do not lead."""
 
 
 class Merged(Message, tag=0x45):
-    """I am ready to lead in ``epoch``; the longest lease in my table ends in ``left_ms`` (ms)."""
+    """I am ready to lead, or to keep copies, in ``epoch``.
+
+    The longest lease in my table ends in ``left_ms`` (ms).
+    """
 
     epoch: Int64
     left_ms: Int64
@@ -168,20 +182,20 @@ class Vouched(Message, tag=0x4A):
 
 
 class Export(Message, tag=0x4B):
-    """To a former leader: from now on obey no epoch below ``epoch``, and send me your table."""
+    """To a former keeper: from now on obey no epoch below ``epoch``, and send me your table."""
 
     epoch: Int64
 
 
 class Table(Message, tag=0x4C):
-    """A part of the table as it was when its leader stopped. Source: LOCK_TICKETS.
+    """A part of the table as it was when its keeper stopped. Source: LOCK_TICKETS.
 
     Parts are numbered from 0 to ``parts`` - 1.
     """
 
     epoch: Int64
     life: Int64
-    """Life of the leader that had the table."""
+    """Life of the keeper that had the table."""
     part: Int64
     parts: Int64
     records: tuple[Record, ...]
@@ -222,6 +236,8 @@ class AddTicket(Message, tag=0xB2):
     ``ticket`` has its number, and enters no more. With a ``fence`` it also requests a vote: to
     hold the lock under it. Of the rounds of one request only the highest counts. With ``taken``
     the request may hold the lock under ``fence`` already, through another owner.
+
+    To a copy, a ``fence`` says that a quorum of the leaders voted for it.
     """
 
     epoch: Int64
@@ -237,7 +253,7 @@ class Collected(Message, tag=0xB3):
 
     ``voted`` says that the ticket holds the lock at this leader, which votes for no other until the
     ticket drops or yields, or its lease is over. Otherwise ``ahead`` is the first ticket that is
-    ahead of it (number 0: that one still enters).
+    ahead of it (number 0: that one still enters). From a copy it says that the hold is kept.
     """
 
     epoch: Int64
@@ -323,6 +339,11 @@ class Owned(Message, tag=0xBA):
     lock: str
     who: Who
     request: Int64
+
+
+def request_of(epoch: int, ticket: Ticket) -> dict[str, Any]:
+    """Return the fields by which every answer names a request."""
+    return {"epoch": epoch, "lock": ticket.lock, "who": ticket.who, "request": ticket.request}
 
 
 class NodeInfo(Message, tag=0xE8):

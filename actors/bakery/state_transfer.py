@@ -54,10 +54,10 @@ class StateTransfer:
         )
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
-        """Complete the table for a new epoch with the tables of the former leaders."""
+        """Complete the table for a new epoch with the tables of the former keepers."""
         if sender != election_of(node_of(sender)):
             return [Observe("bakery.stranger_elects")]
-        if self.epoch_state.me not in lead.leaders:
+        if self.epoch_state.me not in (*lead.leaders, *lead.copies):
             return [Observe("bakery.lead_ignored")]
         if lead.epoch < self.epoch_state.barred:
             return [self._barred(), Observe("bakery.lead_ignored")]
@@ -65,7 +65,7 @@ class StateTransfer:
             return [Observe("bakery.lead_ignored")]  # It is installed; no coordinator waits.
         if self.merged == lead.epoch:
             return [self._merged(sender, lead.epoch, now)]
-        own = self.epoch_state.me in lead.former.leaders
+        own = self.epoch_state.me in lead.former.keepers
         left = self.leave(lead.epoch)
         if self.arriving is None or self.arriving.lead.epoch != lead.epoch:
             self.arriving = Import(lead, sender, own)
@@ -90,7 +90,7 @@ class StateTransfer:
             for entry in arriving.merge(self.tickets, now, held):
                 self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
-        self._take(lead.epoch, lead.leaders, lead.bound_ms)
+        self._take(lead.epoch, lead.leaders, lead.bound_ms, lead.copies)
         return [self._merged(arriving.coordinator, lead.epoch, now)]
 
     def _merged(self, coordinator: Address, epoch: int, now: Instant) -> Send:
@@ -146,8 +146,14 @@ class StateTransfer:
         barred = Barred(epoch=self.epoch_state.barred)
         return Send(election_of(self.epoch_state.node), barred)
 
-    def _take(self, epoch: int, leaders: tuple[Chosen, ...], bound_ms: int) -> None:
-        self.epoch_state.take(epoch, leaders, bound_ms)
+    def _take(
+        self,
+        epoch: int,
+        leaders: tuple[Chosen, ...],
+        bound_ms: int,
+        copies: tuple[Chosen, ...],
+    ) -> None:
+        self.epoch_state.take(epoch, leaders, bound_ms, copies)
         self.tickets.forget_numbers()
 
     def _clear(self) -> None:
@@ -163,7 +169,7 @@ class StateTransfer:
             return [self._barred()]
         if serve.epoch == epoch_state.epoch and epoch_state.serving:
             return []
-        if epoch_state.me not in serve.leaders:
+        if epoch_state.me not in (*serve.leaders, *serve.copies):
             left = self.leave(serve.epoch)
             self._clear()
             self.arriving = None
@@ -173,7 +179,10 @@ class StateTransfer:
             if self.arriving is not None and not self.arriving.own:
                 self._clear()
             self.arriving, self.merged = None, serve.epoch
-            self._take(serve.epoch, serve.leaders, serve.bound_ms)
+            self._take(serve.epoch, serve.leaders, serve.bound_ms, serve.copies)
+        if not epoch_state.leads:
+            self._leave_to_leaders(now)
+            return []
         epoch_state.serving = True
         epoch_state.bound.begin(serve.epoch, serve.bound_ms)
         effects: list[Effect] = [
@@ -182,6 +191,15 @@ class StateTransfer:
         for entry in self.tickets.entries():
             effects += self._inherit(entry, now)
         return effects
+
+    def _leave_to_leaders(self, now: Instant) -> None:
+        """Keep what this node owned as a leader, for the leaders of the present epoch."""
+        for entry in self.tickets.entries():
+            self.attempts.timers.forget(entry)
+            if entry.phase is TicketPhase.ENTERING:
+                self.tickets.remove(entry)
+            elif entry.phase is TicketPhase.WAITING and entry.until is None:
+                self.tickets.set_until(entry, later(now, COPY_MS))
 
     def _inherit(self, entry: TicketEntry, now: Instant) -> list[Effect]:
         """Go on with a ticket of this leader's own, or of a leader that leads no more."""
@@ -240,12 +258,12 @@ class PartialTable:
 
 @dataclass(slots=True)
 class Import:
-    """The tables that a proposed leader waits for.
+    """The tables that a proposed keeper waits for.
 
     Attributes:
         lead: the request that it was sent.
         coordinator: the sender, which is notified when it is ready.
-        own: whether its own table counts: it led in the former epoch, in this life.
+        own: whether its own table counts: it kept it in the former epoch, in this life.
 
     """
 
@@ -260,13 +278,13 @@ class Import:
         if self.lead.empty:
             return True
         whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
-        return whole >= exports_needed(len(self.lead.former.leaders))
+        return whole >= exports_needed(len(self.lead.former.keepers))
 
     def request_tables(self, node: str) -> list[Effect]:
-        """Ask the former leaders whose tables are missing."""
+        """Ask the former keepers whose tables are missing."""
         if self.complete:
             return []
-        left = [one.node for one in self.lead.former.leaders if one.node != node]
+        left = [one.node for one in self.lead.former.keepers if one.node != node]
         missing = [name for name in left if name not in self.arrivals or not self._whole(name)]
         message = Export(epoch=self.lead.epoch)
         return [Send(leader_of(name), message) for name in missing]
@@ -276,7 +294,7 @@ class Import:
 
     def on_table(self, node: str, table: Table) -> bool:
         """Take a part; return whether it was expected."""
-        lives = {one.node: one.life for one in self.lead.former.leaders}
+        lives = {one.node: one.life for one in self.lead.former.keepers}
         if lives.get(node) != table.life:
             return False  # A restarted leader has forgotten its agreements.
         arrival = self.arrivals.setdefault(node, PartialTable(table.parts))

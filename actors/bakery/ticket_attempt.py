@@ -88,7 +88,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fencelock.actors.api.name import titled
-from fencelock.actors.bakery.config import COPY_MS, LEADERS_MAX, REFRESH_MS, later
+from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS, later
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.message import AddTicket, Collected, Entering, MaxTicket, Yield
 from fencelock.actors.bakery.proxy_message import (
@@ -141,8 +141,9 @@ class TicketAttempt:
         wait_until: the time at which it gives up, or None for never.
         eager: whether it does not wait at all.
         requested_at: the time of its proxy's last message.
-        answered: leaders that answered the step, or refused to vote; ``votes``: those that
-            voted. Both belong to the present round (answers-count-once).
+        answered: keepers that answered the step, or refused; ``votes``: those that voted, or keep
+            a copy. Both belong to the present round (answers-count-once).
+        copied: whether the hold was sent to the copies, in the present round.
         held: the fence of a former owner, under which the same request may hold already.
             It is taken over, and never given back.
         due: the time at which it is processed again.
@@ -156,6 +157,7 @@ class TicketAttempt:
     step: TicketStep = TicketStep.ENTERING
     answered: dict[str, None] = field(default_factory=dict[str, None])
     votes: dict[str, None] = field(default_factory=dict[str, None])
+    copied: bool = False
     highest: int = 0
     held: int = 0
     known: int = 0
@@ -363,7 +365,7 @@ class TicketAttempts:
             return self._overflow(attempt, "rounds", now)
         entry.owner = epoch_state.node  # Another may have owned it; only one counts per round.
         entry.round = last + 1
-        attempt.answered, attempt.votes = {}, {}
+        attempt.answered, attempt.votes, attempt.copied = {}, {}, False
         if entry.phase is TicketPhase.HOLDING and not attempt.held:
             if epoch_of(entry.fence) < epoch_state.epoch:
                 attempt.held = entry.fence  # It may have been granted.
@@ -395,7 +397,8 @@ class TicketAttempts:
                 table.vote(entry, fence, now)
             attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
         self.timers.schedule(attempt, now, later(now, pause_ms))
-        effects += epoch_state.send(self._add_ticket(attempt, fence))
+        add = self._add_ticket(attempt, fence)
+        effects += epoch_state.send(add) if fence else epoch_state.send_to_all(add)
         return [*effects, *self.grant(attempt, now)]
 
     def _overflow(self, attempt: TicketAttempt, numbers: str, now: Instant) -> list[Effect]:
@@ -456,14 +459,18 @@ class TicketAttempts:
             # That leader may have voted for a fence as high as this one.
             given = pack_fence(self.epoch_state.epoch, reply.highest)
             self.table.note(reply.lock, 0, given, shared=True)
-        if self.epoch_state.can_win(len(attempt.answered)):
-            return []
+        if self.epoch_state.can_win(attempt.answered):
+            return self.grant(attempt, now)  # Copies may make up for the one that refused.
         return self.lose_round(attempt, now)
 
     def grant(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Grant the lock, if a quorum voted in this round and this leader is trusted."""
+        """Grant the lock, if a quorum voted in this round and this leader is trusted.
+
+        The hold is sent to the copies before; it counts once a quorum of the keepers has it.
+        """
         entry = attempt.entry
-        if attempt.step is not TicketStep.VOTING or len(attempt.votes) < self.epoch_state.quorum:
+        voting = attempt.step is TicketStep.VOTING
+        if not voting or not self.epoch_state.is_voted(attempt.votes):
             return []
         voted = entry.phase is TicketPhase.HOLDING
         if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
@@ -474,9 +481,22 @@ class TicketAttempts:
             return [Observe("bakery.takeover_refused")]
         if not self.epoch_state.trusted(now):
             return [Observe("bakery.untrusted")]
+        if not self.epoch_state.is_agreed(attempt.votes):
+            return self._copy(attempt, now)
         attempt.step = TicketStep.HELD
         self.timers.schedule(attempt, now, warn_at(attempt.entry))
         return [locked(attempt.entry), Observe("bakery.granted")]
+
+    def _copy(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Send a hold that a quorum voted for to the copies, unless another vote may come soon."""
+        if attempt.copied:
+            return []
+        if self.epoch_state.needs_copies(attempt.answered):
+            attempt.copied = True
+            add = self._add_ticket(attempt, attempt.entry.fence)
+            return [*self.epoch_state.copy(add)]
+        self.timers.schedule(attempt, now, later(now, COPY_AFTER_MS))
+        return []
 
     def lose_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Make the leaders give back the votes of the round: another ticket is ahead."""
@@ -493,7 +513,8 @@ class TicketAttempts:
         back = Yield(
             epoch=epoch_state.epoch, lock=lock, who=who, request=request, round=entry.round
         )
-        effects: list[Effect] = [*epoch_state.send(back), Observe("bakery.round_lost")]
+        sent = epoch_state.send_to_all(back) if attempt.copied else epoch_state.send(back)
+        effects: list[Effect] = [*sent, Observe("bakery.round_lost")]
         if attempt.eager:
             effects += self.give_up(attempt, None, now)
         return effects
@@ -548,7 +569,7 @@ class TicketAttempts:
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
         back = epoch_state.drop_of(lock, who, request, mine=True)
-        return [*epoch_state.send(back), *self.advance(lock, now)]
+        return [*epoch_state.send_to_all(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
         """Process the tickets that are due."""
@@ -572,14 +593,18 @@ class TicketAttempts:
             return [*self.send_entering(attempt)]
         if attempt.step is not TicketStep.VOTING or entry.phase is not TicketPhase.HOLDING:
             return self.begin_round(attempt, now)
-        if attempt.answered and not attempt.held:
+        voted = self.epoch_state.is_voted(attempt.votes)
+        if attempt.answered and not attempt.held and not voted:
             return self.lose_round(attempt, now)
         self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
         add = self._add_ticket(attempt, entry.fence)
         answered = frozenset(attempt.votes) | frozenset(attempt.answered)
+        attempt.copied = attempt.copied or voted
         won = self.grant(attempt, now)
         if not attempt.votes:  # The lease was over: the round's votes are given back.
             return won
+        if attempt.copied and attempt.step is TicketStep.VOTING:
+            return [*won, *self.epoch_state.send_to_all(add, answered)]
         return [*won, *self.epoch_state.send(add, answered)]
 
     def _on_hold_due(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:

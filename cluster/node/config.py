@@ -164,6 +164,7 @@ class _Bakery(Strict):
     obtention: Annotated[float | Literal["unlimited"], PlainValidator(_obtention)] = (
         OBTENTION_MS / MS_PER_S
     )
+    copies: bool = True
 
 
 class _Central(Strict):
@@ -434,6 +435,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
                 max_ms=_ms(file.bakery.max_hold),
             ),
             bakery_timing=BakeryTiming(file.bakery.round_trip_ms),
+            bakery_copies=file.bakery.copies,
             central_server=file.central.server or "",
             central_journal=file.central.journal,
             paxos_journal_bytes=file.paxos.journal_bytes,
@@ -521,6 +523,7 @@ grace = 5.0  # time after that until the lock is taken away (s)
 least = 3.0  # shorter durations and graces are refused, and so are shorter defaults
 max_hold = 600.0  # longer leases, duration and grace together, are refused (s)
 obtention = 5.0  # acquire timeout if none is given (s), or "unlimited": a week
+# copies = true  # with five members or more, no hold is forgotten while a majority of them lives
 # round_trip_ms = 50  # longest round trip between two nodes, 1 to 1000; the same on all of them
 
 [central]  # read by protocol = "central" only

@@ -75,6 +75,8 @@ class ProtocolSettings:
     """`bakery`: default durations of holds and waits, the same on every node."""
     bakery_timing: BakeryTiming = BAKERY_TIMING
     """`bakery`: the times for which members wait for each other, the same on every node."""
+    bakery_copies: bool = True
+    """`bakery`: whether members that do not lead keep copies of what the leaders agree on."""
     priority: int = PRIORITY
     """The priority of this node, 1 to 14, lower is likelier; 15 is off. `bakery`: as a leader.
     `paxos`: as a new member, if it is none."""
@@ -191,7 +193,13 @@ def bakery(context: NodeContext) -> RoleSet:
         "pid": settings.bakery_pid,
     }
     timing = {"timing": settings.bakery_timing}
-    election = {**known, "bound_ms": terms.lease_ms, "random": context.random, "records": kept}
+    election = {
+        **known,
+        "bound_ms": terms.lease_ms,
+        "random": context.random,
+        "records": kept,
+        "copies": settings.bakery_copies,
+    }
 
     def join(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
         limit = _epoch_limit(group, date_ms, kept, terms.max_ms)

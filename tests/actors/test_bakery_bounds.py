@@ -83,6 +83,12 @@ TEAMS = (
     (Chosen("x" * 40, 1),),
 )
 STRANGERS = Electorate(1 << 40, (Seat("n2", "", 12),))
+COPIES = (
+    (LIVES[0],),
+    (Chosen("N/1", 1),),
+    (Chosen("x" * 40, 1),),
+    tuple(Chosen(f"m{number}", 1) for number in range(200)),
+)
 SEATINGS = (
     SEATING._replace(epoch=FAR),
     SEATING._replace(epoch=-1),
@@ -90,6 +96,7 @@ SEATINGS = (
     SEATING._replace(bound_ms=LONG_MS),
     Seating(0, LIVES, 10_000),
     *(SEATING._replace(leaders=team) for team in TEAMS),
+    *(SEATING._replace(copies=copies) for copies in COPIES),
 )
 UNKNOWN = SEATING._replace(leaders=(Chosen("n9", 1),))
 
@@ -305,7 +312,7 @@ ROWS = (
         a_coordinator,
         ELECTION,
         messages.Propose(epoch=4, leaders=LIVES),
-        {"epoch": EPOCHS, "leaders": TEAMS, "electorate": (STRANGERS,)},
+        {"epoch": EPOCHS, "leaders": TEAMS, "electorate": (STRANGERS,), "copies": COPIES},
     ),
     Row(
         a_coordinator,
@@ -356,6 +363,7 @@ ROWS = (
             "leaders": TEAMS,
             "former": SEATINGS,
             "bound_ms": (-1, LONG_MS, INT),
+            "copies": COPIES,
         },
     ),
     Row(a_leader, LEADER, messages.Export(epoch=4), {"epoch": EPOCHS}),

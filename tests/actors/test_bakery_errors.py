@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bakery_cluster_harness import ClusterHarness
+from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -168,7 +168,7 @@ WHY = "every lease must be over first, in"
 @pytest.fixture
 def stranded() -> tuple[ClusterHarness, str]:
     """A cluster that waits for a long lease, since two leaders were lost; and a node that runs."""
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     proxy = harness.others()[0]
     harness.lock(proxy, "other", "cat", hold_ms=LONG_MS)
@@ -246,7 +246,7 @@ def test_a_grant_to_a_cancelled_request_is_taken_back_and_the_next_one_gets_the_
 
 def test_a_cancel_is_sent_for_as_long_as_the_hold_may_live() -> None:
     """Otherwise leaders would refuse the next acquire of its owner until the lease is over."""
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     proxy = harness.others()[0]
     held = harness.lock(proxy, hold_ms=LONG_MS)

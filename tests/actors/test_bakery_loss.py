@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.bakery_cluster_harness import ClusterHarness
+from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
 
 from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.api.session_message import HoldLost
@@ -48,7 +48,7 @@ def test_a_lost_leader_is_replaced_at_once_and_the_others_stay() -> None:
 
 
 def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     leaders = harness.serving()
     held = harness.lock(leaders[0], hold_ms=1_000, grace_ms=500)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
 from support.electorates import seats
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio
 from support.session_harness import ANN as USER
@@ -146,7 +146,7 @@ def pause_after_two_are_lost(harness: ClusterHarness) -> int:
 def test_a_long_lock_that_was_released_does_not_delay_the_cluster_when_two_leaders_are_lost() -> (
     None
 ):
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     held = harness.lock("n1", hold_ms=LONG_MS)
     assert min(bounds(harness)) == LONG_MS + GRACE_MS
     harness.release("n1", held)
@@ -157,7 +157,7 @@ def test_a_long_lock_that_was_released_does_not_delay_the_cluster_when_two_leade
 
 
 def test_a_long_lock_that_is_held_is_waited_for_when_two_leaders_are_lost() -> None:
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     harness.lock("n1", hold_ms=LONG_MS)
     harness.run(LOWERED_MS)
     assert min(bounds(harness)) >= LONG_MS + GRACE_MS - LOWERED_MS
@@ -165,7 +165,7 @@ def test_a_long_lock_that_is_held_is_waited_for_when_two_leaders_are_lost() -> N
 
 
 def test_a_statement_of_a_node_that_does_not_lead_is_refused() -> None:
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     role: Any = harness.world.role_at(election_of(harness.serving()[0]))
     for sender, bound_ms in ((harness.others()[0], 5), (harness.serving()[0], 0)):
@@ -246,7 +246,7 @@ def three_connected(*voters: str) -> LeaderTrio:
     trio = LeaderTrio()
     trio.hold(*voters)
     for leader in trio.leaders.values():
-        leader.requests.connected = {one.node: one.life for one in LIVES}
+        leader.epoch_state.connected = {one.node: one.life for one in LIVES}
     return trio
 
 

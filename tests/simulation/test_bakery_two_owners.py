@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
+from fencelock.actors.bakery.copies import Copies
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.leader import Voting
@@ -52,7 +53,8 @@ class TwoOwners:
         epoch_state.serving, epoch_state.trusted_at = True, NOW
         self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
-        self.voting = Voting(epoch_state, self.table, self.attempts)
+        copies = Copies(epoch_state, self.table)
+        self.voting = Voting(epoch_state, self.table, self.attempts, copies)
         endings = PendingReleases(epoch_state)
         self.requests = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
         self.transfer = StateTransfer(self.attempts, endings)

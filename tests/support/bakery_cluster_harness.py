@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -33,6 +33,7 @@ HOLD_MS, GRACE_MS = 1_000, 500
 TERMS = ProtocolSettings(
     bakery_terms=Terms(hold_ms=HOLD_MS, grace_ms=GRACE_MS, least_ms=100, wait_ms=None)
 )
+NO_COPIES = replace(TERMS, bakery_copies=False)
 
 
 class Say(Local):

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
-from fencelock.actors.error import UnavailableError
+from fencelock.actors.error import LockOwnershipLostError, NotHeldError, UnavailableError
 from fencelock.cluster.node.config import starting_config
 from fencelock.verification.bench.members import stop_all
 
@@ -34,13 +34,14 @@ READERS, WRITERS = 16, 2
 class Processes:
     """A cluster of ``fencelock serve`` processes with short leases."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, *, copies: bool) -> None:
         self.folder = folder
         self.addresses = loopback_addresses(nodes)
         self.connect = ",".join(self.addresses.values())
         text = starting_config(self.addresses, cluster=CLUSTER, protocol="bakery")
         for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):
             text = text.replace(key, f"{key.split()[0]} = {LEAST_S}")
+        text = text.replace("# copies = true", f"copies = {str(copies).lower()}")
         (folder / "cluster.toml").write_text(text, encoding="utf-8")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -92,9 +93,9 @@ def agreed(client: fencelock.Client) -> set[str]:
 
 
 @contextmanager
-def running(folder: Path) -> Generator[Processes]:
+def running(folder: Path, *, copies: bool = True) -> Generator[Processes]:
     """Run five nodes; stop them afterwards."""
-    processes = Processes(folder, 5)
+    processes = Processes(folder, 5, copies=copies)
     try:
         for node in processes.addresses:
             processes.start(node)
@@ -156,11 +157,28 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     assert later > fence
 
 
-def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_is_over(
+def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
+    five: Processes, client: fencelock.Client
+) -> None:
+    held = client.lock("kept", owner="holder", duration=60)
+    fence = fence_of(held.acquire(timeout=PATIENCE_S))
+    five.kill(*elected(client).leaders[:2])
+    free = client.lock("free", owner="other", duration=60)
+    assert free.acquire(timeout=PATIENCE_S) is not None  # Leases of a minute are not waited for.
+    held.renew()
+    seen = client.status("kept").holder
+    assert seen is not None
+    assert seen.fence == fence
+    assert client.lock("kept", owner="other").acquire(timeout=0.5) is None
+    held.release()
+    assert client.lock("kept", owner="other").acquire(timeout=PATIENCE_S) is not None
+
+
+def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
     tmp_path: Path,
 ) -> None:
     """The nodes have granted no longer lease before, so they are its own."""
-    with running(tmp_path) as five, connected(five) as client:
+    with running(tmp_path, copies=False) as five, connected(five) as client:
         leaders = elected(client).leaders
         lease_s = 5.0
         held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
@@ -258,6 +276,77 @@ def kill_and_restart_a_leader(five: Processes, client: fencelock.Client) -> None
     wait_for(lambda: leader not in elected(client).leaders)
     five.start(leader)
     wait_for(lambda: len(ready(client)) == len(five.addresses))
+
+
+class Storm:
+    """Owners that take one lock in turns, and check that they are alone in it."""
+
+    def __init__(self, client: fencelock.Client) -> None:
+        self.client = client
+        self.inside: set[str] = set()
+        self.fences: list[int] = []
+        self.done = threading.Event()
+
+    def take_turns(self, owner: str) -> None:
+        lock = self.client.lock("storm", owner=owner, duration=1)
+        while not self.done.is_set():
+            try:
+                hold = lock.acquire(timeout=1)
+            except UnavailableError:
+                continue
+            if hold is None:
+                continue
+            assert self.inside == set()
+            self.inside.add(owner)
+            fence = fence_of(hold)
+            assert fence is not None
+            self.fences.append(fence)
+            time.sleep(0.005)
+            self.inside.discard(owner)
+            with suppress(NotHeldError, LockOwnershipLostError, UnavailableError):
+                lock.release()
+
+    def wait_for_grants(self) -> None:
+        before = len(self.fences)
+        wait_for(lambda: len(self.fences) > before + 10)
+
+
+@pytest.mark.long
+def test_two_and_three_leaders_are_lost_at_once_again_and_again(
+    five: Processes, client: fencelock.Client
+) -> None:
+    """After two, a majority knows what is held. After three, it is waited for."""
+    storm, keep_s = Storm(client), 8.0
+    with ThreadPoolExecutor(WRITERS * 2) as threads:
+        owners = [threads.submit(storm.take_turns, f"owner {n}") for n in range(WRITERS * 2)]
+        try:
+            for lost in (2, 3, 2, 3, 2):
+                storm.wait_for_grants()
+                kept = client.lock("kept", owner=f"before {lost}", duration=keep_s)
+                fence = fence_of(kept.acquire(timeout=PATIENCE_S))
+                leaders = elected(client).leaders[:lost]
+                five.kill(*leaders)
+                killed = time.monotonic()
+                if lost == 2:
+                    storm.wait_for_grants()
+                    assert time.monotonic() - killed < keep_s
+                    kept.renew()
+                    seen = client.status("kept").holder
+                    assert seen is not None
+                    assert seen.fence == fence
+                for node in leaders:
+                    five.start(node)
+                storm.wait_for_grants()
+                if lost == 3:  # Nobody knows what was held, so all leases are over.
+                    assert time.monotonic() - killed > keep_s
+                else:
+                    kept.release()
+                wait_for(lambda: len(ready(client)) == len(five.addresses))
+        finally:
+            storm.done.set()
+        for owner in owners:
+            owner.result(PATIENCE_S)
+    assert storm.fences == sorted(set(storm.fences))
 
 
 @pytest.mark.long

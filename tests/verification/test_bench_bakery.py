@@ -12,7 +12,13 @@ import pytest
 from rich.console import Console
 
 from fencelock.verification.bench import bakery
-from fencelock.verification.bench.bakery import PAIR_RATIO_MAX, STEPS, compare, steps_table
+from fencelock.verification.bench.bakery import (
+    COPIES_RATIO_MAX,
+    PAIR_RATIO_MAX,
+    STEPS,
+    compare,
+    steps_table,
+)
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.load import WARM_PAIRS
 from fencelock.verification.bench.locks import PROCESSES, RIVALS
@@ -28,8 +34,7 @@ class CountedCluster:
     cluster = "bench"
     connect = "tcp://127.0.0.1:1"
 
-    def __init__(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> None:
-        assert (nodes, durable) == (3, False)
+    def __init__(self, folder: Path, protocol: str) -> None:
         assert folder.is_dir()
         self.protocol = protocol
         self.counted: Counter[str] = Counter()
@@ -60,8 +65,13 @@ class ClusterStage:
     def __init__(self) -> None:
         self.sides: dict[str, CountedCluster] = {}
         self.jobs: list[tuple[str, Job]] = []
-        self.p50_us = {"bakery": iter((300.0, 100.0, 200.0)), "paxos": iter((200.0, 100.0, 100.0))}
-        self.rates = {"bakery": 40.0, "paxos": 50.0}
+        self.p50_us = {
+            "bakery": iter((300.0, 100.0, 200.0)),
+            "paxos": iter((200.0, 100.0, 100.0)),
+            "with copies": iter((130.0, 130.0, 200.0)),
+            "without copies": iter((100.0, 100.0, 100.0)),
+        }
+        self.rates = {"bakery": 40.0, "paxos": 50.0, "with copies": 30.0, "without copies": 40.0}
         self.served = 7
 
     def connect(self, addresses: str, *, cluster: str, connect_timeout: float) -> ExitStack:
@@ -75,10 +85,14 @@ class ClusterStage:
         assert folder.is_dir()
         return MachineInfo(2, "a processor", "a system", "a Python", 0.0, 1.0)
 
-    def members(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> CountedCluster:
+    def members(
+        self, folder: Path, protocol: str, nodes: int, *, durable: bool, copies: bool
+    ) -> CountedCluster:
         """Stand in for `NodeProcesses`."""
-        self.sides[protocol] = CountedCluster(folder, protocol, nodes, durable=durable)
-        return self.sides[protocol]
+        five = folder.name in ("with copies", "without copies")
+        assert (nodes, durable, copies) == (5 if five else 3, False, folder.name[:7] != "without")
+        self.sides[folder.name] = CountedCluster(folder, protocol)
+        return self.sides[folder.name]
 
     def started(self, stack: ExitStack, job: Job, folder: Path, name: str) -> tuple[str, Job]:
         """Stand in for a process with a job."""
@@ -120,13 +134,22 @@ def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(stage: Clus
     assert turns.other == pytest.approx(50.0 * PROCESSES)
     assert turns.ratio == pytest.approx(0.8)
     assert comparison.met  # There is no bar for turns.
-    assert set(stage.sides) == {"bakery", "paxos"}
+    copies, _ = comparison.copied
+    assert (copies.ratio, copies.bar) == (1.3, f"<= {COPIES_RATIO_MAX}x")
+    assert set(stage.sides) == {"bakery", "paxos", "with copies", "without copies"}
 
 
-def test_one_slow_round_does_not_miss_the_bar_and_two_do(stage: ClusterStage) -> None:
-    stage.p50_us["bakery"] = iter((151.0, 151.0, 100.0))
+@pytest.mark.parametrize("side", ["bakery", "with copies"])
+def test_one_slow_round_does_not_miss_the_bar_and_two_do(stage: ClusterStage, side: str) -> None:
+    stage.p50_us[side] = iter((151.0, 151.0, 100.0))
     stage.p50_us["paxos"] = iter((100.0, 100.0, 100.0))
     assert not compare(3, 1.0, lambda _: None).met
+
+
+def test_the_bar_of_a_pair_is_met_at_the_bar(stage: ClusterStage) -> None:
+    stage.p50_us["bakery"] = iter((150.0, 150.0, 100.0))
+    stage.p50_us["paxos"] = iter((100.0, 100.0, 100.0))
+    assert compare(3, 1.0, lambda _: None).met
 
 
 def test_messages_of_a_pair_are_counted_by_step_and_warm_pairs_are_pairs(
@@ -142,8 +165,8 @@ def test_what_was_said_before_a_measurement_is_not_counted(
 ) -> None:
     members = stage.members
 
-    def busy(folder: Path, protocol: str, nodes: int, *, durable: bool) -> CountedCluster:
-        cluster = members(folder, protocol, nodes, durable=durable)
+    def busy(folder: Path, protocol: str, nodes: int, **options: bool) -> CountedCluster:
+        cluster = members(folder, protocol, nodes, **options)
         cluster.counted["bakery.lock"] = 1_000_000
         return cluster
 
@@ -154,7 +177,7 @@ def test_what_was_said_before_a_measurement_is_not_counted(
 def test_rivals_of_several_processes_share_one_lock(stage: ClusterStage) -> None:
     compare(1, 5.0, lambda _: None)
     jobs = [job for _, job in stage.jobs if job.kind is JobKind.RATE]
-    assert len(jobs) == 2 * PROCESSES
+    assert len(jobs) == 4 * PROCESSES
     assert {(job.lock, job.shared, job.at_once, job.warm_s) for job in jobs} == {
         ("one", True, RIVALS, 1.0)
     }
@@ -162,7 +185,7 @@ def test_rivals_of_several_processes_share_one_lock(stage: ClusterStage) -> None
 
 def test_a_client_that_was_never_served_fails_the_measurement(stage: ClusterStage) -> None:
     stage.served = 0
-    stage.rates = {"bakery": 1.0, "paxos": 1.0}
+    stage.rates = dict.fromkeys(stage.rates, 1.0)
     with pytest.raises(BenchFailedError, match="not served even once"):
         compare(1, 1.0, lambda _: None)
 

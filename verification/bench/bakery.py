@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -23,6 +23,9 @@ from fencelock.verification.bench.workers import started, together
 
 PAIR_RATIO_MAX = 1.5
 """Bar: the cost of a pair, as a multiple of that of `paxos` without a disk."""
+
+COPIES_RATIO_MAX = 1.3
+"""Bar: the cost of a pair with copies, as a multiple of that without them, with five members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +62,24 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class PaxosComparison:
-    """All results of a run, and the machine."""
+    """All results of a run, and the machine.
+
+    Attributes:
+        figures: `bakery` beside `paxos`, three members each.
+        copied: `bakery` with copies beside the same without, five members each.
+
+    """
 
     machine: MachineInfo
     figures: tuple[BarFigure, ...]
+    copied: tuple[BarFigure, ...]
     per_lock: tuple[float, ...]
     """By step: messages sent for one lock that no other client wants."""
 
     @property
     def met(self) -> bool:
         """Whether every bar is met."""
-        return all(figure.met for figure in self.figures)
+        return all(figure.met for figure in (*self.figures, *self.copied))
 
     def as_plain(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
@@ -77,6 +87,7 @@ class PaxosComparison:
         return {
             "machine": asdict(self.machine),
             "figures": [asdict(figure) for figure in self.figures],
+            "copied": [asdict(figure) for figure in self.copied],
             "messages": [
                 {"step": step.source, "source": step.theirs, "ours": round(ours, 3)}
                 for step, ours in counted
@@ -85,7 +96,7 @@ class PaxosComparison:
 
 
 def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> PaxosComparison:
-    """Start three nodes of each, let them run in turns, and leave nothing running.
+    """Start the nodes of each, let them run in turns, and leave nothing running.
 
     Args:
         rounds: of each measurement, 1 or more; the medians count.
@@ -96,30 +107,61 @@ def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> PaxosCom
         BenchFailedError: a process failed, or was not served at all; the text explains it.
 
     """
-    with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        machine = this_machine(folder)
-        say("starting three nodes of each")
-        sides = [_Side(stack, folder, protocol) for protocol in ("bakery", "paxos")]
-        for side in sides:
-            side.members.wait_until_ready(side.watcher)
-        pairs: list[list[float]] = [[], []]
-        turns: list[list[float]] = [[], []]
-        per_lock: tuple[float, ...] = ()
-        for number in range(1, rounds + 1):
-            for mine, side in zip(pairs, sides, strict=True):
-                say(f"pair, {side.protocol}, round {number}")
-                p50_us, counted = side.pair(seconds)
-                mine.append(p50_us)
-                per_lock = per_lock or counted
-            for mine, side in zip(turns, sides, strict=True):
-                say(f"hand-over, {side.protocol}, round {number}")
-                mine.append(side.handover(seconds))
-        figures = (
-            lower_is_better("pair, p50", "us", pairs[0], pairs[1], PAIR_RATIO_MAX),
-            higher_is_better("hand-over", "grants/s", turns[0], turns[1], None),
-        )
-        return PaxosComparison(machine, figures, per_lock)
+    with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
+        machine = this_machine(Path(name))
+        run = _Run(Path(name), rounds, seconds, say)
+        bakery, paxos = Cluster("bakery", "bakery", 3), Cluster("paxos", "paxos", 3)
+        figures, per_lock = run.compare(bakery, paxos, PAIR_RATIO_MAX)
+        copied = Cluster("with copies", "bakery", 5)
+        uncopied = Cluster("without copies", "bakery", 5, copies=False)
+        copies, _ = run.compare(copied, uncopied, COPIES_RATIO_MAX)
+        return PaxosComparison(machine, figures, copies, per_lock)
+
+
+class Cluster(NamedTuple):
+    """One of two clusters that are compared."""
+
+    name: str
+    protocol: str
+    nodes: int
+    copies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """How long to measure, and where."""
+
+    folder: Path
+    rounds: int
+    seconds: float
+    say: Callable[[str], None]
+
+    def compare(
+        self, ours: Cluster, theirs: Cluster, pair_ratio_max: float
+    ) -> tuple[tuple[BarFigure, ...], tuple[float, ...]]:
+        """Return the figures of two clusters that run in turns, and our messages by step."""
+        with ExitStack() as stack:
+            self.say(f"starting {ours.nodes} nodes of each")
+            sides = [_Side(stack, self.folder, one) for one in (ours, theirs)]
+            for side in sides:
+                side.members.wait_until_ready(side.watcher)
+            pairs: list[list[float]] = [[], []]
+            turns: list[list[float]] = [[], []]
+            per_lock: tuple[float, ...] = ()
+            for number in range(1, self.rounds + 1):
+                for mine, side in zip(pairs, sides, strict=True):
+                    self.say(f"pair, {side.name}, round {number}")
+                    p50_us, counted = side.pair(self.seconds)
+                    mine.append(p50_us)
+                    per_lock = per_lock or counted
+                for mine, side in zip(turns, sides, strict=True):
+                    self.say(f"hand-over, {side.name}, round {number}")
+                    mine.append(side.handover(self.seconds))
+            figures = (
+                lower_is_better("pair, p50", "us", pairs[0], pairs[1], pair_ratio_max),
+                higher_is_better("hand-over", "grants/s", turns[0], turns[1], None),
+            )
+            return figures, per_lock
 
 
 def steps_table(per_lock: tuple[float, ...]) -> Table:
@@ -140,11 +182,11 @@ def steps_table(per_lock: tuple[float, ...]) -> Table:
 class _Side:
     """One of the two clusters."""
 
-    def __init__(self, stack: ExitStack, folder: Path, protocol: str) -> None:
-        self.protocol = protocol
-        self.folder = folder / protocol
+    def __init__(self, stack: ExitStack, folder: Path, cluster: Cluster) -> None:
+        self.name, protocol, nodes, copies = cluster
+        self.folder = folder / self.name
         self.folder.mkdir()
-        members = NodeProcesses(self.folder, protocol, 3, durable=False)
+        members = NodeProcesses(self.folder, protocol, nodes, durable=False, copies=copies)
         self.members = stack.enter_context(members)
         watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
         self.watcher: Client = stack.enter_context(watcher)

@@ -50,6 +50,7 @@ class NodeProcesses:
         durable: whether promises survive kill -9 (on disk), where the protocol leaves the
             choice: `paxos` and `central`.
         observers: the number of further nodes, which only read; `paxos` only.
+        copies: whether members of `bakery` that do not lead keep copies.
         marks: whether nodes write marks of their steps when they end (`marks_of`).
         redis: whether each node serves clients of Redis, at its port of `doors`.
 
@@ -70,6 +71,7 @@ class NodeProcesses:
         *,
         durable: bool,
         observers: int = 0,
+        copies: bool = True,
         marks: bool = False,
         redis: bool = False,
     ) -> None:
@@ -87,7 +89,12 @@ class NodeProcesses:
         for file, known in ((MEMBERS, self._members), (OBSERVERS, names)):
             addresses = {name: self.addresses[name] for name in known}
             text = configuration(
-                self.cluster, protocol, addresses, durable=durable, doors=self.doors
+                self.cluster,
+                protocol,
+                addresses,
+                durable=durable,
+                copies=copies,
+                doors=self.doors,
             )
             parse(text, folder)  # Refuse here, with a text, what nodes would refuse.
             (folder / file).write_text(text, encoding="utf-8")
@@ -182,6 +189,7 @@ def configuration(
     addresses: dict[str, str],
     *,
     durable: bool,
+    copies: bool = True,
     round_trip_ms: int = ROUND_TRIP_MS,
     doors: Mapping[str, int] = NO_DOORS,
 ) -> str:
@@ -192,7 +200,7 @@ def configuration(
         if node in doors:
             lines.append(f'redis = "tcp://127.0.0.1:{doors[node]}"')
     if protocol == "bakery":
-        lines += ["[bakery]", 'obtention = "unlimited"']
+        lines += ["[bakery]", 'obtention = "unlimited"', f"copies = {str(copies).lower()}"]
     if protocol == "central":
         lines += ["[central]", f"journal = {str(durable).lower()}"]
     if protocol == "paxos":

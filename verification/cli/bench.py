@@ -182,11 +182,14 @@ def bakery(
     Three nodes of each run in turns. The command measures a pair (acquire and
     release) and hand-overs of one lock between clients. It also counts the
     messages of a lock and shows them beside the steps in the protocol's source.
+    Then five nodes whose members that do not lead keep copies run in turns with
+    five nodes without copies.
     """
     console = Console(stderr=as_json)
     with ends_on_sigterm(), progress(console) as say:
         comparison = compare(rounds, seconds, say)
     console.print(table_of("fencelock bench bakery", "bakery", "paxos", comparison.figures))
+    console.print(table_of("five members", "copies", "no copies", comparison.copied))
     console.print(steps_table(comparison.per_lock))
     console.print(comparison.machine.in_words(), soft_wrap=True)
     if as_json:

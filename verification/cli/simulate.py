@@ -52,6 +52,16 @@ _Members = Annotated[
 ]
 
 
+_Copies = Annotated[
+    bool,
+    typer.Option(
+        "--copies",
+        help="bakery: members are lost at once, leaders first, while a majority lives; with "
+        "--members: members change around five.",
+    ),
+]
+
+
 _Transcript = Annotated[
     str,
     typer.Option(
@@ -99,6 +109,7 @@ def simulate(
     judged: _Judged = False,
     objects: _Objects = "",
     members: _Members = False,
+    copies: _Copies = False,
     transcript: _Transcript = "",
     diagram: _Diagram = None,
 ) -> None:
@@ -133,6 +144,7 @@ def simulate(
         "--transcript": bool(transcript),
         "--log": log,
         "--members": members,
+        "--copies": copies and not members,
         "--judged": judged,
         "--objects": bool(objects),
     }
@@ -150,9 +162,12 @@ def simulate(
     if objects:
         runs = _object_runs(protocol, objects, judged=judged)
     if members:
-        runs = _member_runs(protocol)
-    if diagram is not None and (log or judged or members):
-        raise ConfigError("--diagram is not for --log, --judged or --members: leave one out")
+        runs = _member_runs(protocol, copies=copies)
+    elif copies:
+        runs = _survivor_runs(protocol)
+    if diagram is not None and (log or judged or members or copies):
+        text = "--diagram is not for --log, --judged, --members or --copies: leave one out"
+        raise ConfigError(text)
     if seed is not None:
         _one(runs, seed, trace=trace, diagram=diagram)
         return
@@ -233,7 +248,23 @@ def _runs(protocol: str, settings: ProtocolSettings, *, log: bool, judged: bool)
     )
 
 
-def _member_runs(protocol: str) -> _Runs:
+def _survivor_runs(protocol: str) -> _Runs:
+    from fencelock.verification.simulation.bakery_run import run_survivors_seed  # noqa: PLC0415
+
+    if protocol != "bakery":
+        raise ConfigError(
+            f"--copies is for protocol bakery, whose members keep some, not {protocol}"
+        )
+    options = f"--protocol {protocol} --copies"
+    return _Runs(f"the copies of {protocol}", options, "grants", run_survivors_seed)
+
+
+def _member_runs(protocol: str, *, copies: bool) -> _Runs:
+    if copies and protocol == "bakery":
+        from fencelock.verification.simulation.bakery_run import run_copies_seed  # noqa: PLC0415
+
+        options = f"--protocol {protocol} --members --copies"
+        return _Runs(f"changing copies of {protocol}", options, "grants", run_copies_seed)
     if protocol == "paxos":
         from fencelock.verification.simulation.paxos_run import run_members_seed  # noqa: PLC0415
     elif protocol == "bakery":

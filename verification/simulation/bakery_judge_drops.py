@@ -53,7 +53,7 @@ class DropsJudge:
         owner = (word.lock, word.who)
         known = self.dropped.setdefault(owner, {}).setdefault(word.epoch, {})
         known[node] = role.tickets.tombstones.of(*owner).dropped
-        enough = quorum(len(role.epoch_state.leaders))
+        enough = quorum(role.epoch_state.keepers)
         if len(known) >= enough:
             agreed = sorted(known.values(), reverse=True)[enough - 1]
             gone = self.gone.setdefault(owner, {})

@@ -43,9 +43,9 @@ class ElectionJudge:
         self.world = world
         self.violation_report = violation_report
         self.seatings: dict[int, tuple[Chosen, ...]] = {}
-        """The leaders of each epoch, as soon as a message says that it is installed."""
+        """The keepers of each epoch, as soon as a message says that it is installed."""
         self.given: dict[tuple[str, int, int], tuple[Chosen, ...]] = {}
-        """By member, life and epoch: the leaders it promised."""
+        """By member, life and epoch: the keepers it promised, the leaders first."""
         self.kept: dict[str, tuple[int, tuple[Chosen, ...]]] = {}
         """For each member, its highest promise that was received."""
         self.left_at: dict[tuple[str, int], int] = {}
@@ -71,7 +71,7 @@ class ElectionJudge:
         match event:
             case Beat():
                 self.changes.hear(event.seating.epoch, self._resolved(event.electorate))
-                self._seated(event.seating.epoch, event.seating.leaders)
+                self._seated(event.seating.epoch, event.seating.keepers)
                 self._said(node_of(delivered.sender), delivered.boot, event.seating)
             case Promised():
                 self._heard(node_of(delivered.sender), delivered.boot, event)
@@ -140,7 +140,8 @@ class ElectionJudge:
                 "one-seating-an-epoch", f"{node} promises epoch {epoch}, and has lost its journal"
             )
         role: Any = self.world.role_at(delivered.to)
-        leaders = role.durable_promises.leaders if role.durable_promises.promised == epoch else ()
+        proposal = role.durable_promises.proposal
+        keepers = (*proposal.leaders, *proposal.copies) if proposal.epoch == epoch else ()
         before, chosen = self.kept.get(node, (0, ()))
         if epoch < before:
             self.violation_report(
@@ -148,33 +149,33 @@ class ElectionJudge:
             )
         # An installed seating was promised by a majority: another promise decides nothing.
         installed = role.durable_promises.seating
-        decided = (installed.epoch, installed.leaders) == (epoch, leaders)
-        if epoch == before and leaders != chosen and not decided:
+        decided = (installed.epoch, installed.keepers) == (epoch, keepers)
+        if epoch == before and keepers != chosen and not decided:
             self.violation_report(
                 "one-seating-an-epoch",
-                f"{node} promises {leaders} in {epoch}, and had promised {chosen}",
+                f"{node} promises {keepers} in {epoch}, and had promised {chosen}",
             )
-        self.given[node, boot, epoch] = leaders
+        self.given[node, boot, epoch] = keepers
         for lower in range(epoch - 1, -1, -1):
             if (node, lower) in self.left_at:
                 break
             self.left_at[node, lower] = self.world.time
 
     def _heard(self, node: str, boot: int, promised: Promised) -> None:
-        leaders = self.given.get((node, boot, promised.epoch), ())
+        keepers = self.given.get((node, boot, promised.epoch), ())
         before = self.kept.get(node, (0, ()))
         if promised.epoch > before[0]:
-            self.kept[node] = (promised.epoch, leaders)
+            self.kept[node] = (promised.epoch, keepers)
 
-    def _seated(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
-        known = self.seatings.setdefault(epoch, leaders)
-        if known != leaders:
+    def _seated(self, epoch: int, keepers: tuple[Chosen, ...]) -> None:
+        known = self.seatings.setdefault(epoch, keepers)
+        if known != keepers:
             self.violation_report(
-                "one-seating-an-epoch", f"epoch {epoch} is led by {leaders}, and by {known}"
+                "one-seating-an-epoch", f"epoch {epoch} is kept by {keepers}, and by {known}"
             )
 
     def _serves(self, node: str, serve: Serve) -> None:
-        self._seated(serve.epoch, serve.leaders)
+        self._seated(serve.epoch, (*serve.leaders, *serve.copies))
         wanted = (serve.epoch, serve.bound_ms)
         electorate = self._resolved(self._installed(node, serve.epoch))
         self.changes.hear(serve.epoch, electorate)

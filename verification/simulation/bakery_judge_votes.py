@@ -33,6 +33,10 @@ SLACK_MS = 5
 """Upper bound of the difference of two clocks after the time of trust (ms)."""
 
 
+Hold = tuple[int, str, RequestKey, int]
+"""An epoch, a lock, a request and its fence."""
+
+
 class VoteStanding(NamedTuple):
     """A vote that was not given back."""
 
@@ -72,7 +76,7 @@ class TicketJudge:
     """Judges tickets and their votes.
 
     The invariants are no-conflicting-votes, answers-count-once, quorum-before-grant, fences-rise,
-    dropped-stays-dropped and modes-kept.
+    kept-by-quorum, dropped-stays-dropped and modes-kept.
 
     Args:
         world: with the roles.
@@ -99,6 +103,12 @@ class TicketJudge:
     """The highest fence that was granted to an exclusive request, by lock."""
     shared: set[tuple[str, RequestKey]] = field(default_factory=set[tuple[str, RequestKey]])
     """The requests that their proxies sent as shared."""
+    kept: dict[Hold, set[tuple[str, int]]] = field(default_factory=dict[Hold, set[tuple[str, int]]])
+    """The keepers, each in one life, that confirmed a hold and had it in their tables."""
+    granted: set[tuple[str, RequestKey, int]] = field(
+        default_factory=set[tuple[str, RequestKey, int]]
+    )
+    """The holds that a quorum of the keepers had when they were granted."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""
@@ -186,7 +196,7 @@ class TicketJudge:
         owner = (word.lock, word.who)
         life.dropped[owner] = max(request, life.dropped.get(owner, 0))
 
-    def _says(
+    def _says(  # noqa: PLR0912  (a case for each message)
         self,
         node: str,
         life: Life,
@@ -204,10 +214,12 @@ class TicketJudge:
                 self.election.obeys(node, said.epoch, "Collected")
                 self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
                 if said.voted and isinstance(event, AddTicket):
-                    self._votes(node, life, role, node_of(delivered.sender), event, now)
+                    self._keeps(node, role, event)
+                    if role.epoch_state.leads:
+                        self._votes(node, life, role, node_of(delivered.sender), event, now)
             case Extended():
                 self.election.obeys(node, said.epoch, "Extended")
-                if said.kept and isinstance(event, Extend):
+                if said.kept and isinstance(event, Extend) and role.epoch_state.leads:
                     self._extends(life, event, node_of(delivered.sender), now)
             case Entering():
                 ticket = said.ticket
@@ -312,6 +324,7 @@ class TicketJudge:
             role.epoch_state,
         )
         self.election.obeys(node, epoch_state.epoch, "Locked")
+        self._is_kept(node, role, locked)
         if (lock, key, locked.fence) in life.locked:
             return
         life.locked[lock, key, locked.fence] = None
@@ -323,8 +336,9 @@ class TicketJudge:
                 "quorum-before-grant", f"{node} grants {locked}, and votes for it no more itself"
             )
             return
-        votes = life.votes.get((lock, key, entry.round), {})
-        counted = [name for name in attempt.votes if name != node and name not in votes]
+        confirmed = life.votes.get((lock, key, entry.round), {})
+        votes = {name: None for name in epoch_state.others if name in confirmed}
+        counted = [name for name in attempt.votes if name != node and name not in confirmed]
         if counted:
             self.violation_report(
                 "answers-count-once",
@@ -342,6 +356,28 @@ class TicketJudge:
                 f"{node} grants {locked} in epoch {epoch_state.epoch}, which is over",
             )
         self._judge_fence(node, locked, key)
+
+    def _keeps(self, node: str, role: Any, add: AddTicket) -> None:
+        """Note that ``node`` has a hold in its table, when it confirms it."""
+        key = RequestKey(add.ticket.who, add.ticket.request)
+        entry = role.tickets.get(add.ticket.lock, key)
+        if entry is not None and entry.phase is TicketPhase.HOLDING and entry.fence == add.fence:
+            hold = (add.epoch, add.ticket.lock, key, add.fence)
+            self.kept.setdefault(hold, set()).add((node, role.epoch_state.life))
+
+    def _is_kept(self, node: str, role: Any, locked: Locked) -> None:
+        """Check that a quorum of the keepers has had the hold, in this epoch or one before."""
+        lock, key = locked.lock, RequestKey(locked.who, locked.request)
+        keepers = role.epoch_state.keepers
+        kept = self.kept.get((role.epoch_state.epoch, lock, key, locked.fence), set())
+        names = {name for name, _ in kept} - {node}
+        if (lock, key, locked.fence) in self.granted or 1 + len(names) >= quorum(keepers):
+            self.granted.add((lock, key, locked.fence))
+            return
+        self.violation_report(
+            "kept-by-quorum",
+            f"{node} grants {locked}, and of {keepers} keepers only {sorted(names)} have it",
+        )
 
     def _judge_fence(self, node: str, locked: Locked, key: RequestKey) -> None:
         known = self.fences.setdefault(locked.lock, {})

@@ -10,12 +10,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire
+from fencelock.actors.bakery.config import Terms
 from fencelock.actors.effect import Send, Spawn
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, ProtocolSettings, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.bakery_judge_bounds import SeatsJudge
+from fencelock.verification.simulation.bakery_judge_survivors import MinorityLosses
 from fencelock.verification.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.verification.simulation.environment import Judge
 from fencelock.verification.simulation.faults import Faults
@@ -154,6 +156,37 @@ def run_deaf_seed(seed: int, *, change: Change = lambda spawn: spawn) -> RunRepo
     )
 
 
+def run_survivors_seed(
+    seed: int,
+    *,
+    change: Change = lambda spawn: spawn,
+    judged: frozenset[str] | None = None,
+) -> RunReport:
+    """Run one seed in which members are lost, leaders first, while a majority lives."""
+    plan = RunPlan(
+        nodes=Random(f"{seed}/survivors").choice((5, 6, 7)),
+        clients=4,
+        owners=2,
+        locks=4,
+        chaos_ms=12_000,
+        faults=Faults(delay_us=2_000, reordering=True),
+    )
+
+    def judges(world: World) -> list[Judge]:
+        judge = BakeryJudge(world, judged)
+        return [judge, MinorityLosses(world, judge.violation_report)]
+
+    terms = Terms(hold_ms=20_000, grace_ms=10_000, least_ms=1, wait_ms=None)
+    return run_seed(
+        planted(bakery, change),
+        seed,
+        plan=plan,
+        settings=ProtocolSettings(bakery_terms=terms),
+        promise=promise_of("bakery", ProtocolSettings()),
+        judges=judges,
+    )
+
+
 class MembersPlan(NamedTuple):
     """A plan during which the members change."""
 
@@ -172,6 +205,19 @@ def draw_members_plan(seed: int) -> MembersPlan:
     loses = Random(f"{seed}/founders").random() < LOSE_FOUNDERS_SHARE
     plan = dataclasses.replace(draw_bakery_plan(seed), nodes=founders + spares, safety_only=loses)
     return MembersPlan(plan, founders, random.choice((200, 500, 1_500)))
+
+
+def draw_copies_plan(seed: int) -> MembersPlan:
+    """Return the plan of ``seed``: members change around five, from which on there are copies."""
+    random = Random(f"{seed}/bakery copies")
+    founders, spares = random.choice((4, 5, 5, 6)), random.choice((1, 1, 2))
+    plan = dataclasses.replace(draw_bakery_plan(seed), nodes=founders + spares)
+    return MembersPlan(plan, founders, random.choice((500, 1_500, 3_000)))
+
+
+def run_copies_seed(seed: int) -> RunReport:
+    """Run one seed during which members change around five, and judge it."""
+    return run_members_seed(seed, plan=draw_copies_plan(seed))
 
 
 def run_members_seed(

@@ -1,0 +1,193 @@
+"""Copies of holds at members of `bakery` that do not lead, and what they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.effects import HOST
+
+from fencelock.actors.api.message import Granted, Released
+from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, leader_of, proxy_of
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Chosen,
+    Collected,
+    DropTicket,
+    Extend,
+    Extended,
+    TicketEnded,
+    Yield,
+)
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Instant, Message
+from fencelock.verification.simulation.network import Cut
+
+NOW = Instant(10**12)
+LIVES = tuple(Chosen(f"n{number}", number) for number in range(1, 6))
+ANN, BEN = Who("c", "ann"), Who("c", "ben")
+LONG_MS = 60_000
+
+
+def ticket(who: Who = ANN, number: int = 1) -> Ticket:
+    return Ticket("x", who, 1, Turn(number, "n1", number), proxy_of("n1"), 500, 500, "")
+
+
+def add(counter: int, who: Who = ANN, *, round_: int = 1) -> AddTicket:
+    fence = pack_fence(1, counter) if counter else 0
+    return AddTicket(epoch=1, ticket=ticket(who), round=round_, fence=fence, taken=False)
+
+
+class Copy:
+    """The leader role of n4, which keeps copies in epoch 1; n1 to n3 lead."""
+
+    def __init__(self) -> None:
+        self.role = Leader(
+            leader_of("n4"),
+            HOST,
+            node="n4",
+            life=4,
+            members=tuple(one.node for one in LIVES),
+            terms=Terms(least_ms=1),
+        )
+        self.role.epoch_state.take(1, LIVES[:3], 10_000, LIVES[3:])
+
+    def told(self, message: Any, sender: str = "n1") -> list[Message]:
+        """Return the answers to ``message``."""
+        effects = self.role.handle(leader_of(sender), message, NOW)
+        sent = [one for one in effects if isinstance(one, Send)]
+        assert all(one.to == leader_of(sender) for one in sent)
+        return [one.message for one in sent if isinstance(one.message, Message)]
+
+    def holds(self) -> dict[Who, int]:
+        """Return the owners that hold in its table, with their fences."""
+        entries = self.role.tickets.entries()
+        held = [entry for entry in entries if entry.phase is TicketPhase.HOLDING]
+        return {entry.ticket.who: entry.fence for entry in held}
+
+
+def test_a_hold_is_kept_and_confirmed_and_nothing_else_is() -> None:
+    copy = Copy()
+    assert copy.told(add(0)) == []  # It waits: its place is kept, without an answer.
+    assert copy.holds() == {}
+    (answer,) = copy.told(add(1, round_=2))
+    assert isinstance(answer, Collected)
+    assert answer.voted
+    assert copy.holds() == {ANN: pack_fence(1, 1)}
+    assert [one.voted for one in copy.told(add(1, round_=2)) if isinstance(one, Collected)] == [
+        True
+    ]
+
+
+def test_a_copy_follows_leaders_only() -> None:
+    copy = Copy()
+    assert copy.told(add(1), "n5") == []
+    assert copy.holds() == {}
+
+
+def test_a_later_hold_replaces_one_that_leaders_have_ended_and_an_earlier_one_does_not() -> None:
+    copy = Copy()
+    copy.told(add(1, ANN))
+    copy.told(add(2, BEN))
+    assert copy.holds() == {BEN: pack_fence(1, 2)}
+    (answer,) = copy.told(add(1, ANN))
+    assert isinstance(answer, Collected)
+    assert not answer.voted
+    assert copy.holds() == {BEN: pack_fence(1, 2)}
+
+
+def test_what_was_dropped_is_not_kept_again() -> None:
+    copy = Copy()
+    copy.told(add(1))
+    dropped = DropTicket(epoch=1, lock="x", who=ANN, request=1, fence=0, number=5, mine=False)
+    assert len(copy.told(dropped)) == 1
+    assert copy.holds() == {}
+    assert [type(one) for one in copy.told(add(1))] == [TicketEnded]
+
+
+def test_a_round_that_its_owner_gave_up_is_kept_no_more() -> None:
+    copy = Copy()
+    copy.told(add(1))
+    copy.told(Yield(epoch=1, lock="x", who=ANN, request=1, round=2))
+    assert copy.holds() == {}
+
+
+def test_a_renewal_is_kept_by_a_copy_that_missed_the_grant() -> None:
+    copy = Copy()
+    renewal = Extend(epoch=1, ticket=ticket(), fence=pack_fence(1, 3), number=8)
+    assert copy.told(renewal) == [Extended(epoch=1, number=8, kept=True)]
+    assert copy.holds() == {ANN: pack_fence(1, 3)}
+    late = Extend(epoch=1, ticket=ticket(BEN), fence=pack_fence(1, 2), number=9)
+    assert copy.told(late) == [Extended(epoch=1, number=9, kept=False)]
+
+
+def whole(nodes: int) -> ClusterHarness:
+    """Return a cluster in which all members keep what the leaders agree on."""
+    harness = ClusterHarness(nodes).start()
+    harness.until(lambda: keepers(harness) == set(harness.names))
+    return harness
+
+
+def keepers(harness: ClusterHarness) -> set[str]:
+    """Return the members that keep what the leaders of the present epoch agree on."""
+    up = [name for name in harness.names if harness.world.nodes[name].up]
+    states = {name: harness.leader(name).epoch_state for name in up}
+    return {name for name, one in states.items() if one.epoch and one.epoch == harness.epoch()}
+
+
+@pytest.mark.parametrize(("nodes", "lost"), [(5, 2), (7, 3)])
+def test_leaders_lost_at_once_leave_every_hold_and_nobody_waits(nodes: int, lost: int) -> None:
+    harness = whole(nodes)
+    leaders, proxy = harness.serving(), harness.others()[0]
+    held = harness.lock(proxy, hold_ms=LONG_MS)
+    waiting = harness.acquire(proxy, owner="ben")
+    harness.run(50)
+    for name in leaders[:lost]:
+        harness.world.crash(name)
+    assert harness.lock(proxy, "free").lock == "free"
+    assert harness.answers(Granted, waiting) == []
+    harness.release(proxy, held)
+    assert harness.granted(waiting).fence > held.fence
+    assert len(harness.answers(Released)) == 1
+
+
+def test_a_member_that_returns_keeps_copies_from_one_epoch_on_and_the_leaders_stay() -> None:
+    harness = whole(5)
+    epoch, leaders = harness.epoch(), harness.serving()
+    lost = harness.others()[0]
+    held = harness.lock(leaders[0], hold_ms=LONG_MS)
+    harness.world.crash(lost)
+    harness.run(2_000)
+    assert harness.epoch() == epoch  # Its place is kept.
+    harness.world.power_on(lost)
+    harness.until(lambda: lost in keepers(harness))
+    assert (harness.epoch(), harness.serving()) == (epoch + 1, leaders)
+    kept = harness.leader(lost).tickets.queues["x"].holders()
+    assert [entry.fence for entry in kept] == [held.fence]
+    harness.cut([lost], 2_000)
+    harness.run(4_000)
+    assert harness.epoch() == epoch + 1  # It was not connected, and lost nothing.
+
+
+def test_a_leader_that_does_not_answer_is_replaced_by_copies_within_a_moment() -> None:
+    harness = whole(5)
+    leaders = harness.serving()
+    silent = leaders[-1]
+    others = [name for name in harness.names if name != silent]
+    links = [(silent, name) for name in others] + [(name, silent) for name in others]
+    harness.world.network.cut(links, Cut(harness.world.time + 10**11, holds=False))
+    held = harness.acquire(leaders[0])
+    took_ms = harness.until(lambda: bool(harness.answers(Granted, held)))
+    assert COPY_AFTER_MS <= took_ms < 10 * COPY_AFTER_MS
+    copied = [name for name in harness.others() if harness.leader(name).tickets.size]
+    assert copied
+
+
+def test_three_members_or_four_have_no_copies() -> None:
+    for nodes in (3, 4):
+        harness = ClusterHarness(nodes).start().ready()
+        assert harness.leader(harness.serving()[0]).epoch_state.copies == ()
