@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.bakery.bounds import shown
-from fencelock.actors.bakery.config import BAKERY_TIMING, election_of, members_of
+from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, members_of
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Member, Readiness
 from fencelock.actors.bakery.leader_selection import choose, coordinator_of, living
@@ -39,7 +40,8 @@ from fencelock.actors.membership_changes import (
     Step,
     unchanged,
 )
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.membership_target import NO_TARGET, QUIET_MS, MemberTarget, TargetKeeper
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Role, Summary
 
@@ -71,12 +73,14 @@ class Reconfigurer(Role[Received]):
     """Answers requests about the members. That of the coordinator changes them, one at a time.
 
     Every node describes itself to the others. So the coordinator knows the journal of a node
-    that is to join, and `fencelock members` what each runs.
+    that is to join, and `fencelock members` what each runs. With a target, it also keeps the group
+    at that size by itself (`TargetKeeper`).
 
     Args:
         nodes: all configured nodes.
         electorate: the members, as far as this node recovered them.
         own: what this node says of itself, but for its epoch and its members.
+        target: the wanted number of members.
 
     """
 
@@ -88,12 +92,16 @@ class Reconfigurer(Role[Received]):
         nodes: tuple[str, ...],
         electorate: Electorate,
         own: NodeInfo,
+        target: MemberTarget = NO_TARGET,
     ) -> None:
         super().__init__(address, host)
         self.node = node_of(address)
         self.nodes = nodes
         self.electorate = electorate
         self.own = own
+        self.keeper = TargetKeeper(self.node, target)
+        self.voted_at: dict[str, Instant] = {}
+        """The time at which each node last was connected and voted."""
         self.requests = ClientRequests(address, self.node)
         self.repeated = RepeatedChanges()
         self.impossible = ImpossibleMessages(self.node)
@@ -120,7 +128,8 @@ class Reconfigurer(Role[Received]):
                 return self._on_readiness(event, now)
             case InfoDue():
                 known = {*self.nodes, *self.electorate.everyone, *self.infos}
-                return [*self._describe(known), Wake(INFO_MS, InfoDue())]
+                described = [*self._describe(known), Wake(INFO_MS, InfoDue())]
+                return [*described, *self._approach_target(now)]
             case StartVoting() | StopVoting():
                 self.own = replace(self.own, ready=isinstance(event, StartVoting))
                 return ()
@@ -199,7 +208,21 @@ class Reconfigurer(Role[Received]):
             told = unchanged(request, text, self.electorate.number, names)
             return self.requests.reply(sender, told)
         changes = SeatingChanges(self, self.readiness, now)
+        self.keeper.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
         return changes.answer(request, partial(self.requests.reply, sender), self.repeated, now)
+
+    def _approach_target(self, now: Instant) -> list[Effect]:
+        """Take the next step towards the target, if this node coordinates."""
+        if not self.keeper.target.members:
+            return []
+        self.keeper.check(now)
+        readiness = self.readiness
+        if readiness is None or not readiness.ready or self.coordinator != self.node:
+            self.keeper.rest()
+            return []
+        self.voted_at |= {one.node: now for one in readiness.members if one.votes}
+        changes = SeatingChanges(self, readiness, now)
+        return self.keeper.approach(changes, changes, changes.silent_ms, now)
 
     def _read(self, request: ReadMembers, now: Instant) -> MembersRead:
         """Return what is known of each node."""
@@ -281,6 +304,24 @@ class SeatingChanges(MemberChanges):
         return Learner(
             info.journal, info.endpoint, waits_for=waits, last_message_ms=last_message_ms
         )
+
+    def silent_ms(self, member: str, decides_ms: int) -> int:
+        """Return for how long ``member`` has not voted, of the last ``decides_ms`` (ms)."""
+        voted_at = self.role.voted_at.get(member)
+        return decides_ms if voted_at is None else min(decides_ms, ms_between(voted_at, self.now))
+
+    def willing(self, gone: str, members: Sequence[str]) -> tuple[str, int] | None:
+        """Return the node that should become a member, with its journal; see `GroupFacts`."""
+        willing = [
+            (node == gone, seen.priority, seen.life, node, report.journal)
+            for node, seen in self.connected.items()
+            if (report := self.learner(node)) is not None
+            and not report.waits_for
+            and report.endpoint
+            and seen.priority != OFF
+            and (node == gone or node not in members)
+        ]
+        return min(willing)[-2:] if willing else None
 
     def transfer(self, node: str) -> Step:
         """Refuse: there is no single leader."""

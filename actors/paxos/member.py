@@ -15,6 +15,7 @@ from fencelock.actors.bootstrap_message import Founding, GroupConfig, Voter, jou
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.membership import Member
+from fencelock.actors.membership_target import NO_TARGET, MemberTarget
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
@@ -38,7 +39,6 @@ from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
-from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:

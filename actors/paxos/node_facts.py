@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fencelock.actors.paxos.member_event import NodeFacts
-from fencelock.actors.paxos.message import Locate
+from fencelock.actors.paxos.message import UNWILLING, Locate
 from fencelock.actors.timing import TIMING
 
 HEARD_MS = 3 * TIMING.lease_ms
 """A node that was silent for this long does not count as reachable (ms)."""
+
+
+CLOSE_SLOTS = 1_000
+"""Slots that a node may lack when it is chosen (about a second of load). It becomes a member once
+it lacks no more than for a join."""
 
 
 class Facts:
@@ -33,6 +40,23 @@ class Facts:
         """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
         facts = self.members.get(member)
         return led_ms if facts is None else min(led_ms, facts.last_message_ms)
+
+    def willing(self, gone: str, members: Sequence[str]) -> tuple[str, int] | None:
+        """Return the node that should become a member, with its journal; see `GroupFacts`.
+
+        The smallest of priority, random number, address and name comes first.
+        """
+        willing = [
+            (node == gone, report.priority, report.life, report.endpoint, node, report.journal)
+            for node, known in self.learners.items()
+            if (report := self.learner(node)) is not None
+            and report.ready
+            and report.endpoint
+            and report.priority < UNWILLING
+            and known.lag <= CLOSE_SLOTS
+            and (node == gone or node not in members)
+        ]
+        return min(willing)[-2:] if willing else None
 
     def learner(self, node: str) -> Locate | None:
         """Return the last report of ``node`` as a learner, if it is recent."""

@@ -28,7 +28,14 @@ from fencelock.actors.membership_changes import (
     Step,
     unchanged,
 )
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.membership_target import (
+    CHECK_MS,
+    NO_TARGET,
+    QUIET_MS,
+    MemberTarget,
+    TargetKeeper,
+)
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     LEARNED_SLOTS,
     MemberArguments,
@@ -46,17 +53,8 @@ from fencelock.actors.paxos.member_event import (
     ViewChanged,
 )
 from fencelock.actors.paxos.node_facts import Facts
-from fencelock.actors.paxos.target import (
-    CHECK_MS,
-    NO_TARGET,
-    PAUSE_MS,
-    QUIET_MS,
-    MemberTarget,
-    wish_of,
-)
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 
 VERSION_CHARS_MAX = 64
@@ -72,7 +70,7 @@ MembersEvent = (
 class Reconfigurer(MemberRole[MembersEvent]):
     """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
 
-    With a target, it also keeps the group at that size by itself (`wish_of`).
+    With a target, it also keeps the group at that size by itself (`TargetKeeper`).
 
     Args:
         version: the version of this software, for reports.
@@ -93,18 +91,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
     ) -> None:
         super().__init__(address, host, **member)
         self.version = version
-        self.target = target
+        self.keeper = TargetKeeper(self.node, target)
         self.only = only
         self.checking = False
         """Whether the next description of the nodes is to be compared with the target."""
-        self.checked_at = Instant(0)
-        """The time of the last check of the members."""
-        self.led_since: dict[tuple[str, int], Instant] = {}
-        """While this node leads, the time since which it has led each member and its journal."""
-        self.quiet_until = Instant(0)
-        """Until then the members are left to the operator who asked for a change."""
-        self.wished = ""
-        """The last wish that was logged, empty if there is none."""
         self.requests = ClientRequests(address, self.node)
         self.repeated = RepeatedChanges()
         self.waiting: list[tuple[Address, MembersRequest]] = []
@@ -115,7 +105,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         del now
         view = self.config.newest
         links = self._link() if view.number else [self.requests.known(0, view.seats)]
-        return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
+        return [*links, Wake(CHECK_MS, TargetDue())] if self.keeper.target.members else links
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         """Answer a request, or pass it on to the leader; follow changes."""
@@ -182,53 +172,28 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 told = unchanged(request, text, view.number, view.members)
                 effects += self.requests.reply(sender, told)
             else:
-                self.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
+                self.keeper.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
                 changes = LogChanges(self, Facts(self.node, described.nodes))
                 reply = partial(self.requests.reply, sender)
                 effects += changes.answer(request, reply, self.repeated, now)
         return effects
 
     def _on_target_due(self, now: Instant) -> Effects:
-        """Ask who answers. After a pause of this node, all silence counts anew."""
-        if ms_between(self.checked_at, now) > PAUSE_MS:
-            self.led_since = {}
-        self.checked_at = now
+        """Ask who answers."""
+        self.keeper.check(now)
         self.checking = True
         return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
 
     def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
-        """Take the next step towards the target, if this node leads; log why, once."""
+        """Take the next step towards the target, if this node leads."""
         if not self.checking:
             return []
         self.checking = False
         if described.leader != self.node:
-            self.led_since, self.wished = {}, ""
+            self.keeper.rest()
             return []
-        view = self.config.newest
-        led = self.led_since = {
-            (seat.name, seat.journal): self.led_since.get((seat.name, seat.journal), now)
-            for seat in view.seats
-        }
         facts = Facts(self.node, described.nodes)
-        changes = LogChanges(self, facts)
-        if now < self.quiet_until or changes.pending():
-            return []
-        silent_ms = {
-            name: facts.silent_ms(name, ms_between(led[name, journal], now))
-            for name, journal in led
-        }
-        wish = wish_of(view, self.target, facts, silent_ms.__getitem__)
-        level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
-        if wish is not None and wish.request is not None:
-            try:
-                effects += changes.step(wish.request).effects
-                level = Level.INFO
-            except MembershipError as error:
-                text = f"{wish.why}, but {error}"
-        if text and text != self.wished:
-            effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
-        self.wished = text
-        return effects
+        return self.keeper.approach(LogChanges(self, facts), facts, facts.silent_ms, now)
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
         """Return a report of each node."""

@@ -31,8 +31,8 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
+from fencelock.actors.membership_target import NO_TARGET, MemberTarget
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.timing import ROUND_TRIP_MS_MAX, TIME_MS_MAX, TIMING, Timing, derived
 from fencelock.cluster.guarantee import PROMISES
@@ -64,7 +64,7 @@ TARGETS = (0, 3, 5, 7)
 """`paxos`: the numbers of members that the leader keeps by itself, 0 for none. An even number
 survives no more failures than the odd one below it."""
 REPLACE_S_MIN, REPLACE_S_MAX = 1.0, 86_400.0
-"""`paxos`: the bounds of the time after which a silent member is replaced (s): above a failover."""
+"""The bounds of the time after which a silent member is replaced (s): above a failover."""
 
 QUOTA_MAX = 10_000_000
 """The largest quota of a client, in its own unit."""
@@ -155,7 +155,18 @@ class _Node(Strict):
     redis: Annotated[str, AfterValidator(_listen)] | None = None
 
 
-class _Bakery(Strict):
+class _Growing(Strict):
+    target_members: Annotated[int, AfterValidator(_target)] = 0
+    replace_after_s: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
+        NO_TARGET.silent_ms / MS_PER_S
+    )
+
+    def target(self) -> MemberTarget:
+        """Return the number of members at which the group keeps itself."""
+        return MemberTarget(self.target_members, _ms(self.replace_after_s))
+
+
+class _Bakery(_Growing):
     round_trip_ms: Annotated[int, Field(ge=1, le=ROUND_TRIP_MS_MAX)] = TIMING.round_trip_ms
     duration: Term = HOLD_MS / MS_PER_S
     grace: Term = GRACE_MS / MS_PER_S
@@ -172,7 +183,7 @@ class _Central(Strict):
     journal: bool = False
 
 
-class _Paxos(Strict):
+class _Paxos(_Growing):
     durability: Annotated[str, _one_of(DURABILITIES)] = "fsync"
     journal_bytes: Annotated[int, Field(ge=JOURNAL_BYTES_MIN, le=JOURNAL_BYTES_MAX)] = JOURNAL_BYTES
     round_trip_ms: Annotated[int, Field(ge=1, le=ROUND_TRIP_MS_MAX)] = TIMING.round_trip_ms
@@ -181,14 +192,6 @@ class _Paxos(Strict):
     isolated_ms: Time | None = None
     election_ms: Time | None = None
     rank_ms: Time | None = None
-    target_members: Annotated[int, AfterValidator(_target)] = 0
-    replace_after_s: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
-        NO_TARGET.silent_ms / MS_PER_S
-    )
-
-    def target(self) -> MemberTarget:
-        """Return the number of members at which the leader keeps the group."""
-        return MemberTarget(self.target_members, _ms(self.replace_after_s))
 
     def timing(self) -> Timing:
         """Return the times of members; see `timing.derived`."""
@@ -290,8 +293,15 @@ ALLOWED = {
         ("paxos.lease_ms", "paxos.isolated_ms", "paxos.election_ms", "paxos.rank_ms"),
         f"1 to {TIME_MS_MAX} ms",
     ),
-    "paxos.target_members": "3, 5 or 7 (an even number survives no more failures), or 0 for none,",
-    "paxos.replace_after_s": f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
+    **dict.fromkeys(
+        ("paxos.target_members", "bakery.target_members"),
+        "3, 5 or 7 (an even number survives no more failures), or 0 for none,",
+    ),
+    **dict.fromkeys(
+        ("paxos.replace_after_s", "bakery.replace_after_s"),
+        f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
+    ),
+    "bakery.copies": "true or false",
     **dict.fromkeys(
         ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
     ),
@@ -441,6 +451,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             paxos_journal_bytes=file.paxos.journal_bytes,
             paxos_memory=file.paxos.durability == "memory",
             paxos_timing=file.paxos.timing(),
+            bakery_target=file.bakery.target(),
             paxos_target=file.paxos.target(),
             quotas=Quotas(**file.limits.model_dump()),
         ),
@@ -525,6 +536,8 @@ max_hold = 600.0  # longer leases, duration and grace together, are refused (s)
 obtention = 5.0  # acquire timeout if none is given (s), or "unlimited": a week
 # copies = true  # with five members or more, no hold is forgotten while a majority of them lives
 # round_trip_ms = 50  # longest round trip between two nodes, 1 to 1000; the same on all of them
+# target_members = 3  # as below, kept by the node that coordinates
+# replace_after_s = 300
 
 [central]  # read by protocol = "central" only
 # server = {first}  # the node that owns every lock; the first by name if left out

@@ -36,13 +36,13 @@ from fencelock.actors.lamport.message import Neighbors
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.membership import Member
+from fencelock.actors.membership_target import NO_TARGET, MemberTarget
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.proxy.access import Rights
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
@@ -77,6 +77,8 @@ class ProtocolSettings:
     """`bakery`: the times for which members wait for each other, the same on every node."""
     bakery_copies: bool = True
     """`bakery`: whether members that do not lead keep copies of what the leaders agree on."""
+    bakery_target: MemberTarget = NO_TARGET
+    """`bakery`: the number of members at which the coordinator keeps the group."""
     priority: int = PRIORITY
     """The priority of this node, 1 to 14, lower is likelier; 15 is off. `bakery`: as a leader.
     `paxos`: as a new member, if it is none."""
@@ -207,6 +209,7 @@ def bakery(context: NodeContext) -> RoleSet:
         voting, electorate = {"voting": registry}, registry.electorate(recovered)
         own = _node_info(context, votes=votes)
         members = {"nodes": context.nodes, "electorate": electorate, "own": own}
+        members["target"] = settings.bakery_target
         return (
             Spawn(bakery_members_of(node), BakeryReconfigurer, members),
             Spawn(status_of(node), ClusterStatus, status | voting | timing),

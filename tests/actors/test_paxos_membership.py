@@ -18,6 +18,7 @@ from fencelock.actors.api.message import Refused
 from fencelock.actors.effect import Connect, Disconnect, Effects, Send, Wake
 from fencelock.actors.membership import Member, Membership
 from fencelock.actors.membership_changes import REPEATED_MS
+from fencelock.actors.membership_target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.config import (
     ROUNDS_PER_VIEW,
@@ -52,7 +53,6 @@ from fencelock.actors.paxos.membership import (
 from fencelock.actors.paxos.message import NO_BALLOT, UNWILLING, Ballot, Batch, Locate
 from fencelock.actors.paxos.node_facts import HEARD_MS, Facts
 from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
-from fencelock.actors.paxos.target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 
@@ -517,7 +517,7 @@ def facts_of(answering: str, **learners: Locate) -> tuple[NodeFacts, ...]:
 def wish(members: str, answering: str, **learners: Locate) -> Wish | None:
     """Return the wish of the leader ``a`` whose other members were silent for long."""
     facts = Facts("a", facts_of(answering, **learners))
-    return wish_of(view_of(members), TARGET, facts, lambda _: SILENT_MS)
+    return wish_of(view_of(members).members, TARGET, facts, lambda _: SILENT_MS)
 
 
 def request_of(wish: Wish | None) -> ChangeMembers:
@@ -668,7 +668,7 @@ def test_a_member_that_answers_this_leader_is_never_replaced() -> None:
 
 def test_nothing_is_replaced_without_a_majority_and_the_reason_is_logged_once() -> None:
     keeper, facts = Keeper("abcde"), facts_of("b", f=WILLING)
-    keeper.role.target = MemberTarget(5, SILENT_MS)
+    keeper.role.keeper.target = MemberTarget(5, SILENT_MS)
     keeper.check(0, facts)
     effects = keeper.check(SILENT_MS, facts)
     assert proposed(effects) == []

@@ -15,8 +15,8 @@ import fencelock
 from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bakery.config import BakeryTiming
 from fencelock.actors.error import ConfigError, UnsupportedError
+from fencelock.actors.membership_target import MemberTarget
 from fencelock.actors.paxos.message import UNWILLING
-from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.guarantee import PROMISES, Guarantee, demand
 from fencelock.cluster.node.config import (
@@ -358,6 +358,9 @@ OTHERS = {
     "bakery.grace": "8",
     "bakery.least": "4.5",
     "bakery.max_hold": "700.5",
+    "bakery.copies": "false",
+    "bakery.target_members": "5",
+    "bakery.replace_after_s": "2.5",
     "bakery.obtention": '"unlimited"',
     "central.server": '"n-2"',
     "central.journal": "true",

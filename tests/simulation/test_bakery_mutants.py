@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from support.bakery_cluster_harness import ClusterHarness
+from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import proxy_of
@@ -44,7 +44,7 @@ def self_confident(epoch_state: EpochState, now: Instant) -> bool:
 def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the trust of a majority of the members two sides hold the same lock."""
     plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     cut_off = harness.serving()[:2]
     harness.cut(cut_off)
     harness.run(1_500)
@@ -58,7 +58,7 @@ def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
 ) -> None:
     """The majority continues under a new epoch; then two leaders that are cut off also grant."""
     plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     cut_off, epoch = harness.serving()[:2], harness.epoch()
     harness.world.judges.append(BakeryJudge(harness.world, judged))
     harness.cut(cut_off)
@@ -76,7 +76,7 @@ def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
 
 
 def test_two_sides_are_caught_by_the_played_scenario_only_when_planted() -> None:
-    harness = ClusterHarness(5).start().ready()
+    harness = ClusterHarness(5, NO_COPIES).start().ready()
     cut_off = harness.serving()[:2]
     harness.cut(cut_off)
     harness.run(1_500)

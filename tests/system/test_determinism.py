@@ -59,7 +59,7 @@ EXCEPTIONS = {
     ("actors/table/poison.py", "repr"): "the reason why one node stops, for its log",
     ("actors/table/account.py", "/"): "a metric, by which no rule decides",
     ("actors/histogram.py", "float"): "bounds of a metric, by which no role decides",
-    ("actors/paxos/target.py", "/"): "seconds in a text for people",
+    ("actors/membership_target.py", "/"): "seconds in a text for people",
     ("actors/paxos/slow_disk.py", "/"): "milliseconds in a text for people",
     ("actors/api/membership_message.py", "re"): "patterns of ASCII characters, checked by a proxy",
     ("actors/api/name.py", "re"): "a pattern of ASCII characters, for texts that people see",

@@ -9,10 +9,10 @@ from fencelock.actors.api.membership_message import MemberAction
 from fencelock.actors.bakery.config import PRIORITY
 from fencelock.actors.effect import Spawn
 from fencelock.actors.lease import DRIFT_PPM
+from fencelock.actors.membership_target import MemberTarget
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.member import LogOptions, log_roles
-from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import ExtendSessions
 from fencelock.actors.timing import TIMING

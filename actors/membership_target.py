@@ -1,0 +1,178 @@
+"""Keeping a group at its target size: changes of the members that a node starts by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
+from fencelock.actors.effect import Effect, Send
+from fencelock.actors.error import MembershipError
+from fencelock.actors.membership_changes import MemberChanges
+from fencelock.actors.message import Instant, address_of, ms_between
+from fencelock.actors.role_message import Level, RoleNotice
+
+CHECK_MS = 250
+"""Interval at which the members are checked (ms)."""
+
+PAUSE_MS = 4 * CHECK_MS
+"""A check later than this after the last one shows that this node itself was paused (ms): then the
+members were silent because nobody listened."""
+
+QUIET_MS = 10_000
+"""Time for which it leaves the members alone after an operator asked for a change (ms)."""
+
+
+class MemberTarget(NamedTuple):
+    """The wanted number of members."""
+
+    members: int = 0
+    """0 if only operators change the members."""
+    silent_ms: int = 300_000
+    """Time after which a member that does not answer the deciding node is replaced (ms)."""
+
+
+NO_TARGET = MemberTarget()
+
+
+class Wish(NamedTuple):
+    """A change that the deciding node asks for, or would ask for if it could."""
+
+    request: ChangeMembers | None
+    """None if no node is there that could become a member."""
+    why: str
+
+
+class GroupFacts(Protocol):
+    """The deciding node's knowledge of the others."""
+
+    node: str
+
+    def votes(self, member: str) -> bool:
+        """Return whether ``member`` voted recently."""
+        ...
+
+    def willing(self, gone: str, members: Sequence[str]) -> tuple[str, int] | None:
+        """Return the node that should become a member, with its journal; None if there is none.
+
+        A member ``gone`` that lost its journal is willing to return, but only if there is no other
+        node: to replace it by itself, the group has to do without it for a moment.
+        """
+        ...
+
+
+def wish_of(
+    members: Sequence[str],
+    target: MemberTarget,
+    facts: GroupFacts,
+    silent_ms: Callable[[str], int],
+) -> Wish | None:
+    """Return the next change that brings the group nearer to ``target``, None if it is there.
+
+    Only the deciding node's own links count. A member that answers it is not replaced, whatever
+    other nodes say of it.
+
+    Args:
+        members: the members.
+        target: the wanted number of members.
+        facts: the knowledge of other nodes.
+        silent_ms: returns the time for which a member has not answered (ms).
+
+    """
+    count = len(members)
+    size = f"target_members is {target.members}"
+    if count < target.members:
+        why = f"there {'is 1 member' if count == 1 else f'are {count} members'}, and {size}"
+        return _joining(MemberAction.JOIN, "", why, members, facts)
+    silent = [one for one in members if not facts.votes(one) and silent_ms(one) >= target.silent_ms]
+    if not silent:
+        return None
+    gone = max(silent, key=lambda one: (silent_ms(one), one))
+    why = f"{gone} has not answered {facts.node} for {target.silent_ms / 1_000:g} s"
+    if count > target.members:
+        request = ChangeMembers(action=MemberAction.REMOVE, node=gone)
+        return Wish(request, f"{why}, and {size}: {gone} is to be removed")
+    return _joining(MemberAction.REPLACE, gone, why, members, facts)
+
+
+def _joining(
+    action: MemberAction, gone: str, why: str, members: Sequence[str], facts: GroupFacts
+) -> Wish:
+    """Return the wish for a new member, in place of ``gone`` if that is not empty."""
+    found = facts.willing(gone, members)
+    if found is None:
+        return Wish(None, f"{why}, but no node is there that could become a member")
+    new, journal = found
+    if action is MemberAction.JOIN:
+        return Wish(ChangeMembers(action=action, node=new), f"{why}: {new} is to become a member")
+    journal = journal if new == gone else 0
+    request = ChangeMembers(action=action, node=gone, replacement=new, journal=journal)
+    return Wish(request, f"{why}: {new} is to replace it")
+
+
+class TargetKeeper:
+    """Takes the steps towards the target, while its node decides about the members.
+
+    Args:
+        node: this node.
+        target: the wanted number of members.
+
+    """
+
+    def __init__(self, node: str, target: MemberTarget) -> None:
+        self.node, self.target = node, target
+        self.checked_at = Instant(0)
+        """The time of the last check of the members."""
+        self.decides_since: dict[tuple[str, int], Instant] = {}
+        """While this node decides, the time since which it has known each member and journal."""
+        self.quiet_until = Instant(0)
+        """Until then the members are left to the operator who asked for a change."""
+        self.wished = ""
+        """The last wish that was logged, empty if there is none."""
+
+    def check(self, now: Instant) -> None:
+        """Begin a check. After a pause of this node, all silence counts anew."""
+        if ms_between(self.checked_at, now) > PAUSE_MS:
+            self.decides_since = {}
+        self.checked_at = now
+
+    def rest(self) -> None:
+        """Forget everything: another node decides."""
+        self.decides_since, self.wished = {}, ""
+
+    def approach(
+        self,
+        changes: MemberChanges,
+        facts: GroupFacts,
+        heard_ms: Callable[[str, int], int],
+        now: Instant,
+    ) -> list[Effect]:
+        """Take the next step, if one is due; log why, once.
+
+        Args:
+            changes: the changes that this node can make.
+            facts: its knowledge of other nodes.
+            heard_ms: returns for how long a member has been silent, of the time for which this node
+                has decided about it (ms).
+            now: the time.
+
+        """
+        since = self.decides_since = {
+            (name, seat.journal): self.decides_since.get((name, seat.journal), now)
+            for name, seat in changes.seats.items()
+        }
+        if now < self.quiet_until or changes.pending():
+            return []
+        silent_ms = {name: heard_ms(name, ms_between(at, now)) for (name, _), at in since.items()}
+        wish = wish_of(changes.members, self.target, facts, silent_ms.__getitem__)
+        level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
+        if wish is not None and wish.request is not None:
+            try:
+                effects += changes.step(wish.request).effects
+                level = Level.INFO
+            except MembershipError as error:
+                text = f"{wish.why}, but {error}"
+        if text and text != self.wished:
+            effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
+        self.wished = text
+        return effects
