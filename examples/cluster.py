@@ -51,6 +51,9 @@ PROTOCOLS = (
     "central: one server."
 )
 
+GROWING = ("paxos", "bakery")
+"""The protocols whose members change while they serve."""
+
 GRACE_S = 30.0
 """Time limit for the clients' last requests when the time is over (s)."""
 
@@ -59,7 +62,8 @@ KillOption = Annotated[
     bool, typer.Option("--kill-leader", help="Kill -9 whoever leads, and start it anew.")
 ]
 GrowOption = Annotated[
-    bool, typer.Option("--grow", help="paxos: begin with one node, let others join and leave.")
+    bool,
+    typer.Option("--grow", help="paxos, bakery: begin with one node, let others join and leave."),
 ]
 ObjectsOption = Annotated[
     bool, typer.Option("--objects", help="paxos: compete for objects of all kinds.")
@@ -183,11 +187,9 @@ def check_growth(protocol: str, *, killing: bool) -> None:
         typer.BadParameter: it is refused; the text says what to do instead.
 
     """
-    if protocol != "paxos":
-        text = (
-            f"this example grows a cluster of paxos only, not of {protocol}: use --protocol paxos"
-        )
-        raise typer.BadParameter(text, param_hint="--grow")
+    if protocol not in GROWING:
+        text = f"the members of {protocol} are those of its configuration: use --protocol paxos"
+        raise typer.BadParameter(f"{text} or bakery", param_hint="--grow")
     if killing:
         raise typer.BadParameter("leave out --kill-leader", param_hint="--grow")
 
