@@ -14,6 +14,7 @@ import socket as tcp
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from errno import EADDRINUSE, EMFILE, ENFILE
 
 from fencelock.actors.error import ConfigError
@@ -45,6 +46,15 @@ RESUME_BYTES = 64 << 10
 """Nothing is read from a client that has not received so much (bytes)."""
 
 FULL = b"-ERR max number of clients reached\r\n"
+
+_OPTIONS = (
+    (tcp.IPPROTO_TCP, tcp.TCP_NODELAY, 1),
+    (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPIDLE, 60),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPINTVL, 20),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPCNT, 3),
+)
+"""Of connections: a client that is gone without a word is noticed after two minutes."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _ENDED = select.EPOLLHUP | select.EPOLLERR
@@ -83,6 +93,7 @@ class StreamServer:
         address: ``tcp://host:port``, port 0 for any.
         post: delivers an event to the role; returns False if it cannot take one now.
         count: called with a counter's name and its increment.
+        fault: called with an exception of ours that cost a connection, and what was being done.
         connections: limit of connections.
         connections_each: limit of those from one address.
         unread_bytes: limit of what a client was sent and has not received when it is sent more.
@@ -102,12 +113,14 @@ class StreamServer:
         *,
         post: Callable[[Local], bool],
         count: Callable[[str, int], None],
+        fault: Callable[[str, Exception], None],
         connections: int = CONNECTIONS_MAX,
         connections_each: int = CONNECTIONS_MAX,
         unread_bytes: int,
     ) -> None:
         self._post = post
         self._count = count
+        self._fault = fault
         self._most, self._most_each = connections, connections_each
         self._unread_bytes = unread_bytes
         self._streams: dict[int, Stream] = {}
@@ -135,14 +148,21 @@ class StreamServer:
                 self._accept()
                 continue
             stream = self._streams.get(descriptor)
-            if stream is None:
-                continue
-            if events & _OUT and not self._send(stream):
-                continue
-            if events & _IN and stream.mask & _IN:
-                self._read(stream)
-            elif events & _ENDED:
-                self._end(stream)
+            if stream is not None:
+                try:
+                    self._look(stream, events)
+                except Exception as error:  # noqa: BLE001  # It costs the connection.
+                    self._fault(f"looking at {stream.host}", error)
+                    self._end(stream)
+
+    def _look(self, stream: Stream, events: int) -> None:
+        """Send to a client, and read from it, as far as ``events`` say that it can be done."""
+        if events & _OUT and not self._send(stream):
+            return
+        if events & _IN and stream.mask & _IN:
+            self._read(stream)
+        elif events & _ENDED:
+            self._end(stream)
 
     def transmit(self, event: Transmit) -> None:
         """Send bytes to a client, and read on or close the connection as ``event`` says."""
@@ -198,8 +218,9 @@ class StreamServer:
             if not self._post(Opened(connection=self._accepted, peer=_shown(peer))):
                 socket.close()
                 return
-            socket.setsockopt(tcp.IPPROTO_TCP, tcp.TCP_NODELAY, 1)
-            socket.setsockopt(tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1)
+            for level, option, value in _OPTIONS:
+                with suppress(OSError):  # It was reset meanwhile.
+                    socket.setsockopt(level, option, value)
             stream = Stream(self._accepted, socket, host)
             self._streams[socket.fileno()] = self._by_number[stream.number] = stream
             self._hosts[host] += 1

@@ -206,7 +206,7 @@ def _read(call: Call) -> Generator[Asked, Answer, dict[str, KeySeen]]:
 def _native(key: str) -> CommandError:
     return CommandError(
         f"ERR {key!a} is held by a client that does not use this door: it releases the lock, or "
-        '"fencelock evict" does'
+        '"fencelock release" does'
     )
 
 

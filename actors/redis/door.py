@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Cancel, Reason, Refused
+from fencelock.actors.api.message import Cancel, Cancelled, Reason, Refused
 from fencelock.actors.api.name import LABEL_BYTES_MAX, NAME_END, forbidden_in
 from fencelock.actors.api.redis import (
     AwaitKey,
@@ -133,6 +133,7 @@ class Connection:
     """The bytes that wait, as they are counted."""
     waits: bool = False
     """Whether its next request waits for a later turn."""
+    half_closed: bool = False
 
 
 class RedisDoor(
@@ -145,6 +146,7 @@ class RedisDoor(
         | KeysRead
         | KeyList
         | Refused
+        | Cancelled
         | RightsChanged
         | DoorTick
         | DoorTurn
@@ -222,6 +224,7 @@ class RedisDoor(
         | KeysRead
         | KeyList
         | Refused
+        | Cancelled
         | RightsChanged
         | DoorTick
         | DoorTurn,
@@ -234,6 +237,8 @@ class RedisDoor(
                 return self._on_received(event, now)
             case KeysChanged() | KeysRead() | KeyList() | Refused():
                 return self._on_answer(event, now)
+            case Cancelled():  # Of a wait whose client is gone.
+                return ()
             case Opened():
                 return self._on_opened(event, now)
             case Disconnected():
@@ -292,9 +297,10 @@ class RedisDoor(
     def _on_half_closed(self, event: HalfClosed) -> Effects:
         """Close a connection that waits for its turn: it would be granted to nobody."""
         connection = self.connections.get(event.connection)
-        if connection is None or not isinstance(connection.request, AwaitKey):
+        if connection is None:
             return ()
-        return self._close(connection)
+        connection.half_closed = True
+        return self._close(connection) if isinstance(connection.request, AwaitKey) else ()
 
     def _serve(self, connection: Connection, output: bytes, now: Instant) -> list[Effect]:
         """Serve requests as `_serve_some` does; what raises costs the connection, not the door."""
@@ -351,6 +357,8 @@ class RedisDoor(
             effects.append(Send(self.sockets, transmit))
         if closes:
             return [*effects, *self._forget(connection)]
+        if connection.half_closed and isinstance(connection.request, AwaitKey):
+            return [*effects, *self._close(connection)]
         if reads and connection.parser.held:
             connection.incomplete_at = connection.incomplete_at or now
         else:

@@ -235,21 +235,13 @@ class Failure(NamedTuple):
     text: str
 
 
-class Push(NamedTuple):
-    """A message that is no reply; an array in version 2."""
-
-    items: tuple[Reply, ...]
-
-
 class Nothing(Enum):
     """The null that Redis sends in place of an array."""
 
     ARRAY = b"*-1\r\n"
 
 
-Reply: TypeAlias = (
-    "int | str | bytes | Failure | Push | Nothing | list[Reply] | dict[str, Reply] | None"
-)
+Reply: TypeAlias = "int | str | bytes | Failure | Nothing | list[Reply] | dict[str, Reply] | None"
 """A reply. A `str` is a status such as ``OK``, without a line end; `bytes` are a bulk string."""
 
 VERSION_2 = 2
@@ -275,9 +267,6 @@ def encode_reply(reply: Reply, version: int) -> bytes:
     if isinstance(reply, dict):
         mark = b"*%d\r\n" % (2 * len(reply)) if version == VERSION_2 else b"%%%d\r\n" % len(reply)
         items = [part for key, value in reply.items() for part in (key.encode(), value)]
-    elif isinstance(reply, Push):
-        mark = b"%b%d\r\n" % (b"*" if version == VERSION_2 else b">", len(reply.items))
-        items = reply.items
     else:
         mark, items = b"*%d\r\n" % len(reply), reply
     return mark + b"".join(encode_reply(item, version) for item in items)

@@ -70,6 +70,7 @@ def open_door(node: str, config: Config, dispatcher: Dispatcher, hub: SocketHub)
             config.redis[node],
             post=_post_to(scheduler, role),
             count=count,
+            fault=scheduler.note_fault,
             connections=streams_max(raise_limit()),
             connections_each=quotas.connections,
             unread_bytes=quotas.unread_kib << 10,

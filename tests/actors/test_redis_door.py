@@ -172,6 +172,16 @@ def test_a_wait_ends_with_its_connection() -> None:
         ]
 
 
+def test_a_wait_that_begins_after_its_client_left_is_cancelled() -> None:
+    door = Door()
+    effects = door.receive(b"SET lock:a me NX\r\nBLPOP lock-signal:a 0\r\n")
+    door.role.handle(HERE, HalfClosed(connection=1), T0)
+    no = replied(asked(effects), changed=False, state=KeyState.OTHER)
+    effects = door.role.handle(SESSION, no, T0)
+    assert [type(one.message) for one in sends(effects) if one.to == SESSION] == [AwaitKey, Cancel]
+    assert door.role.connections == {}
+
+
 def test_a_wait_that_times_out_is_an_empty_array() -> None:
     door = Door()
     door.answer(door.ask("SET", "lock:a", "me", "NX"), changed=False, state=KeyState.OTHER)

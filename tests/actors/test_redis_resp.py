@@ -14,7 +14,6 @@ from fencelock.actors.redis.resp import (
     Failure,
     Nothing,
     ProtocolError,
-    Push,
     Reply,
     RequestParser,
     encode_reply,
@@ -132,7 +131,6 @@ REPLIES: list[tuple[Reply, bytes, bytes]] = [
         b"*2\r\n:1\r\n*2\r\n$1\r\na\r\n_\r\n",
     ),
     ({"a": 1}, b"*2\r\n$1\r\na\r\n:1\r\n", b"%1\r\n$1\r\na\r\n:1\r\n"),
-    (Push((b"a",)), b"*1\r\n$1\r\na\r\n", b">1\r\n$1\r\na\r\n"),
 ]
 
 

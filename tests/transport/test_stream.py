@@ -28,11 +28,15 @@ class Station:
             "tcp://127.0.0.1:0",
             post=self._post,
             count=lambda name, times: self.counters.update({name: times}),
+            fault=self._note,
             connections=most,
             unread_bytes=unread_bytes,
         )
         self._poll = select.poll()
         self._poll.register(self.server.descriptor, select.POLLIN)
+
+    def _note(self, doing: str, error: Exception) -> None:
+        raise AssertionError(doing) from error
 
     def _post(self, event: Local) -> bool:
         self.events.append(event)
@@ -128,5 +132,10 @@ def test_an_address_that_is_taken_is_an_error() -> None:
     def count(name: str, times: int) -> None:
         del name, times
 
+    def fault(doing: str, error: Exception) -> None:
+        del doing, error
+
     with station() as here, pytest.raises(ConfigError, match="another program listens there"):
-        StreamServer(here.server.address, post=lambda _: True, count=count, unread_bytes=1)
+        StreamServer(
+            here.server.address, post=lambda _: True, count=count, fault=fault, unread_bytes=1
+        )
