@@ -19,7 +19,6 @@ from random import Random
 
 import fencelock
 from fencelock.verification.bench.job import Job
-from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import resident_bytes
 from fencelock.verification.bench.mix import (
     OPERATION_S,
@@ -32,6 +31,9 @@ from fencelock.verification.bench.mix import (
 
 AT_ONCE = 32
 """Connections that are opened or closed at a time."""
+
+OPEN_S = 180.0
+"""Timeout for a connection (s): a thousand that are opened at once share the machine."""
 
 DRAWN = 2_000
 """Operations that a thread draws before it begins, and then repeats."""
@@ -130,7 +132,7 @@ class _Load:
             client = fencelock.connect(
                 place or job.address,
                 cluster=job.cluster,
-                connect_timeout=CONNECT_S,
+                connect_timeout=OPEN_S,
                 key=job.key or None,
                 stay=bool(place),
             )
