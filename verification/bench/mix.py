@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
@@ -11,13 +12,16 @@ from random import Random
 from typing import Any, Protocol
 
 import fencelock
-from fencelock.actors.error import ConfigError, FencelockError, LockTimeoutError
+from fencelock.actors.error import ConfigError, FencelockError, LockTimeoutError, UnavailableError
 
 OPERATION_S = 10.0
 """How long an acquire waits (s). A longer one counts as an error."""
 
 LOCK_S = 60.0
 """Timeout of a Redis lock (s): no pair of a run takes so long."""
+
+FILL_TRIES = 5
+"""Attempts to put an entry before the load begins, when many clients begin at once."""
 
 SHARE_MAX = 1_000_000
 
@@ -138,7 +142,13 @@ class ClientTarget:
     def fill(self, names: list[str]) -> None:
         """Put an entry under each name."""
         for name in names:
-            self.use(Operation.PUT, name)()
+            put = self.use(Operation.PUT, name)
+            for _ in range(FILL_TRIES - 1):
+                with suppress(UnavailableError):
+                    put()
+                    break
+            else:
+                put()
 
     def close(self) -> None:
         """Close the client; its entries and locks end with its session."""
