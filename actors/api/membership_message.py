@@ -53,6 +53,8 @@ class NodeRole(IntEnum):
     """A node that is no member: it learns, serves clients and does not vote."""
     NON_VOTING = 4
     """A member that does not vote: its journal is not the registered one."""
+    DOWN = 5
+    """A member that was silent for so long that the node that answers calls it down (`bakery`)."""
 
 
 def is_endpoint(text: str) -> bool:

@@ -142,6 +142,11 @@ def advice_on(report: NodeReport) -> str | None:
                 f"{report.node} is a member whose journal was lost or is not its own: it does not "
                 f"vote. To give it a vote again: fencelock replace {report.node}"
             )
+        case NodeRole.DOWN:
+            return (
+                f"{report.node} is down. To have another node in its place: "
+                f"fencelock replace {report.node}"
+            )
         case NodeRole.LEADER | NodeRole.MEMBER:
             return None
 

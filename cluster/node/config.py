@@ -29,6 +29,7 @@ from fencelock.actors.bakery.config import (
     BakeryTiming,
     Terms,
 )
+from fencelock.actors.bakery.reconfigurer import DOWN_MS
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import NO_TARGET, MemberTarget
@@ -176,6 +177,7 @@ class _Bakery(_Growing):
         OBTENTION_MS / MS_PER_S
     )
     copies: bool = True
+    down_after: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = DOWN_MS / MS_PER_S
 
 
 class _Central(Strict):
@@ -298,7 +300,7 @@ ALLOWED = {
         "3, 5 or 7 (an even number survives no more failures), or 0 for none,",
     ),
     **dict.fromkeys(
-        ("paxos.replace_after_s", "bakery.replace_after_s"),
+        ("paxos.replace_after_s", "bakery.replace_after_s", "bakery.down_after"),
         f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
     ),
     "bakery.copies": "true or false",
@@ -451,6 +453,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             paxos_journal_bytes=file.paxos.journal_bytes,
             paxos_memory=file.paxos.durability == "memory",
             paxos_timing=file.paxos.timing(),
+            bakery_down_ms=_ms(file.bakery.down_after),
             bakery_target=file.bakery.target(),
             paxos_target=file.paxos.target(),
             quotas=Quotas(**file.limits.model_dump()),
@@ -536,6 +539,7 @@ max_hold = 600.0  # longer leases, duration and grace together, are refused (s)
 obtention = 5.0  # acquire timeout if none is given (s), or "unlimited": a week
 # copies = true  # with five members or more, no hold is forgotten while a majority of them lives
 # round_trip_ms = 50  # longest round trip between two nodes, 1 to 1000; the same on all of them
+# down_after = 30  # a member that is silent for so long (s) is called down
 # target_members = 3  # as below, kept by the node that coordinates
 # replace_after_s = 300
 

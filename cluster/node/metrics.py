@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from fencelock import __version__
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.leader import Leader as ElectionLeader
+from fencelock.actors.bakery.reconfigurer import Reconfigurer
 from fencelock.actors.error import ConfigError
 from fencelock.actors.histogram import BOUNDS_MS, Histogram
 from fencelock.actors.message import NS_PER_MS, address_of
@@ -218,6 +219,9 @@ class _NodeCollector(Collector):
                     parts.append(_tickets(role))
                 case ElectionCoordinator():
                     parts.append(_members(role))
+                case Reconfigurer():
+                    text = "Members that have been silent for down_after"
+                    parts.append(iter([_gauge("members_down", text, len(role.down))]))
                 case Proxy(backend=LockManager() as backend):
                     parts.append(_local(scheduler, backend))
                 case _:
@@ -290,6 +294,7 @@ def _tickets(leader: ElectionLeader) -> Iterator[Metric]:
     entries = [
         entry for queue in leader.tickets.queues.values() for entry in queue.entries.values()
     ]
+    entries = entries if leads else []  # Without the lead, they are copies.
     holds = sum(entry.fence > 0 for entry in entries)
     yield _gauge("holds", "Holds of locks and of semaphores", holds)
     yield _gauge("waits", "Acquires that wait in queues", len(entries) - holds)

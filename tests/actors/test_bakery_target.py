@@ -7,13 +7,16 @@ from typing import Any
 
 from support.bakery_cluster_harness import TERMS, ClusterHarness
 
-from fencelock.actors.bakery.config import OFF, election_of
+from fencelock.actors.api.membership_message import MembersRead, NodeRole, ReadMembers
+from fencelock.actors.bakery.config import OFF, election_of, members_of
 from fencelock.actors.membership_target import MemberTarget
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node.topology import NodeContext, bakery
 from fencelock.verification.simulation.bakery_judge import BakeryJudge
 
 SILENT_MS = 3_000
+DOWN_MS = 2_000
+HEARTBEAT_MS = 400
 LONG_MS = 60_000
 UNWILLING = "n6"
 
@@ -28,7 +31,8 @@ def with_endpoints(context: NodeContext) -> RoleSet:
 
 def founded(founders: int, target: int, *guests: str) -> ClusterHarness:
     """Return a cluster with a target, beside which other nodes serve."""
-    settings = dataclasses.replace(TERMS, bakery_target=MemberTarget(target, SILENT_MS))
+    aim = MemberTarget(target, SILENT_MS)
+    settings = dataclasses.replace(TERMS, bakery_target=aim, bakery_down_ms=DOWN_MS)
     harness = ClusterHarness(6, settings, make_roles=with_endpoints)
     harness.world.judges.append(BakeryJudge(harness.world))
     names = harness.names[:founders]
@@ -60,6 +64,28 @@ def test_a_member_that_is_silent_for_long_enough_is_replaced_by_a_spare() -> Non
     harness.world.crash("n3")
     took_ms = harness.until(lambda: members(harness, "n4") == ("n1", "n2", "n4"))
     assert took_ms >= SILENT_MS
+
+
+def test_a_member_that_is_silent_for_long_is_called_down_until_it_returns() -> None:
+    harness = founded(3, 0)
+    harness.world.crash("n3")
+    role: Any = harness.world.role_at(members_of("n1"))
+    took_ms = harness.until(lambda: "n3" in role.down)
+    assert took_ms >= DOWN_MS - HEARTBEAT_MS
+    assert roles(harness)["n3"] is NodeRole.DOWN
+    harness.start("n3")
+    harness.until(lambda: not role.down)
+    assert roles(harness)["n3"] in (NodeRole.MEMBER, NodeRole.LEADER)
+    assert harness.world.marks["notice.warning"] >= 1
+
+
+def roles(harness: ClusterHarness) -> dict[str, NodeRole]:
+    """Return what `fencelock members` shows."""
+    harness.number += 1
+    number = harness.number
+    harness.say("n1", ReadMembers(session="u", request=number))
+    harness.until(lambda: bool(harness.answers(MembersRead, number)))
+    return {one.node: one.role for one in harness.answers(MembersRead, number)[0].nodes}
 
 
 def test_a_member_that_returns_in_time_stays_and_nobody_comes_who_is_not_willing() -> None:

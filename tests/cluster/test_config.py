@@ -359,6 +359,7 @@ OTHERS = {
     "bakery.least": "4.5",
     "bakery.max_hold": "700.5",
     "bakery.copies": "false",
+    "bakery.down_after": "2.5",
     "bakery.target_members": "5",
     "bakery.replace_after_s": "2.5",
     "bakery.obtention": '"unlimited"',
