@@ -324,7 +324,8 @@ def _bound(address: str) -> tcp.socket:
         where = ("" if host == "*" else host, int(port))
         return _listening(family, where)
     except OSError as error:
-        why = "another program listens there" if error.errno == EADDRINUSE else error.strerror
+        taken = "another program listens there: stop it, or choose another port"
+        why = taken if error.errno == EADDRINUSE else error.strerror
         raise ConfigError(f"redis.address: cannot listen at {address}: {why}") from error
 
 
