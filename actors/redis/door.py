@@ -84,7 +84,8 @@ LISTED_MAX = 1_000
 """Limit of connections in one reply to CLIENT LIST."""
 
 TURN_REQUESTS = 64
-"""Requests of all clients that begin in one turn of the node; others wait for the next one."""
+"""Requests that begin in one turn of the node, of clients that just sent some, and again so many of
+those that have waited. So a client that sends one at a time does not wait for long pipelines."""
 
 SHARE = 8
 """Requests of one connection that begin one after the other, while others wait."""
@@ -273,7 +274,7 @@ class RedisDoor(
         if connection is None:
             return ()
         if event.turn != self.turn:
-            self.turn, self.left = event.turn, max(0, TURN_REQUESTS - len(self.waiting))
+            self.turn, self.left = event.turn, TURN_REQUESTS
         connection.parser.feed(event.data)
         connection.date_ms = event.date_ms
         if connection.steps is not None:  # Only a host that does not wait for `Transmit` does this.
@@ -331,7 +332,8 @@ class RedisDoor(
         share = SHARE
         while connection.steps is None and not closes:
             if self.left <= 0 or share <= 0:
-                effects += self._wait(connection)
+                if connection.parser.held:
+                    effects += self._wait(connection)
                 break
             try:
                 request = connection.parser.next()

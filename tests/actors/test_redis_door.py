@@ -18,7 +18,7 @@ from fencelock.actors.api.redis import (
     KeyState,
     ReadKeys,
 )
-from fencelock.actors.effect import Effects, Fault
+from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.command import COMMANDS
@@ -27,7 +27,9 @@ from fencelock.actors.redis.door import (
     HELD_BYTES_MAX,
     SCRIPTED,
     SLOW_MS,
+    TURN_REQUESTS,
     DoorTick,
+    DoorTurn,
     RedisDoor,
 )
 from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
@@ -140,6 +142,28 @@ def test_requests_of_a_pipeline_are_answered_in_order_and_one_at_a_time() -> Non
     effects = door.role.handle(SESSION, replied(asked(effects)), T0)
     (third,) = transmitted(effects)
     assert (third.data, third.reads) == (b"$-1\r\n+PONG\r\n", True)
+
+
+def test_a_long_pipeline_is_served_in_pieces_and_nobody_waits_for_it() -> None:
+    door = Door(clients=2)
+    effects = door.receive(b"PING\r\n" * 20)
+    (first,) = transmitted(effects)
+    assert (first.data, first.reads) == (b"+PONG\r\n" * 8, False)
+    assert [one for one in effects if isinstance(one, Wake)] == [Wake(0, DoorTurn())]
+    assert door.say("PING", client=2) == b"+PONG\r\n"
+    (second,) = transmitted(door.role.handle(HERE, DoorTurn(), T0))
+    assert (second.data, second.reads) == (b"+PONG\r\n" * 8, False)
+    (third,) = transmitted(door.role.handle(HERE, DoorTurn(), T0))
+    assert (third.data, third.reads) == (b"+PONG\r\n" * 4, True)
+
+
+def test_one_turn_begins_a_bounded_number_of_requests() -> None:
+    clients = TURN_REQUESTS + 10
+    door = Door(clients=clients)
+    for client in range(1, clients + 1):
+        door.receive(b"PING\r\n", client)
+    assert len(door.role.waiting) == 10
+    assert len(transmitted(door.role.handle(HERE, DoorTurn(), T0))) == 10
 
 
 def test_clients_wait_for_their_own_requests_only() -> None:
