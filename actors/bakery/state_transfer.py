@@ -14,6 +14,7 @@ from fencelock.actors.bakery.config import (
     leader_of,
     status_of,
 )
+from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Chosen, Export, Lead, Merged, Table
@@ -49,9 +50,7 @@ class StateTransfer:
 
     def request_again(self) -> list[Effect]:
         """Ask for the tables that have not arrived."""
-        return (
-            self.arriving.request_tables(self.epoch_state.node) if self.arriving is not None else []
-        )
+        return [] if self.arriving is None else self.arriving.request_tables(self.epoch_state)
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
         """Complete the table for a new epoch with the tables of the former keepers."""
@@ -72,7 +71,7 @@ class StateTransfer:
         self.arriving.coordinator = sender
         if lead.empty:
             self.arriving.lead = lead
-        return [*left, *self.arriving.request_tables(self.epoch_state.node), *self._merge(now)]
+        return [*left, *self.arriving.request_tables(self.epoch_state), *self._merge(now)]
 
     def _merge(self, now: Instant) -> list[Effect]:
         arriving = self.arriving
@@ -275,22 +274,29 @@ class Import:
     @property
     def complete(self) -> bool:
         """Whether enough tables are here for everything that a quorum of former leaders agreed."""
-        if self.lead.empty:
-            return True
-        whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
-        return whole >= exports_needed(len(self.lead.former.keepers))
+        return self.lead.empty or self._lacking <= 0
 
-    def request_tables(self, node: str) -> list[Effect]:
-        """Ask the former keepers whose tables are missing."""
+    @property
+    def _lacking(self) -> int:
+        """The number of tables that are still needed."""
+        whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
+        return exports_needed(len(self.lead.former.keepers)) - whole
+
+    def request_tables(self, epoch_state: EpochState) -> list[Effect]:
+        """Ask former keepers whose tables are missing: as many as needed, if these are connected.
+
+        A table may be long, so that all of them would take long.
+        """
         if self.complete:
             return []
-        left = [one.node for one in self.lead.former.keepers if one.node != node]
-        missing = [name for name in left if name not in self.arrivals or not self._whole(name)]
+        whole = {name for name, arrival in self.arrivals.items() if arrival.whole}
+        keepers = self.lead.former.keepers
+        missing = [one for one in keepers if one.node not in whole | {epoch_state.node}]
+        connected = epoch_state.connected
+        near = [one for one in missing if connected.get(one.node) == one.life]
+        asked = near[: self._lacking] if len(near) >= self._lacking else missing
         message = Export(epoch=self.lead.epoch)
-        return [Send(leader_of(name), message) for name in missing]
-
-    def _whole(self, name: str) -> bool:
-        return self.arrivals[name].whole
+        return [Send(leader_of(one.node), message) for one in asked]
 
     def on_table(self, node: str, table: Table) -> bool:
         """Take a part; return whether it was expected."""
