@@ -144,8 +144,8 @@ def advice_on(report: NodeReport) -> str | None:
             )
         case NodeRole.DOWN:
             return (
-                f"{report.node} is down. To have another node in its place: "
-                f"fencelock replace {report.node}"
+                f"{report.node} is down. To give its place to another node, such as n9: "
+                f"fencelock replace {report.node} n9"
             )
         case NodeRole.LEADER | NodeRole.MEMBER:
             return None
