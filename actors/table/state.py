@@ -459,8 +459,8 @@ class TableState:
         self.holds_checksum -= owner_state.mark * fence
         if isinstance(hold, DatedHold):
             hold.end(self)
-        if isinstance(hold, KeyHold):
-            end_key(self, hold)
+            if isinstance(hold, KeyHold):
+                end_key(self, hold)
         if details.value is not None:
             self._note_leader(hold, None)
         if details.span:
