@@ -117,6 +117,7 @@ Note = tuple[
     int,
     Wait | None,
     TableHold | None,
+    ClaimDetails,
     int,
     int,
     int,
@@ -535,6 +536,7 @@ def _capacity_of(table: TableState, claim: Claim) -> int:
 
 def _noted(owner_state: OwnerState, idle_ms: int = 0, lost: int = 0, capacity: int = 0) -> Note:
     hold = owner_state.hold
+    claim = hold or owner_state.wait
     return (
         owner_state,
         owner_state.request,
@@ -545,6 +547,7 @@ def _noted(owner_state: OwnerState, idle_ms: int = 0, lost: int = 0, capacity: i
         capacity,
         owner_state.wait,
         hold,
+        PLAIN if claim is None else claim.details,
         0 if hold is None else hold.request,
         0 if hold is None else hold.count,
         0 if hold is None else hold.granted_count,
@@ -603,10 +606,10 @@ def _session_record(session: Session) -> SessionRecord:
 
 
 def _claimant_record(note: Note) -> ClaimantRecord:
-    owner_state, request, releasing, outcome, lost, idle_ms, capacity, wait, hold = note[:9]
+    owner_state, request, releasing, outcome, lost, idle_ms, capacity, wait, hold, details = note[
+        :10
+    ]
     denial = outcome if isinstance(outcome, Refused) else None
-    claim = hold or wait
-    details = PLAIN if claim is None else claim.details
     owner, lock = owner_state.key
     return ClaimantRecord(
         session=owner_state.session.number,
@@ -619,7 +622,7 @@ def _claimant_record(note: Note) -> ClaimantRecord:
         why=denial.why if denial else None,
         lost=lost,
         idle_ms=idle_ms,
-        hold=None if hold is None else _hold_record(hold, capacity, *note[9:]),
+        hold=None if hold is None else _hold_record(hold, details, capacity, *note[10:]),
         wait=None if wait is None else _wait_record(wait, capacity),
         locks=details.locks,
         value=details.value,
@@ -629,6 +632,7 @@ def _claimant_record(note: Note) -> ClaimantRecord:
 
 def _hold_record(
     hold: TableHold,
+    details: ClaimDetails,
     capacity: int,
     request: int,
     times: int,
@@ -638,7 +642,7 @@ def _hold_record(
 ) -> HoldRecord:
     return HoldRecord(
         fence=hold.fence,
-        label=hold.details.label,
+        label=details.label,
         since_ms=hold.since_ms,
         request=request,
         times=times,
@@ -646,7 +650,7 @@ def _hold_record(
         amount=amount,
         capacity=capacity,
         lease=lease,
-        span=hold.details.span,
+        span=details.span,
     )
 
 

@@ -427,3 +427,12 @@ def test_a_snapshot_that_contradicts_itself_is_refused(table: LockTable) -> None
         )
         with pytest.raises(ValueError, match="the snapshot has a wrong key 'k'"):
             LockTable.restore((replace(part, owner_states=owner_states),))
+
+
+def test_a_snapshot_does_not_change_when_a_key_does(table: LockTable) -> None:
+    """Its parts are made one by one, while requests change the table."""
+    outcomes(table, wait("k", b"v", 500))
+    frozen, digest = table.freeze(), table.digest()
+    outcomes(table, set_nx("k", b"v", 900))
+    parts = tuple(part.thaw() for part in frozen if part is not None)
+    assert LockTable.restore(parts).digest() == digest
