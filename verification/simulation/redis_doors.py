@@ -223,7 +223,8 @@ class RedisJudge(LogJudge):
     - Early, late, deadline: a key ends at its deadline, exactly, in log time without the times
       between leaderships; and that is as far away as was asked for.
     - Deletes: of one hold, one compare-and-delete at most takes effect.
-    - Reads: a read returns the values before its slot, and slots of reads never fall.
+    - Reads: a read returns the values before its slot, which comes after all holds that any client
+      knew when it was sent.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -237,11 +238,18 @@ class RedisJudge(LogJudge):
         """The time until which the client of a door relies on a key (ns)."""
         self.tokens: dict[str, bytes] = {}
         self.deleted: set[bytes] = set()
-        self.taken: set[int | bytes] = set()
-        """The fences of holds that were taken by force, and the tokens of those of doors."""
+        self.taking: dict[str, int] = {}
+        """By lock, the fence of the last hold that was taken by force."""
+        self.taken: dict[str, dict[int, int]] = defaultdict(dict)
+        """By lock, the fence of each hold that was taken by force, and that of the next hold."""
+        self.tokens_taken: set[bytes] = set()
+        """The tokens of clients of doors whose holds were taken by force."""
         self.reading: dict[tuple[str, int], tuple[tuple[str, ...], int]] = {}
         """The keys of reads in flight, by node and number, and the slot that was known then."""
+        self.slots: dict[int, int] = {}
+        """The slot in which the log first has each fence of a key."""
         self.floor = 0
+        """The slot after all that any client knows by a reply."""
         self.reads: list[tuple[tuple[str, ...], KeysRead]] = []
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
@@ -252,11 +260,7 @@ class RedisJudge(LogJudge):
         self.log.time.note(event)
         match event:
             case SlotOutcomes():
-                for outcome in event.outcomes:
-                    if isinstance(outcome, KeysChanged):
-                        self._note_force(outcome)
-                    elif isinstance(outcome, Evicted):
-                        self.taken |= {outcome.fence, outcome.holder.owner.encode()}
+                self._note_slot(event)
                 self.log.applied(event.slot, event)
                 self._judge_reads()
             case Applied():
@@ -265,6 +269,9 @@ class RedisJudge(LogJudge):
                 self.log.commands.setdefault(event.key, event)
             case ReadKeys() if role_of(delivered.to) == "session":
                 self.reading[delivered.node, event.request] = event.keys, self.floor
+            case KeysChanged() if role_of(delivered.to) == "redis":
+                known = max(self.slots.get(one.fence, -1) for one in event.keys)
+                self.floor = max(self.floor, known + 1)
             case KeysRead() if role_of(delivered.to) == "redis":
                 self._read(delivered.node, event)
             case _:
@@ -281,8 +288,12 @@ class RedisJudge(LogJudge):
         return super().may_be_inside(hold)
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
-        """Let a native user enter, unless its lock was taken by force before the grant came."""
-        if granted.fence in self.taken:
+        """Let a native user enter, unless its lock was taken by force before the grant came.
+
+        The fences of a hold that its client retains are between its first and the next of the lock.
+        """
+        taken = self.taken[granted.lock].items()
+        if any(first <= granted.fence < after for first, after in taken):
             self.wants.pop(delivered.to, None)
         else:
             super()._enter(delivered, granted)
@@ -293,6 +304,16 @@ class RedisJudge(LogJudge):
         super().left(client)
         self.inside.update(kept)
 
+    def _note_slot(self, slot: SlotOutcomes) -> None:
+        for outcome in slot.outcomes:
+            if isinstance(outcome, KeysChanged):
+                self._note_force(outcome)
+                for one in outcome.keys:
+                    self.slots.setdefault(one.fence, slot.slot)
+            elif isinstance(outcome, Evicted):
+                self.taking[outcome.lock] = outcome.fence
+                self.tokens_taken.add(outcome.holder.owner.encode())
+
     def _note_force(self, changed: KeysChanged) -> None:
         """Let the former holder of a key that was taken by force be outside."""
         command = self.log.commands.get(changed.key)
@@ -301,6 +322,7 @@ class RedisJudge(LogJudge):
         for name, one in zip(command.keys, changed.keys, strict=True):
             if one.changed and one.state in {KeyState.OTHER, KeyState.NATIVE}:
                 self.inside.pop(name, None)
+                self.taken[name][self.taking[name]] = one.fence
 
     def _step(self, delivered: Delivery, told: ClientTold) -> None:
         lock, token = told.lock, told.token
@@ -326,7 +348,7 @@ class RedisJudge(LogJudge):
         until, forces = self.asked[token]
         other = self.inside.get(lock)
         mine = self.tokens.get(lock) == token
-        if until <= delivered.time or token in self.taken:
+        if until <= delivered.time or token in self.tokens_taken:
             return  # Its hold was over before the reply came.
         excludes = other is not None and not mine and not forces and self.clocks_true
         if excludes and other is not None and self.may_be_inside(other):
@@ -358,4 +380,4 @@ class RedisJudge(LogJudge):
                     raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
 
 
-REDIS_DOORS = Workload(RedisLock, RedisJudge, doors=door_roles)
+REDIS_DOORS = Workload(RedisLock, RedisJudge, retains=True, doors=door_roles)

@@ -89,6 +89,8 @@ class Doing(Enum):
     """What a client is doing."""
 
     PAUSING = auto()
+    LOOKING = auto()
+    """It reads a key that it does not hold."""
     SETTING = auto()
     WAITING = auto()
     HOLDING = auto()
@@ -186,6 +188,9 @@ class DoorClients(Role[DoorEvent]):
         if client.doing is Doing.PAUSING:
             self.tokens += 1
             client.lock = self.random.choice(self.locks)
+            if self.random.random() < READ_SHARE:
+                client.doing = Doing.LOOKING
+                return self._send(client, [b"GET", client.lock.encode()])
             client.token = f"{self.address} {self.random.getrandbits(40):x}".encode()
             client.forces = self.random.random() < FORCE_SHARE
             return self._set(client)
