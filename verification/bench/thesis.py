@@ -22,7 +22,7 @@ from fencelock.verification.bench.members import BenchFailedError
 from fencelock.verification.bench.mix import MIXES, Operation, mix_of
 
 NODES = 3
-LONG = "an-hour"
+LONG = "over-time"
 """The experiment whose run is long."""
 
 READS_TIMES_WRITES = 5
