@@ -122,7 +122,8 @@ def _request(name: str, fields: list[str]) -> RoleRequest[Any]:
         ConfigError: there is none, or a field is wrong.
 
     """
-    kinds = {kind.__name__: kind for kind in RoleRequest.__subclasses__()}
+    declared: list[Any] = RoleRequest.__subclasses__()
+    kinds: dict[str, type[RoleRequest[Any]]] = {kind.__name__: kind for kind in declared}
     if name not in kinds:
         raise ConfigError(f"{name[:80]!a} is no request to a role; there are {', '.join(kinds)}")
     own = {one.name: one.type for one in msgspec.structs.fields(kinds[name])}

@@ -27,6 +27,12 @@ def address(
         yield ",".join(node.address for node in nodes.values())
 
 
+@pytest.fixture(scope="module")
+def lamport(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_nodes(tmp_path_factory.mktemp("lamport"), "lamport") as nodes:
+        yield ",".join(node.address for node in nodes.values())
+
+
 def shell(*arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "fencelock", *arguments],
@@ -38,28 +44,28 @@ def shell(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_role_is_asked_and_what_it_does_not_take_is_refused(address: str) -> None:
-    status, said, _ = shell("ask", "n1/clock", "--connect", address)
+def test_a_role_is_asked_and_what_it_does_not_take_is_refused(lamport: str) -> None:
+    status, said, _ = shell("ask", "n1/clock", "--connect", lamport)
     assert (status, said.splitlines()[0].startswith("time: ")) == (0, True)
-    status, said, _ = shell("ask", "n2/proxy", "DescribeRole", "--json", "--connect", address)
+    status, said, _ = shell("ask", "n2/proxy", "DescribeRole", "--json", "--connect", lamport)
     assert json.loads(said)["kind"] == "Proxy"
-    status, _, told = shell("ask", "n1/log", "ReadClock", "--connect", address)
+    status, _, told = shell("ask", "n1/log", "ReadClock", "--connect", lamport)
     assert status == 2
     assert "it takes DescribeRole, ReadState, ReadTrace, SetLog" in " ".join(told.split())
-    status, _, told = shell("ask", "n1/log", "Nonsense", "--connect", address)
+    status, _, told = shell("ask", "n1/log", "Nonsense", "--connect", lamport)
     assert (status, "no request to a role" in told) == (2, True)
-    status, _, told = shell("ask", "n1/log", "SetLog", "colour=red", "--connect", address)
+    status, _, told = shell("ask", "n1/log", "SetLog", "colour=red", "--connect", lamport)
     assert (status, "fields of SetLog: level, roles" in told) == (2, True)
 
 
-def test_what_a_node_logs_is_shown_and_changed(address: str) -> None:
-    with fencelock.connect(address) as client:
+def test_what_a_node_logs_is_shown_and_changed(lamport: str) -> None:
+    with fencelock.connect(lamport) as client:
         client.ref("n1/log").ask(SetLog(level="INFO", roles=()), timeout=LONG_S)
-    options = ("log", "n1", "--connect", address, "--json")
+    options = ("log", "n1", "--connect", lamport, "--json")
     assert json.loads(shell(*options)[1]) == {"node": "n1", "level": "INFO", "trace": []}
     changed = shell(*options, "--level", "error", "--trace", "process,clock")[1]
     assert json.loads(changed) == {"node": "n1", "level": "ERROR", "trace": ["process", "clock"]}
-    status, _, told = shell("log", "n1", "--level", "loud", "--connect", address)
+    status, _, told = shell("log", "n1", "--level", "loud", "--connect", lamport)
     assert (status, "--level is LOUD" in told) == (2, True)
 
 

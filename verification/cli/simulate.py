@@ -22,7 +22,9 @@ from fencelock.cluster.guarantee import OBJECTS
 from fencelock.cluster.node.topology import ProtocolSettings
 
 if TYPE_CHECKING:
+    from fencelock.verification.simulation.environment import Judge
     from fencelock.verification.simulation.report import RunReport, Total
+    from fencelock.verification.simulation.world import World
 
 SEEDS_MAX = 1_000_000
 GRANTS_MIN = 5
@@ -301,7 +303,12 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
         from fencelock.verification.simulation.diagram import Recorder  # noqa: PLC0415
 
         recorder = Recorder()
-        report = partial(runs.one, judges=lambda _: [recorder])(seed)
+
+        def judges(world: World) -> list[Judge]:
+            del world
+            return [recorder]
+
+        report = runs.one(seed, judges=judges)
         diagram.write_text(recorder.drawn(f"{runs.title}, seed {seed}"), encoding="utf-8")
     if trace:
         for line in report.trace():
