@@ -200,5 +200,5 @@ def test_acquires_keep_their_time_without_a_majority(tmp_path: Path) -> None:
 def test_another_endpoint_is_news(cluster: LocalCluster, lines: Lines) -> None:
     """`test_session_endpoints.py` shows when the session sends it."""
     client: Any = cluster.connect()
-    client._connection._hear(EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1"))
+    client._connection._notify(EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1"))
     lines.wait_for(logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")
