@@ -3,10 +3,11 @@
     python verification/programs/mutants.py                          # 60 mutants, an hour or two
     python verification/programs/mutants.py --seed 7 --mutants 20 --only actors/paxos
     python verification/programs/mutants.py --seed 7 --mutants 60 --list    # without running any
+    python verification/programs/mutants.py --first 31               # go on where a run was stopped
 
 A mutant is the product with one small change, drawn by the seed (`OPERATORS`). It stands in a copy
 of the tree. The test files nearest to the changed module in the graph of imports (`Selection`)
-run until a test fails. A verdict is one of
+run until a test fails: a few at first, then the others (`STAGES`). A verdict is one of
 
 ``killed``
     A test failed; the line below names it.
@@ -41,6 +42,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -54,6 +56,10 @@ START_SECONDS = 60
 
 MEMORY_MAX = 6 << 30
 """Address space of a test process (bytes): a loop that only allocates ends in a MemoryError."""
+
+STAGES = (3, 12)
+"""Test files after which a run pauses: most mutants are killed by the first few, so pytest need not
+collect the others."""
 
 FAR = 1_000
 """Imports that count as the distance of a test file that does not import the changed module."""
@@ -341,6 +347,15 @@ def run(root: Path, tests: Sequence[Path | str], test_seconds: int) -> tuple[str
     return "killed", f"status {status}: {text.strip().splitlines()[-1:]}"
 
 
+def run_in_stages(root: Path, tests: Sequence[Path], test_seconds: int) -> tuple[str, str]:
+    """Run the tests in stages until one fails; return the verdict, and what decided."""
+    for start, end in pairwise((0, *(stage for stage in STAGES if stage < len(tests)), len(tests))):
+        verdict, reason = run(root, tests[start:end], test_seconds)
+        if verdict != "survived":
+            return verdict, reason
+    return "survived", f"{len(tests)} files"
+
+
 def made_hang(root: Path, chosen: list[Path], hung: str, test_seconds: int) -> bool:
     """Return whether the mutant made the tests hang: without it, they end in time.
 
@@ -365,20 +380,20 @@ def copy_tree(to: Path) -> None:
     shutil.copytree(ROOT, to, symlinks=True, ignore=unneeded)
 
 
-def judge(mutants: list[Mutant], files: int, test_seconds: int) -> Counter[str]:
-    """Run the tests of each mutant, print the verdicts as they come, and count them."""
+def judge(mutants: list[Mutant], first: int, files: int, test_seconds: int) -> Counter[str]:
+    """Run the tests of each mutant from the number ``first`` on; print and count the verdicts."""
     verdicts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve() / "fencelock"
         copy_tree(root)
         selection = Selection(root)
-        for number, mutant in enumerate(mutants):
+        for number, mutant in enumerate(mutants[first:], first):
             path = root / mutant.file
             source = path.read_text(encoding="utf-8")
             began = time.monotonic()
             chosen = selection.tests_of(mutant.file, files)
             path.write_text(mutant.apply(source), encoding="utf-8")
-            verdict, reason = run(root, chosen, test_seconds)
+            verdict, reason = run_in_stages(root, chosen, test_seconds)
             path.write_text(source, encoding="utf-8")
             if verdict == "hung" and not made_hang(root, chosen, reason, test_seconds):
                 verdict = "slow"
@@ -395,9 +410,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mutants", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="number of the first to run")
     parser.add_argument("--only", action="append", default=[], metavar="PATH[:LINE]")
     parser.add_argument("--files", type=int, default=30, help="test files for each mutant")
-    parser.add_argument("--test-seconds", type=int, default=120, help="limit of one test")
+    parser.add_argument("--test-seconds", type=int, default=60, help="limit of one test")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     given = parser.parse_args()
     mutants = draw(ROOT, given.seed, given.mutants, given.only)
@@ -405,7 +421,7 @@ def main() -> int:
         for number, mutant in enumerate(mutants):
             print(f"{number:3} {mutant}")
         return 0
-    verdicts = judge(mutants, given.files, given.test_seconds)
+    verdicts = judge(mutants, given.first, given.files, given.test_seconds)
     print(", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     return 0
 
