@@ -28,8 +28,7 @@ from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
 from support.real_nodes import loopback_addresses, running
-from support.session_harness import SessionHarness
-from support.unkept_session import UnkeptSession
+from support.session_harness import SessionHarness, UnkeptSession
 
 import fencelock
 from fencelock import aio

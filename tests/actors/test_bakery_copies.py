@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
-from support.effects import HOST
+from support.role_harness import HOST
 
 from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, leader_of, proxy_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from support.electorates import seats
+from support.leader_trio import seats
 
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow, is_sound
 from fencelock.actors.membership import Member

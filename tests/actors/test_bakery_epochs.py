@@ -1,4 +1,4 @@
-"""Epochs of `bakery`, and the choice of their leaders."""
+"""Epochs of `bakery`: promises, elections, and bounds on epochs that others name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.effects import HOST
-from support.electorates import chosen
+from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, chosen
+from support.role_harness import HOST
 
 from fencelock.actors.bakery import message as messages
-from fencelock.actors.bakery.config import OFF, PRIORITY, Terms, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import (
+    BAKERY_TIMING,
+    OFF,
+    PRIORITY,
+    Terms,
+    election_of,
+    leader_of,
+    status_of,
+)
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import (
     EPOCHS_AFTER_START,
@@ -20,10 +28,19 @@ from fencelock.actors.bakery.epochs import (
     EpochLimit,
     VoterRegistry,
 )
-from fencelock.actors.bakery.event import Connected, ElectionDue, Member
+from fencelock.actors.bakery.event import BoundKnown, Connected, ElectionDue, Member, Serve
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
-from fencelock.actors.bakery.message import NOBODY, Chosen, Seating
+from fencelock.actors.bakery.message import (
+    NOBODY,
+    AddTicket,
+    Chosen,
+    Entering,
+    Export,
+    Lead,
+    Seating,
+)
+from fencelock.actors.bakery.proxy_message import Lock, Locked
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
@@ -31,7 +48,6 @@ from fencelock.actors.role import Role
 from fencelock.cluster.node.topology import bakery
 from fencelock.verification.simulation.planting import planted
 
-NAMES = ("n1", "n2", "n3")
 LEADERS = tuple(messages.Chosen(name, 1) for name in NAMES)
 T0 = Instant(10**12)
 FORGED = messages.Seating(messages.EPOCH_MAX, LEADERS, 1_000)
@@ -291,3 +307,59 @@ def test_off_never_leads_and_is_named_when_too_many_are() -> None:
 def test_off_still_counts_for_the_majority() -> None:
     members = [member("n1", priority=OFF), member("n2"), member("n3")]
     assert names(chosen(NOBODY, members, 5)) == ["n2", "n3"]
+
+
+LONG_MS, SHORT_MS = 60_000, 1_000
+LOCK = Lock(
+    lock="x", who=ANN, request=1, wait_ms=None, hold_ms=LONG_MS - 500, grace_ms=500, label=""
+)
+LEAD = Lead(
+    epoch=2, leaders=LIVES, former=Seating(1, LIVES, LONG_MS), empty=False, bound_ms=SHORT_MS
+)
+
+
+def hand_over(trio: LeaderTrio, lost: set[tuple[type[Message], str, str]]) -> None:
+    """Let n1 and n2 merge their tables for epoch 2, without n3; let all three serve."""
+    trio.lost = {(Export, name, "n3") for name in ("n1", "n2")}
+    for name in ("n1", "n2"):
+        trio.say(election_of("n1"), name, LEAD)
+    trio.settle()
+    trio.lost = lost
+    for name in NAMES:
+        leader = trio.leaders[name]
+        serve = Serve(epoch=2, leaders=LIVES, bound_ms=SHORT_MS)
+        trio.perform(name, leader.handle(election_of(name), serve, trio.now))
+        leader.epoch_state.trusted_at = trio.now
+    trio.settle()
+
+
+def confirm(trio: LeaderTrio, name: str) -> None:
+    """Let a quorum of the members confirm the last statement of ``name``."""
+    leader = trio.leaders[name]
+    known = BoundKnown(epoch=2, number=leader.epoch_state.bound.number)
+    trio.perform(name, leader.handle(election_of(name), known, trio.now))
+
+
+def test_a_vote_that_only_one_former_leader_has_is_taken_over_under_a_bound_that_is_known() -> None:
+    """The epoch begins with the bound of what n1 and n2 know; n3 alone voted for a long lease."""
+    trio = LeaderTrio()
+    for leader in trio.leaders.values():
+        leader.epoch_state.bound.begin(1, LONG_MS)
+    trio.lost = {(AddTicket, "n1", "n2")}
+    trio.leaders["n1"].epoch_state.trusted_at = None
+    trio.ask("n1", LOCK)
+    trio.settle()
+    assert [bool(trio.leaders[name].tickets.of("x", ANN)[0].fence) for name in NAMES] == [
+        True,
+        False,
+        True,
+    ]
+    hand_over(trio, {(Entering, "n1", "n2")})
+    trio.pass_time(BAKERY_TIMING.resend_ms)
+    assert trio.heard(Locked) == []
+    confirm(trio, "n1")
+    trio.pass_time(BAKERY_TIMING.resend_ms)
+    assert trio.heard(Locked) == []
+    confirm(trio, "n3")
+    trio.pass_time(BAKERY_TIMING.resend_ms)
+    assert [one.hold_ms for one in trio.heard(Locked)] == [LOCK.hold_ms]

@@ -94,7 +94,7 @@ def test_a_timeout_that_is_said_counts_however_short_it_is(client: fencelock.Cli
         assert waiter.acquire(blocking=False) is None
 
 
-def test_who_wants_to_wait_longer_says_so(client: fencelock.Client) -> None:
+def test_a_wait_may_be_longer_than_that_of_the_cluster(client: fencelock.Client) -> None:
     holder = client.lock("long", owner="holder", duration=3 * OBTENTION_S, grace=0.3)
     assert holder.acquire(timeout=PATIENCE_S) is not None
     waiter = client.lock("long", owner="waiter")

@@ -95,7 +95,7 @@ def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> No
     assert harness.hear(sender, beat_of(harness)) == []
 
 
-def test_what_the_beats_of_a_guest_say_of_leaders_is_ignored() -> None:
+def test_beats_of_a_guest_about_leaders_are_ignored() -> None:
     """It may join, so it is connected. It counts in no majority, and teaches nothing."""
     play = status()
     claims = replace(beat_of(play), promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
@@ -112,7 +112,7 @@ def test_a_node_answers_only_so_many_guests() -> None:
     assert play.counted == ["bakery.guest_ignored"] * 5
 
 
-def test_who_was_only_heard_of_is_not_connected() -> None:
+def test_a_member_known_from_others_alone_is_not_connected() -> None:
     """In the original a leader that somebody named counts as if it had been heard."""
     harness = status()
     named = replace(beat_of(harness), seating=Seating(1, LIVES, 1))

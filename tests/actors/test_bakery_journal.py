@@ -39,7 +39,7 @@ def stated(*statements: BoundStatement) -> Install:
     return replace(INSTALL, statements=statements)
 
 
-def test_what_an_honest_member_writes_is_left_as_it_is() -> None:
+def test_a_record_of_an_honest_member_is_left_as_it_is() -> None:
     records = [GROUP, INSTALL, PROMISE]
     assert find_impossible(records) == []
     assert why_unusable(records) == ""

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, NO_COPIES, ClusterHarness
-from support.electorates import seats
-from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio
+from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio, seats
 from support.session_harness import ANN as USER
 from support.session_harness import WATCHER, A, SessionHarness, of, one
 
@@ -261,7 +260,7 @@ def test_a_renewal_is_left_to_its_owner_unless_that_does_not_have_it() -> None:
     assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
 
 
-def test_who_holds_alone_says_so_once_both_others_refuse() -> None:
+def test_a_leader_that_alone_has_a_hold_ends_its_renewal_once_both_others_refuse() -> None:
     """They know that it was dropped, and this one missed that."""
     trio = three_connected("n1")
     for name in ("n2", "n3"):

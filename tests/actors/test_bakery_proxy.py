@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.bakery_proxy import LEADERS, MEMBERS, BakeryProxyHarness
+from support.proxy_scene import LEADERS, MEMBERS, BakeryProxyHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import (
@@ -173,7 +173,7 @@ def test_a_late_refusal_is_dropped(harness: ProxyHarness) -> None:
     assert harness.hear(leader_of("n1"), late) == []
 
 
-def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
+def test_an_acquire_without_a_timeout_has_that_of_the_cluster_and_learns_it() -> None:
     """The obtention timeout of the source, 5 s by default."""
     assert Terms().wait_ms == 5_000
     harness = ProxyHarness()
@@ -263,7 +263,7 @@ def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(
     assert renewal_of(deny(harness, first, word))[0] != first
 
 
-def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(harness: ProxyHarness) -> None:
+def test_a_leader_that_denied_a_hold_is_asked_again_in_a_new_epoch(harness: ProxyHarness) -> None:
     first, word = renew(harness)
     deny(harness, first, word)
     assert renewal_of(harness.reach(MEMBERS, epoch=2))[1].missed == ()

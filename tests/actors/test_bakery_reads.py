@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
-from support.bakery_proxy import BakeryProxyHarness
 from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
 from support.onlooker import run_read_seed
+from support.proxy_scene import BakeryProxyHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused

@@ -135,7 +135,7 @@ def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
     assert [entry.ticket.who for entry in tickets.entries()] == [BOB]
 
 
-def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
+def test_a_repeated_request_for_a_table_gets_the_same_parts() -> None:
     """Requests that end between two replies would move the rest up, so that parts miss some."""
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets

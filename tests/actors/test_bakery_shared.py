@@ -1,17 +1,24 @@
-"""Shared tickets of `bakery`, step by step: grants at the same time, and their order."""
+"""Read/write locks on `bakery`: step by step, at the proxy, and taken over beside another vote."""
 
 from __future__ import annotations
 
 import pytest
-from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, LeaderTrio
+from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, NOW, LeaderTrio
+from support.proxy_scene import MEMBERS, BakeryProxyHarness
+from support.session_harness import of
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
-from fencelock.actors.bakery.config import REFRESH_MS, election_of, leader_of
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, REFRESH_MS, election_of, leader_of
+from fencelock.actors.bakery.event import Member
+from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.leader_requests import query_result
 from fencelock.actors.bakery.message import (
+    NOBODY,
     AddTicket,
     Collected,
+    Entering,
     Export,
     Extend,
     Lead,
@@ -25,12 +32,14 @@ from fencelock.actors.bakery.proxy_message import (
     Locked,
     LockFailed,
     Query,
+    QueryResult,
     RenewHold,
     Unlock,
 )
 from fencelock.actors.bakery.state_transfer import parts_of
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address
 from fencelock.transport.codec import decode, encode
 
 NAME = object_name(RWLOCK, "x")
@@ -266,3 +275,125 @@ def test_a_table_keeps_the_modes_on_the_wire_and_tells_readers_ends_from_writers
     assert decode(encode(table)) == table
     ends = dict(zip((end.who.owner for end in table.ended), table.exclusive, strict=True))
     assert ends == {"ann": fence_of(trio, "wil"), "wil": fence_of(trio, "wil")}
+
+
+ANN = Address("ann/session")
+
+
+class ProxyHarness(BakeryProxyHarness):
+    """The proxy of n4 and its read/write lock x."""
+
+    def lead(self, epoch: int) -> list[Send]:
+        """Let the leaders be known."""
+        members = tuple(Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0) for name in MEMBERS)
+        return self.learn(epoch, members=members)
+
+    def acquire(self, *, write: bool, request: int = 1) -> list[Send]:
+        asked = AcquireReadWrite(
+            rwlock="x", write=write, session="ann", owner="o", request=request, wait_ms=None
+        )
+        return self.hear(ANN, asked)
+
+
+@pytest.fixture
+def harness() -> ProxyHarness:
+    return ProxyHarness()
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_a_request_says_its_mode(harness: ProxyHarness, *, write: bool) -> None:
+    harness.lead(1)
+    (sent,) = of(Lock, harness.acquire(write=write))
+    assert sent == Lock(
+        lock=NAME,
+        who=sent.who,
+        request=1,
+        wait_ms=5_000,
+        hold_ms=5_000,
+        grace_ms=5_000,
+        label="",
+        shared=not write,
+    )
+
+
+def holder(owner: str, fence: int, times: int = 1) -> Contender:
+    return Contender("n1", "c", owner, fence, 5, "", times)
+
+
+A, B, C = holder("ann", 7), holder("bob", 9), holder("cid", 11)
+WRITER = holder("wil", 12, RWLOCK_PERMITS)
+
+
+def answer(*holders: Contender, expired_ms: int | None = None) -> QueryResult:
+    return QueryResult(
+        lock=NAME,
+        number=1,
+        holder=holders[0] if holders else None,
+        waiters=(),
+        waiting=0,
+        epoch=1,
+        nonce=7,
+        expired_ms=expired_ms,
+        holders=holders,
+    )
+
+
+def decide(*answers: QueryResult) -> tuple[Contender, ...] | None:
+    poll = Poll(7, NOW, dict(zip(MEMBERS, answers, strict=False)))
+    decided = poll.decide(2, NOW)
+    assert decided is None or decided.holder == next(iter(decided.holders), None)
+    return None if decided is None else decided.holders
+
+
+@pytest.mark.parametrize(
+    ("answers", "holders"),
+    [
+        ((answer(A, B),), None),
+        ((answer(A, B), answer(A, B)), (A, B)),
+        ((answer(A, B), answer(B, C)), None),
+        ((answer(A, B), answer(B, C), answer(A)), (A, B)),
+        ((answer(A), answer(), answer()), ()),
+        ((answer(WRITER), answer(WRITER)), (WRITER,)),
+        ((answer(WRITER), answer(A), answer(A)), (A,)),
+        ((answer(A, B), answer(A, expired_ms=0), answer(A, expired_ms=0)), None),
+        ((answer(A, B), answer(A, expired_ms=9_000), answer(A)), (A,)),
+    ],
+)
+def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(
+    answers: tuple[QueryResult, ...], holders: tuple[Contender, ...] | None
+) -> None:
+    assert decide(*answers) == holders
+
+
+def test_a_report_of_many_readers_ends_where_a_leader_has_no_room() -> None:
+    many = [holder(f"r{fence}", fence) for fence in range(1, HOLDERS_SHOWN_MAX + 2)]
+    found = decide(answer(*many[:-1]), answer(*many[1:]))
+    assert found is None  # The first may still hold it: another leader has to answer.
+    assert decide(answer(*many[:-1]), answer(*many[1:]), answer()) == tuple(many[1:-1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_hold_that_is_taken_over_and_renewed_stands_beside_no_vote_of_the_same_leader(
+    *, shared: bool
+) -> None:
+    """n3 votes for bob, whom no other leader knows; then it receives ann's grant by n1 and n2."""
+    trio = LeaderTrio()
+    trio.lose_between("n1", "n3", Entering, AddTicket)
+    trio.ask("n1", lock("ann", shared=shared))
+    trio.settle()
+    (granted,) = trio.heard(Locked)
+    trio.pass_time(200)
+    trio.lost = {(AddTicket, "n3", "n1"), *((kind, "n3", "n2") for kind in (AddTicket, Extend))}
+    trio.ask("n3", lock("bob", shared=False))
+    trio.settle()
+    trio.ask("n3", lock("ann", shared=shared))
+    trio.settle()
+    trio.pass_time(HOLD_MS - 200)
+    trio.ask("n3", RenewHold(lock="x", who=granted.who, fence=granted.fence, hold_ms=0, number=5))
+    trio.settle()
+    renewals = [one for one in trio.heard(HoldRenewed) if one.fence]
+    trio.pass_time(GRACE_MS + 1)  # Ann's lease is over at n2, which missed the renewal.
+    trio.lost = {(AddTicket, "n3", "n1")}
+    trio.pass_time(100)
+    bob = [one for one in trio.heard(Locked) if one.who.owner == "bob"]
+    assert not (renewals and bob)

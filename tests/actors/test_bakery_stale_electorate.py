@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.effects import HOST
+from support.role_harness import HOST
 
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator

@@ -126,7 +126,7 @@ def test_a_late_copy_of_an_earlier_drop_does_not_replace_a_later_one() -> None:
     assert ended.knows("x", ANN, 0, FENCE + 2)
 
 
-def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
+def test_a_leader_that_missed_a_drop_learns_of_it_with_the_tables_and_revives_nothing() -> None:
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)
     newcomer = TicketTable()
@@ -203,7 +203,7 @@ def test_a_hold_renewed_without_its_owner_outlives_a_hand_over() -> None:
     assert phases(harness.leader(owner).tickets) == [TicketPhase.HOLDING]
 
 
-def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
+def test_a_ticket_that_expired_by_one_clock_and_is_taken_for_dropped_is_seen_by_the_judge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def for_good(past: Tombstones, lock: str, who: Who, request: int, fence: int) -> None:
@@ -243,7 +243,7 @@ def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
     assert few == visits(monkeypatch, 10_000) <= 30
 
 
-def test_what_is_released_leaves_nothing_to_be_looked_at_later() -> None:
+def test_a_released_hold_leaves_nothing_to_look_at_later() -> None:
     table = TicketTable()
     for number in range(1_000):
         entry = table.put(ticket(request=number + 1), "n2", NOW, None)

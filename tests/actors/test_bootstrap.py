@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.effects import HOST, T0, sent
+from support.role_harness import HOST, T0, sent
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
 from fencelock.actors.bootstrap import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
-from support.effects import HOST, T0, not_counted
+from support.role_harness import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central import message as messages
@@ -227,7 +227,7 @@ def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
         (Address("b/x"), messages.ServerFull(lock="l", locks_max=1), "central.crowded_malformed"),
     ],
 )
-def test_what_no_honest_peer_says_changes_nothing(
+def test_messages_that_no_honest_peer_sends_change_nothing(
     lone_client: LoneClient,
     sender: Address,
     event: messages.Grant | messages.ReleaseAck | messages.ServerFull,

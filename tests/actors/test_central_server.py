@@ -1,7 +1,8 @@
-"""The server of `central`, and its watches."""
+"""The lock server of `central`: its rules, and a server that nobody can reach."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -19,18 +20,30 @@ from support.central_scene import (
     request,
     want,
 )
-from support.effects import HOST, T0, at, counted, not_counted
+from support.role_harness import HOST, T0, at, counted, not_counted
 
-from fencelock.actors.api.message import Absence, Contender
+from fencelock.actors.api.message import Absence, Acquire, Contender
+from fencelock.actors.api.session_message import Evict
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import DOUBT_MS, WAITERS_SHOWN_MAX, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, ServerWatch
 from fencelock.actors.effect import Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.proxy import message as backend
 from fencelock.actors.proxy.message import LockDescription, Ready
+from fencelock.cluster.node.topology import ProtocolSettings, central
+from fencelock.verification.simulation.judge import LockJudge, judge_progress
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import (
+    ClientPlan,
+    ContenderPhase,
+    Finish,
+    LockUser,
+    client_session,
+)
+from fencelock.verification.simulation.world import World
 
 
 @pytest.fixture
@@ -47,7 +60,7 @@ def test_a_free_lock_is_granted_under_the_next_number(server: LockServer) -> Non
     assert server.handle(A, request(A, "other"), T0) == (granted(A, 2, "other"),)
 
 
-def test_who_asks_while_holding_hears_the_same_number_again(server: LockServer) -> None:
+def test_a_holder_that_asks_again_gets_the_same_number(server: LockServer) -> None:
     server.handle(A, request(A), T0)
 
     effects = server.handle(A, request(A), T0)
@@ -56,7 +69,7 @@ def test_who_asks_while_holding_hears_the_same_number_again(server: LockServer) 
     assert server.granted == 1
 
 
-def test_who_asks_for_a_held_lock_gets_no_answer_and_the_holder_is_reminded(
+def test_a_request_for_a_held_lock_waits_and_the_holder_is_reminded(
     server: LockServer,
 ) -> None:
     server.handle(A, request(A), T0)
@@ -131,7 +144,7 @@ def test_numbers_begin_above_the_floor() -> None:
         (A, messages.Peek(lock="", query=1), "central.peek_malformed"),
     ],
 )
-def test_what_no_honest_peer_says_is_counted_and_dropped(
+def test_messages_that_no_honest_peer_sends_are_counted_and_dropped(
     server: LockServer,
     sender: Address,
     event: messages.Request | messages.Release | messages.Peek,
@@ -189,7 +202,7 @@ def test_with_a_journal_every_change_is_durable_before_it_is_spoken_of() -> None
     )
 
 
-def test_what_changes_nothing_is_not_written() -> None:
+def test_a_command_that_changes_nothing_is_not_written() -> None:
     server = LockServer(SERVER, HOST, journal=True)
     server.handle(A, request(A), T0)
 
@@ -326,7 +339,7 @@ def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWat
         ),
     ],
 )
-def test_what_no_honest_server_says_is_counted_and_dropped(
+def test_messages_that_no_honest_server_sends_are_counted_and_dropped(
     watch: ServerWatch, sender: Address, event: messages.Peeked | messages.Probed, mark: str
 ) -> None:
     watch.handle(BROKER_A, GLANCE, T0)
@@ -560,3 +573,129 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     assert isinstance(send, Send)
     assert isinstance(send.message, messages.LocalView)
     assert len(send.message.waiters) == WAITERS_SHOWN_MAX
+
+
+SERVER_NODE = "n1"
+MEMBERS = ("n1", "n2", "n3")
+HOLDING_OWNER, WAITER = Address("c2/owner"), Address("c3/owner")
+BOUND_MS = 60_000
+
+
+def world_in_which_c2_holds(*, journal: bool) -> World:
+    """Return a calm world at a moment when ``c2`` holds the lock, through ``n2``."""
+    world = World(1)
+    settings = ProtocolSettings(central_journal=journal)
+    for name in MEMBERS:
+        world.add(name, central, member=True, settings=settings)
+    for user in (HOLDING_OWNER, WAITER):
+        name = user.partition("/")[0]
+        proxy = address_of(name.replace("c", "n"), "proxy")
+        client = ClientPlan((proxy,), {"owner": LockUser}, ("l",), client_session)
+        world.add(name, client.make_roles(), member=False)
+    world.judges.append(LockJudge(MEMBERS, (HOLDING_OWNER, WAITER)))
+    world.power_on_all()
+    run_until(world, lambda: contender(world, HOLDING_OWNER).phase is ContenderPhase.HOLDING)
+    return world
+
+
+def run_until(world: World, so: Callable[[], bool]) -> None:
+    while not so():
+        assert world.time < 2 * BOUND_MS * NS_PER_MS
+        world.run(world.time + NS_PER_MS)
+
+
+def contender(world: World, user: Address) -> LockUser:
+    role = world.role_at(user)
+    assert isinstance(role, LockUser)
+    return role
+
+
+def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)) -> None:
+    """Let everybody want the lock once more, for `BOUND_MS`; the judge of progress decides."""
+    users = {user: contender(world, user) for user in among}
+    for user in users:
+        world.nodes[user.partition("/")[0]].tell(user, Finish())
+    world.run(world.time + BOUND_MS * NS_PER_MS)
+    judge_progress(users, BOUND_MS)
+
+
+def test_without_a_crash_everybody_is_served() -> None:
+    is_anybody_left(world_in_which_c2_holds(journal=False))
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_lock_whose_client_died_stays_held_until_an_operator_releases_it(journal: bool) -> None:
+    world = world_in_which_c2_holds(journal=journal)
+    fence = contender(world, HOLDING_OWNER).fence
+    world.crash("c2")
+
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
+        is_anybody_left(world, (WAITER,))
+
+    held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
+    assert held.client.startswith("n2/clients-")
+    operator = Evict(lock="l", fence=fence, operator="olga", session="n3", request=1)
+    world.nodes["n3"].tell(address_of("n3", "proxy"), operator)
+    run_until(world, lambda: contender(world, WAITER).phase is ContenderPhase.DONE)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_lock_whose_holders_node_restarted_is_released_by_its_client(journal: bool) -> None:
+    world = world_in_which_c2_holds(journal=journal)
+    world.crash("n2")
+    world.power_on("n2")
+
+    is_anybody_left(world)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_hold_of_which_no_client_knows_is_given_back_when_its_client_says_so(
+    journal: bool,
+) -> None:
+    """The node dies after the server granted it the lock and before its client was told."""
+    world = world_in_which_c2_holds(journal=journal)
+    server = world.role_at(address_of(SERVER_NODE, "server"))
+    holding = server.held["l"]
+    server.held["other"] = holding._replace(number=holding.number - 1)
+    world.crash("n2")
+    world.power_on("n2")
+    request = Acquire(lock="other", session="n3", owner="o", request=1)
+    world.nodes["n3"].tell(address_of("n3", "proxy"), request)
+
+    run_until(world, lambda: "other" in server.held and "n3" in server.held["other"].client)
+
+    assert world.marks["client.hold_disowned"] >= 1
+
+
+def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_it() -> None:
+    world = world_in_which_c2_holds(journal=True)
+    world.crash(SERVER_NODE)
+
+    with pytest.raises(ViolationError, match=r"progress: .*c3/owner waits \('l'\)"):
+        is_anybody_left(world)
+
+    readiness = world.role_at(Address("n3/proxy")).backend.readiness
+    assert not readiness.ready
+    assert readiness.detail.startswith("node n1, which runs the lock server, is silent for ")
+
+
+def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:
+    world = world_in_which_c2_holds(journal=True)
+    world.crash(SERVER_NODE)
+    world.power_on(SERVER_NODE)
+
+    is_anybody_left(world)
+
+
+def test_a_server_without_a_journal_comes_back_and_forgets_who_holds() -> None:
+    """Two clients then hold at once. Only the fence distinguishes them: it keeps rising."""
+    world = world_in_which_c2_holds(journal=False)
+    fence = contender(world, HOLDING_OWNER).fence
+    world.nodes["c2"].pause()  # A holder that takes its time.
+    world.crash(SERVER_NODE)
+    world.power_on(SERVER_NODE)
+
+    with pytest.raises(ViolationError, match=r"mutual exclusion: c3/owner .* while c2/owner"):
+        run_until(world, lambda: False)
+
+    assert contender(world, WAITER).fence > fence

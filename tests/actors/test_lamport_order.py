@@ -212,7 +212,7 @@ def test_a_new_life_of_another_begins_a_new_round() -> None:
     assert not joining.ready
 
 
-def test_who_is_ready_stays_ready_and_greets_nobody() -> None:
+def test_a_ready_process_stays_ready_and_greets_nobody() -> None:
     joining = Rejoin(["b"])
     joining.meet("b", 1)
     joining.welcome("b", joining.round)

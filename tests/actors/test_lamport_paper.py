@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from support.effects import T0
+from support.role_harness import T0
 
 from fencelock.actors.clock import Carry, Clock, Post, Stamped
 from fencelock.actors.effect import Send
@@ -196,7 +196,7 @@ def test_a_release_goes_to_every_other_process_and_removes_the_request(trio: Pap
     assert trio.queue("n2") == trio.queue("n3") == []
 
 
-def test_who_is_next_enters_when_the_release_arrives(trio: PaperMembers) -> None:
+def test_the_next_waiter_enters_when_the_release_arrives(trio: PaperMembers) -> None:
     """ "You only acquire a lock when the final acknowledgment for your lock request is
     received, or when a lock is released by someone else and you are next in line."
     """
@@ -212,7 +212,7 @@ def test_who_is_next_enters_when_the_release_arrives(trio: PaperMembers) -> None
     assert trio.order() == ["n1", "n3"]
 
 
-def test_who_asked_first_enters_first_though_its_request_arrives_last(trio: PaperMembers) -> None:
+def test_the_first_request_enters_first_though_it_arrives_last(trio: PaperMembers) -> None:
     """ "I might send a lock request before you, but if your request reaches the central
     server first, you'd be incorrectly granted the lock."
     """

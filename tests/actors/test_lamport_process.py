@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 import pytest
-from support.effects import HOST, T0
 from support.lamport_scene import BOOT, REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
+from support.role_harness import HOST, T0
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import STAMP_MAX

@@ -192,7 +192,7 @@ def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     assert inside.locks_after_reply(CANCEL_MS_MAX) == {}
 
 
-def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
+def test_a_hold_that_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     inside: LocalCallers,
 ) -> None:
     inside.do(ONE, A)
@@ -211,7 +211,7 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     )
 
 
-def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCallers) -> None:
+def test_waits_of_a_lost_session_go_on_in_the_next(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="a", wait_ms=1_000))

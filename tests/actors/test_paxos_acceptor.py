@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.effects import HOST, T0, sent
-from support.replicas import config_of
+from support.role_harness import HOST, T0, sent
+from support.table_scene import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -137,7 +137,9 @@ def test_a_vote_under_a_ballot_never_promised_promises_it(acceptor: Acceptor) ->
     assert acceptor.promised == LOW
 
 
-def test_what_was_applied_is_left_out_of_a_promise_and_said_to_be(acceptor: Acceptor) -> None:
+def test_applied_slots_are_left_out_of_a_promise_that_names_the_first_other(
+    acceptor: Acceptor,
+) -> None:
     for slot in (1, 2, 3):
         acceptor.handle(COMMANDER, accept(slot, committed=slot), T0)
     acceptor.handle(address_of("a", "replica"), Applied(slot=3), T0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from support.effects import HOST, T0, at, sent
 from support.log_proxy_scene import ANN, log_proxy
 from support.log_workload import LogCounter
+from support.role_harness import HOST, T0, at, sent
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Reason, Refused

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.effects import HOST, T0, at, sent
-from support.impossible_fields import Row, cases, demand_bounds, demand_honest, errors
-from support.replicas import config_of, replica_of_a
+from support.role_harness import HOST, T0, at, sent
+from support.samples import Row, cases, demand_bounds, demand_honest, errors
+from support.table_scene import config_of, replica_of_a
 
 from fencelock.actors.effect import Checkpoint, Observe, Persist
 from fencelock.actors.message import address_of
@@ -252,7 +252,7 @@ HARMLESS: dict[type[Any], dict[str, str]] = {
 
 
 @pytest.mark.parametrize(("row", "field", "value"), cases(ROWS))
-def test_what_no_honest_member_sends_is_refused_and_logged(
+def test_a_message_that_no_honest_member_sends_is_refused_and_logged(
     row: Row, field: str, value: Any
 ) -> None:
     effects = row.role().handle(row.sender, replace(row.honest, **{field: value}), at(1))
@@ -266,7 +266,7 @@ def test_what_no_honest_member_sends_is_refused_and_logged(
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row.honest).__name__)
-def test_what_an_honest_member_sends_is_not(row: Row) -> None:
+def test_a_message_of_an_honest_member_is_not_refused(row: Row) -> None:
     demand_honest(row)
 
 

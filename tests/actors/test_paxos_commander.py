@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0, at
-from support.replicas import config_of
+from support.role_harness import HOST, T0, at
+from support.table_scene import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
@@ -65,7 +65,7 @@ def test_an_order_goes_to_every_acceptor_at_once(commander: Commander) -> None:
     assert order(commander, 2) == asked(2)
 
 
-def test_what_phase_one_found_is_proposed_first() -> None:
+def test_votes_that_phase_one_found_are_proposed_first() -> None:
     commander, first = commander_of(first=5, batches=(ONE, messages.NO_OP))
 
     assert first[:6] == [*asked(5, committed=5), *asked(6, messages.NO_OP, committed=5)]
@@ -167,7 +167,7 @@ def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
     assert effects == [*late, Send(C, commit)]  # The last proposal has told B the same.
 
 
-def test_who_is_silent_is_chosen_no_more_when_the_spared_have_decided(
+def test_a_silent_acceptor_is_dropped_from_the_quorum_when_the_spared_have_decided(
     commander: Commander,
 ) -> None:
     decide(commander, 1, (A, B))

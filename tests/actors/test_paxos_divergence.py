@@ -291,7 +291,7 @@ def test_only_a_majority_is_right(
     assert found.verdict is verdict
 
 
-def test_what_was_decided_counts_from_one_agreed_slot_to_the_next() -> None:
+def test_decisions_are_counted_from_one_agreed_slot_to_the_next() -> None:
     grown, restored = Digests("a", CONFIG, every=10), Digests("b", CONFIG, every=10)
     grown.begin(fingerprint(0, 100))
     restored.begin(None)
@@ -321,7 +321,7 @@ def test_a_digest_that_is_of_no_use_is_not_kept(bad: TableDigest) -> None:
     assert made.received == {}
 
 
-def test_what_others_send_fills_no_memory() -> None:
+def test_messages_of_others_fill_no_memory() -> None:
     made = Digests("a", CONFIG, every=10)
     made.begin(fingerprint(0))
     for slot in range(10, 10_000, 10):

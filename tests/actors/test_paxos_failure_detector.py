@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
-from support.effects import HOST, at, sent
-from support.replicas import config_of
+from support.role_harness import HOST, at, sent
+from support.table_scene import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
@@ -128,7 +128,7 @@ def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: FailureDetec
     assert [effect for effect in again if isinstance(effect, Send)] == []
 
 
-def test_who_only_stands_is_waited_for_and_not_followed(monitor: FailureDetector) -> None:
+def test_a_candidate_is_waited_for_and_not_followed(monitor: FailureDetector) -> None:
     effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
 
     assert [effect for effect in effects if isinstance(effect, Send)] == []
@@ -274,7 +274,7 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
     assert woken[0] == pulse(2, 1, 1, 0, confirmed=1)
 
 
-def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector) -> None:
+def test_a_deposed_leader_pauses_before_it_stands_again(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
 
     deposed = events.SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)

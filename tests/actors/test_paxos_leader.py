@@ -1,17 +1,31 @@
-"""The leader: rounds that are durable before they are used, leads, and giving way."""
+"""The leader of the log: its leases, how it resigns, and how it hands over."""
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
+import pykka
 import pytest
-from support.effects import HOST, T0, not_counted
-from support.replicas import config_of
+from support.log_workload import LogWriter, logbook
+from support.real_nodes import LONG_S, loopback_addresses, running_nodes, until
+from support.role_harness import HOST, T0, not_counted, sends
+from support.table_scene import config_of
 
-from fencelock.actors.effect import Checkpoint, Effects, Retire, Send, Spawn
-from fencelock.actors.message import Address, address_of
+import fencelock
+from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.lease import DRIFT_PPM, relied_ns
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos import config
+from fencelock.actors.paxos import event as events
+from fencelock.actors.paxos import message as messages
+from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import leader_of
+from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
@@ -20,15 +34,36 @@ from fencelock.actors.paxos.event import (
     Leadership,
     LeadershipClaimed,
     ReportApplied,
+    Resign,
     SteppedDown,
     Suspect,
     Withdraw,
 )
-from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader
-from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
+from fencelock.actors.paxos.failure_detector import FailureDetector, LeaderLease
+from fencelock.actors.paxos.journal import Recovered, recover
+from fencelock.actors.paxos.leader import DOUBLINGS_MAX, Leader, LeaderPhase
+from fencelock.actors.paxos.member import MemoryAcceptor
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    NO_OP,
+    Ballot,
+    Batch,
+    Heartbeat,
+    HeartbeatAck,
+    Pledge,
+    Pledged,
+    Preempted,
+    Prepare,
+    Release,
+)
 from fencelock.actors.paxos.scout import Scout
+from fencelock.actors.role_message import Level, LinkDown, RoleNotice
+from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.verification.simulation.faults import Faults
+from fencelock.verification.simulation.world import World
 
 CONFIG = config_of()
 LEADER = leader_of("a")
@@ -178,3 +213,399 @@ def test_a_preemption_by_its_own_ballot_changes_nothing(leader: Leader) -> None:
     adopt(leader)
     mine = Preempted(ballot=leader.ballot)
     assert leader.handle(address_of("a", "commander-1"), mine, T0) == ()
+
+
+ASKER = address_of("a", "~ask-1")
+BALLOT = messages.Ballot(1, LEADER)
+HIGHER = messages.Ballot(2, leader_of("b"))
+
+
+@pytest.fixture
+def leading() -> Leader:
+    """Return one that leads under `BALLOT`."""
+    role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
+    role.handle(LEADER, events.LeaderChanged(leader="a"), T0)
+    role.handle(monitor_of("a"), events.Succeed(ballot=messages.Ballot(0, LEADER)), T0)
+    role.handle(LEADER, events.Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
+    assert role.phase is LeaderPhase.LEADING
+    return role
+
+
+def resign(leading: Leader) -> Effects:
+    return leading.handle(ASKER, events.Resign(), T0)
+
+
+def test_a_member_that_does_not_lead_says_so_at_once() -> None:
+    role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
+    role.handle(monitor_of("a"), events.LeaderChanged(leader="b"), T0)
+
+    assert resign(role) == (Send(ASKER, events.Resigned(leader="b")),)
+
+
+def test_a_leader_asks_for_a_successor_and_has_its_replica_finish(leading: Leader) -> None:
+    assert sends(resign(leading)) == [Send(monitor_of("a"), events.Nominate())]
+    assert sends(resign(leading)) == []  # It has begun.
+    named = leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+    assert named == [Send(replica_of("a"), events.Drain(ballot=BALLOT))]
+
+
+def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leading: Leader) -> None:
+    resign(leading)
+    leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+
+    effects = leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
+
+    assert effects[0] == Retire(address_of("a", "commander-1"))
+    said = [(send.to, send.message) for send in sends(effects)][2:]
+    assert said == [
+        *((acceptor_of(node), messages.Release(ballot=BALLOT)) for node in "abc"),
+        (monitor_of("c"), messages.TakeOver(ballot=BALLOT)),
+    ]
+    assert leading.phase is LeaderPhase.FOLLOWING
+
+
+def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leading: Leader) -> None:
+    resign(leading)
+    leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+
+    effects = leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0)
+
+    words = [send.message for send in sends(effects)]
+    assert not any(isinstance(word, messages.Release) for word in words)
+    assert words[-1] == messages.TakeOver(ballot=BALLOT)
+    assert leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0) == ()
+
+
+def test_a_caller_learns_that_another_node_leads_or_that_it_takes_too_long(leading: Leader) -> None:
+    resign(leading)
+    leading.handle(monitor_of("a"), events.Nominated(node="c"), T0)
+    leading.handle(replica_of("a"), events.Drained(ballot=BALLOT), T0)
+
+    assert leading.handle(monitor_of("a"), events.LeaderChanged(leader=""), T0) == ()
+    followed = leading.handle(monitor_of("a"), events.LeaderChanged(leader="c"), T0)
+    assert followed == [Send(ASKER, events.Resigned(leader="c"))]
+    assert leading.handle(LEADER, events.ResignedLate(ballot=BALLOT), T0) == []
+
+
+def test_without_a_successor_it_leads_on_and_says_so_at_once(leading: Leader) -> None:
+    resign(leading)
+
+    effects = leading.handle(monitor_of("a"), events.Nominated(node=""), T0)
+
+    assert effects == [Send(ASKER, events.Resigned(leader=""))]
+    assert leading.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0) == ()
+    assert leading.phase is LeaderPhase.LEADING
+
+
+def monitor_of_a(members: str = "abc") -> FailureDetector:
+    config = config_of(members)
+    return FailureDetector(monitor_of("a"), HOST, node="a", config=config, random=Random(1))
+
+
+def answered(monitor: FailureDetector, node: str, applied: int) -> None:
+    ack = messages.HeartbeatAck(ballot=BALLOT, number=monitor.number, applied=applied)
+    monitor.handle(acceptor_of(node), ack, T0)
+
+
+def nominated(monitor: FailureDetector, now_ms: int = 1) -> str:
+    (send,) = sends(monitor.handle(LEADER, events.Nominate(), Instant(now_ms * NS_PER_MS)))
+    assert isinstance(send.message, events.Nominated)
+    return send.message.node
+
+
+def test_the_successor_answers_and_has_applied_the_most() -> None:
+    monitor = monitor_of_a("abcde")
+    commander = address_of("a", "commander-1")
+    monitor.handle(LEADER, events.LeadershipClaimed(ballot=BALLOT, commander=commander), T0)
+    assert nominated(monitor) == ""
+
+    for node, applied in (("b", 7), ("c", 9), ("d", 12), ("a", 99)):
+        answered(monitor, node, applied)
+    assert nominated(monitor) == "d"
+    monitor.handle(monitor.address, LinkDown(node="d"), Instant(1))
+    assert nominated(monitor) == "c"
+    assert nominated(monitor, LEASE_MS + 1) == ""
+
+
+def test_only_the_leader_that_is_followed_can_have_a_node_stand() -> None:
+    monitor = monitor_of_a()
+    heard = events.BallotSeen(ballot=HIGHER, leads=True)
+    ignored = (Observe("paxos.take_over_ignored"),)
+    word = messages.TakeOver(ballot=HIGHER)
+    assert monitor.handle(leader_of("b"), word, T0) == ignored
+    monitor.handle(acceptor_of("a"), heard, T0)
+
+    assert monitor.handle(leader_of("c"), word, T0) == ignored
+    assert monitor.handle(address_of("b", "other"), word, T0) == ignored
+    forged = messages.TakeOver(ballot=messages.Ballot(1 << 50, leader_of("b")))
+    assert monitor.handle(leader_of("b"), forged, T0) == ignored
+    stand = (Send(leader_of("a"), events.Succeed(ballot=HIGHER)),)
+    assert monitor.handle(leader_of("b"), word, T0) == stand
+
+
+def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
+    role = Acceptor(acceptor_of("c"), HOST, node="c", config=CONFIG, recovered=Recovered())
+    commander, scout = address_of("a", "commander-1"), address_of("b", "scout-2")
+    beat = messages.Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
+    prepare = messages.Prepare(ballot=HIGHER, first=1)
+    role.handle(commander, beat, T0)
+    assert role.handle(scout, prepare, T0) == (Observe("paxos.lease_kept"),)
+    forged = role.handle(address_of("b", "leader"), messages.Release(ballot=BALLOT), T0)
+    assert forged == (Observe("paxos.stranger_leads"),)
+
+    role.handle(LEADER, messages.Release(ballot=BALLOT), T0)
+    late = role.handle(commander, beat, T0)  # Overtaken on its way: it must not count.
+
+    assert late == [Observe("paxos.late_heartbeat")]
+    role.handle(scout, prepare, T0)
+    assert role.promised == HIGHER
+
+
+ACCEPTOR, PROXY = config.acceptor_of("a"), address_of("a", "proxy")
+LOW, HIGH = Ballot(1, config.leader_of("b")), Ballot(2, config.leader_of("c"))
+COMMANDER, SCOUT = address_of("b", "commander-1"), address_of("c", "scout-2")
+LONG_MS = 4 * LEASE_MS
+
+
+def at(ms: int) -> Instant:
+    return Instant(ms * NS_PER_MS)
+
+
+def acceptor(lease_ms: int, recovered: Recovered) -> Acceptor:
+    return Acceptor(ACCEPTOR, HOST, node="a", config=CONFIG, recovered=recovered, lease_ms=lease_ms)
+
+
+def promises(role: Acceptor, ms: int) -> bool:
+    """Return whether ``role`` promises another leader a higher ballot."""
+    effects = role.handle(SCOUT, Prepare(ballot=HIGH, first=1), at(ms))
+    return effects != (Observe("paxos.lease_kept"),)
+
+
+def lease_record(lease_ms: int) -> Pledged:
+    return Pledged(pledge=Pledge.LEASE, ballot=Ballot(lease_ms, ACCEPTOR))
+
+
+def heartbeat(number: int = 1) -> Heartbeat:
+    return Heartbeat(ballot=LOW, number=number, committed=1, min_applied=0)
+
+
+def test_an_acceptor_with_longer_leases_records_that_before_it_gives_one() -> None:
+    role = acceptor(LONG_MS, Recovered())
+
+    assert role.begin(T0) == (Persist(lease_record(LONG_MS)),)
+
+    recovered = recover([lease_record(LONG_MS)])
+    assert (recovered.lease_ms, recovered.promised, recovered.led) == (LONG_MS, NO_BALLOT, 0)
+    assert acceptor(LONG_MS, recovered).begin(T0) == ()
+    assert recover([]).lease_ms == LEASE_MS
+
+
+def test_an_acceptor_whose_leases_became_shorter_waits_once_for_a_longer_one() -> None:
+    role = acceptor(LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
+
+    (wake,) = role.begin(T0)
+
+    assert wake == Wake(LONG_MS, events.LeaseExpired())
+    assert not promises(role, LONG_MS - 1)
+    recorded = role.handle(ACCEPTOR, events.LeaseExpired(), at(LONG_MS))
+    assert recorded == (Persist(lease_record(LEASE_MS)),)
+    assert promises(role, LONG_MS)
+
+
+def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> None:
+    role = acceptor(LEASE_MS, Recovered(promised=LOW, lease_ms=LONG_MS))
+    role.begin(T0)
+
+    effects = role.handle(COMMANDER, heartbeat(), at(1))
+
+    ack = HeartbeatAck(
+        ballot=LOW, number=1, applied=1, view=0, lease_ms=LEASE_MS, log_version=LOG_VERSION
+    )
+    assert Send(config.monitor_of("b"), ack) in effects
+    assert not promises(role, LONG_MS - 1)
+
+
+def test_a_lease_that_is_given_back_ends_at_once() -> None:
+    role = acceptor(LONG_MS, Recovered())
+    role.handle(COMMANDER, heartbeat(), T0)
+
+    role.handle(config.leader_of("b"), Release(ballot=LOW), at(1))
+
+    assert promises(role, 1)
+
+
+def test_a_cut_of_the_journal_keeps_the_length_of_leases() -> None:
+    role = acceptor(LONG_MS, Recovered())
+    role.begin(T0)
+
+    effects = role.handle(config.replica_of("a"), events.Trimmed(slot=1), T0)
+
+    assert effects == (Checkpoint((lease_record(LONG_MS),)),)
+
+
+def test_an_acceptor_without_a_disk_records_nothing() -> None:
+    role = MemoryAcceptor(
+        ACCEPTOR, HOST, node="a", config=CONFIG, recovered=Recovered(), lease_ms=LONG_MS
+    )
+    assert role.begin(T0) == []
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "promised_ms", "relied_ms"),
+    [
+        (LEASE_MS, LONG_MS, LEASE_MS),
+        (LONG_MS, LEASE_MS, LEASE_MS),
+        (LONG_MS, LONG_MS, LONG_MS),
+        (LEASE_MS, 0, 0),
+    ],
+)
+def test_a_leader_relies_on_the_shorter_lease(
+    own_ms: int, promised_ms: int, relied_ms: int
+) -> None:
+    lease = LeaderLease(config_of("b"), own_ms, DRIFT_PPM)
+    assert lease.acknowledge("b", at(7), promised_ms) == at(7) + relied_ns(relied_ms)
+
+
+def test_a_leader_relies_on_no_more_than_a_majority_promised() -> None:
+    lease = LeaderLease(CONFIG, LONG_MS, DRIFT_PPM)
+    assert lease.acknowledge("a", at(5), LONG_MS) is None
+    assert lease.acknowledge("b", at(5), LEASE_MS) == at(5) + relied_ns(LEASE_MS)
+    assert lease.acknowledge("c", at(6), LONG_MS) is None
+    assert lease.acknowledge("b", at(6), LEASE_MS) == at(5) + relied_ns(LONG_MS)
+
+
+def times_seen(role: FailureDetector, lease_ms: int) -> Effects:
+    """Let ``role`` learn that the leader has leases of that length; return its reports."""
+    seen = events.BallotSeen(ballot=LOW, leads=True, timing=TIMING._replace(lease_ms=lease_ms))
+    effects = role.handle(ACCEPTOR, seen, T0)
+    to = (PROXY, address_of("a", "node"))
+    return [one for one in effects if isinstance(one, Send) and one.to in to]
+
+
+def test_a_member_reports_once_that_the_leaders_times_differ_and_once_that_they_agree() -> None:
+    role = FailureDetector(
+        config.monitor_of("a"), HOST, node="a", config=CONFIG, random=Random(1), listener=PROXY
+    )
+    assert times_seen(role, LEASE_MS) == []
+
+    why = "the times of b differ from this node's: lease_ms is 500 there and 250 here"
+    assert times_seen(role, 500) == [
+        Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=why)),
+        Send(PROXY, events.TimesUnfit(why=why)),
+    ]
+    assert times_seen(role, 500) == []
+    again = "the times are the same on the leader and fit the network again"
+    assert times_seen(role, LEASE_MS) == [
+        Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=again)),
+        Send(PROXY, events.TimesUnfit(why="")),
+    ]
+
+
+def test_status_shows_which_times_of_a_real_node_differ(tmp_path: Path) -> None:
+    text = starting_config(loopback_addresses())
+    slower = text.replace("# heartbeat_ms = 50", "heartbeat_ms = 100")
+    assert slower != text
+    nodes = [
+        Node.start(parse(slower if name == "n3" else text, tmp_path), name, found=True)
+        for name in ("n1", "n2", "n3")
+    ]
+    try:
+        addresses = ",".join(node.address for node in nodes)
+        with fencelock.connect(addresses, connect_timeout=LONG_S) as client:
+            with client.lock("orders"):
+                pass
+            details = {status.node: status.detail for status in client.describe()}
+    finally:
+        for node in nodes:
+            node.stop()
+    differing = {name for name, detail in details.items() if "differ from this node's" in detail}
+    assert differing in ({"n3"}, {"n1", "n2"})  # All but those that have the leader's times.
+    words = {"heartbeat_ms is", "lease_ms is", "election_ms is"}
+    assert all(word in details[name] for name in differing for word in words)
+
+
+def world_of_three(seed: int) -> World:
+    world = World(seed, Faults(delay_us=500, sync_us=1_000))
+    for name in ("n1", "n2", "n3"):
+        world.add(name, logbook(every_ms=2), member=True)
+    world.power_on_all()
+    world.run(2_000 * NS_PER_MS)
+    return world
+
+
+def longest_gap_ms(world: World, ms: int) -> int:
+    """Return how long at most nothing was decided in the next ``ms``."""
+    times = [world.time]
+    last = 0
+    for _ in range(ms):
+        world.run(world.time + NS_PER_MS)
+        scribes = [world.role_at(address_of(name, "scribe")) for name in world.nodes]
+        heard = max(len(scribe.heard) for scribe in scribes if isinstance(scribe, LogWriter))
+        if heard > last:
+            times.append(world.time)
+        last = heard
+    times.append(world.time)
+    return max(b - a for a, b in itertools.pairwise(times)) // NS_PER_MS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
+    world = world_of_three(seed)
+    leaders = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
+    (leader,) = leaders
+    world.nodes[leader].tell(leader_of(leader), Resign())
+
+    assert longest_gap_ms(world, 1_000) < LEASE_MS // 3
+    assert world.marks["paxos.handed_over"] == world.marks["paxos.took_over"] == 1
+    assert world.marks["paxos.lease_released"] >= len(world.nodes) - 1
+    (successor,) = {world.role_at(address_of(name, "scribe")).leader for name in world.nodes}
+    assert successor != leader
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
+    with running_nodes(tmp_path) as nodes:
+        yield nodes
+
+
+def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node]) -> None:
+    leader = wait_for_leader(nodes)
+    proxy = next(node for name, node in nodes.items() if name != leader)
+    grants: list[float] = []
+    over = threading.Event()
+
+    def work() -> None:
+        with fencelock.connect(proxy.address, connect_timeout=LONG_S) as client:
+            while not over.is_set():
+                with client.lock("x", timeout=LONG_S):
+                    grants.append(time.monotonic())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    until(lambda: len(grants) > 20)
+    began = time.monotonic()
+    assert nodes[leader].stop()
+    took = time.monotonic() - began
+    enough = len(grants) + 20
+    until(lambda: len(grants) > enough)
+    over.set()
+    worker.join(LONG_S)
+
+    gap = max(b - a for a, b in itertools.pairwise(grants))
+    assert gap < (LEASE_MS + TIMING.election_ms) / 1_000
+    assert took < 3 * TIMING.outcome_ms / 1_000
+
+
+def wait_for_leader(nodes: dict[str, Node]) -> str:
+    leaders: list[str] = []
+
+    def is_known() -> bool:
+        try:
+            leader = nodes["n1"].ref("leader")
+        except pykka.ActorDeadError:
+            return False  # The members have not met yet.
+        leaders.append(leader.ask(Resign(), timeout=LONG_S).leader)
+        return bool(leaders[-1])
+
+    until(is_known)
+    return leaders[-1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.effects import HOST, T0, at
-from support.replicas import replica_of_a
+from support.role_harness import HOST, T0, at
+from support.table_scene import replica_of_a
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -106,7 +106,7 @@ def test_a_change_is_a_command_that_reads_back() -> None:
         b"[" * 5_000,
     ],
 )
-def test_what_is_no_membership_changes_nothing(content: bytes) -> None:
+def test_a_payload_that_is_no_membership_changes_nothing(content: bytes) -> None:
     assert change_in(batch(CHANGE + content)) is None
 
 

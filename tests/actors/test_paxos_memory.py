@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from support.effects import HOST, T0
+from support.role_harness import HOST, T0
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send

@@ -1,4 +1,4 @@
-"""The proxy of the log, with events made by hand: its proposals and its replies."""
+"""The proxy of the log: its proposals and replies, repetition, other leaders, refusals, probes."""
 
 from __future__ import annotations
 
@@ -6,44 +6,57 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.effects import T0
 from support.log_proxy_scene import (
     ACQUIRE,
     ANN,
     CANCEL,
     FAR,
     ME,
+    PROXY,
     RELEASE,
     REPLICA,
+    acquire,
     denied,
     happens,
     in_flight_at,
     log_proxy,
+    proposals,
     proposed,
     told,
 )
-from support.unbatched_proxy import UnbatchedProxy
+from support.proxy_scene import UnbatchedProxy
+from support.role_harness import T0, at, sent
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.name import OWNER_BYTES_MAX
+from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.retained import AcquireRetained, Recall
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
+    CloseSession,
     End,
     Ended,
+    Evict,
+    Evicted,
     HoldLost,
     Open,
     Opened,
+    SessionClosed,
     ended,
 )
-from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message, node_of
-from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.event import LeaderChanged
+from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
+from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, SILENT_MS, WAIT_CHECKS_MAX
+from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.role_message import RoleNotice
+from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Queued, Result
+from fencelock.actors.timing import TIMING
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
 HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
@@ -237,3 +250,327 @@ def test_a_cancel_takes_the_place_of_its_acquire(proxy: Proxy) -> None:
     assert told(effects, api.Refused) == []
     assert len(told(effects, api.Cancelled)) == 1
     assert len(in_flight_at(proxy)) == 0
+
+
+@pytest.fixture
+def leaderless() -> Proxy:
+    return log_proxy(UnbatchedProxy)
+
+
+def held(request: int = 2) -> api.Granted:
+    return api.Granted(session=ME, owner="o", request=request, lock="a", fence=5, count=1)
+
+
+def queued(request: int = 2) -> Queued:
+    return Queued(session=ME, owner="o", request=request, lock="a")
+
+
+def test_a_command_without_an_outcome_is_proposed_again_as_it_was(leaderless: Proxy) -> None:
+    first = proposals(leaderless.handle(ANN, acquire(), T0))
+    assert proposals(leaderless.handle(PROXY, Tick(), at(TIMING.outcome_ms - 1))) == []
+    effects = leaderless.handle(PROXY, Tick(), at(TIMING.outcome_ms))
+    assert proposals(effects) == first
+    assert effects[-1] == Wake(PaxosBackend.TICK_MS, Tick())
+
+
+def test_a_wait_that_the_log_knows_is_looked_after_seldom(leaderless: Proxy) -> None:
+    leaderless.handle(ANN, acquire(), T0)
+    happens(leaderless, queued())
+    leaderless.handle(ANN, acquire(), at(1))
+    assert proposals(leaderless.handle(PROXY, Tick(), at(CHECK_WAIT_MS - 1))) == []
+    assert len(proposals(leaderless.handle(PROXY, Tick(), at(CHECK_WAIT_MS)))) == 1
+    soon = at(CHECK_WAIT_MS + TIMING.outcome_ms)
+    assert len(proposals(leaderless.handle(PROXY, Tick(), soon))) == 1
+    happens(leaderless, queued(), now=soon)
+    later = at(CHECK_WAIT_MS + 3 * TIMING.outcome_ms)
+    assert proposals(leaderless.handle(PROXY, Tick(), later)) == []
+
+
+def test_a_wait_of_a_silent_client_is_not_proposed_again_as_that_would_keep_its_session(
+    leaderless: Proxy,
+) -> None:
+    leaderless.handle(ANN, acquire(), T0)
+    happens(leaderless, queued())
+    assert proposals(leaderless.handle(PROXY, Tick(), at(SILENT_MS))) == []
+    assert proposals(leaderless.handle(REPLICA, Skipped(slot=9), at(SILENT_MS + 1))) == []
+    leaderless.handle(ANN, acquire(), at(SILENT_MS + 2))
+    assert len(proposals(leaderless.handle(PROXY, Tick(), at(SILENT_MS + CHECK_WAIT_MS + 1)))) == 1
+
+
+def test_a_client_that_repeats_its_wait_every_five_seconds_is_not_silent(leaderless: Proxy) -> None:
+    leaderless.handle(ANN, acquire(), T0)
+    happens(leaderless, queued(), now=at(1))
+    late = at(CHECK_WAIT_MS + 2)  # The repetition of the wait is on its way.
+    assert len(proposals(leaderless.handle(PROXY, Tick(), late))) == 1
+
+
+def test_a_request_sent_again_is_charged_to_the_client_as_it_is_known_now(
+    leaderless: Proxy,
+) -> None:
+    leaderless.handle(ANN, acquire(), T0)
+    happens(leaderless, queued())
+    clients = leaderless.backend.clients
+    ((name, first),) = clients.by_id.items()
+    clients.by_id.clear()  # As if many clients had come since.
+    clients.latest = None
+    leaderless.handle(ANN, acquire(), at(SILENT_MS))
+    second = clients.by_id[name]
+    assert (first.usage.in_flight, second.usage.in_flight) == (0, 1)
+    assert (first.usage.bytes, second.usage.bytes) == (0, in_flight_at(leaderless).bytes)
+    assert len(proposals(leaderless.handle(PROXY, Tick(), at(SILENT_MS)))) == 1
+
+
+def test_an_idle_proxy_sets_no_timer(leaderless: Proxy) -> None:
+    leaderless.handle(ANN, acquire(), T0)
+    happens(leaderless, held())
+    assert leaderless.handle(PROXY, Tick(), at(PaxosBackend.TICK_MS)) == []
+    assert Wake(PaxosBackend.TICK_MS, Tick()) in leaderless.handle(
+        ANN, acquire(3, "b"), at(PaxosBackend.TICK_MS)
+    )
+
+
+def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it_came_from_last(
+    leaderless: Proxy,
+) -> None:
+    leaderless.handle(ANN, acquire(), T0)
+    moved = Address("ann/other")
+    assert leaderless.handle(moved, acquire(), T0) == ()
+    effects = happens(leaderless, held())
+    assert (len(told(effects, api.Granted, moved)), len(told(effects, api.Granted))) == (1, 0)
+
+
+def test_a_request_that_comes_again_after_its_answer_is_for_the_table_to_answer(
+    leaderless: Proxy,
+) -> None:
+    first = proposed(leaderless.handle(ANN, acquire(), T0))
+    happens(leaderless, held())
+    assert proposed(leaderless.handle(ANN, acquire(), T0)) == first
+
+
+def test_another_leader_is_asked_at_once_for_what_the_log_does_not_know(leaderless: Proxy) -> None:
+    for request in (2, 3, 4):
+        leaderless.handle(ANN, acquire(request, f"l{request}"), T0)
+    happens(leaderless, Queued(session=ME, owner="o", request=3, lock="l3"))
+    assert leaderless.handle(REPLICA, LeaderChanged(leader=""), at(1)) == []
+    commands = proposed(leaderless.handle(REPLICA, LeaderChanged(leader="n3"), at(2)))
+    assert [c.lock for c in commands if isinstance(c, api.Acquire)] == ["l2", "l4"]
+    (alive,) = told(
+        leaderless.handle(ANN, api.KeepAlive(session="ann", request=9), at(3)), api.Alive
+    )
+    assert alive.leader == "n3"
+
+
+def test_a_state_that_was_taken_over_makes_the_proxy_ask_for_everything(leaderless: Proxy) -> None:
+    leaderless.handle(ANN, acquire(2, "a"), T0)
+    leaderless.handle(ANN, acquire(3, "b"), T0)
+    happens(leaderless, queued())
+    commands = proposed(leaderless.handle(REPLICA, Skipped(slot=9), at(1)))
+    assert sorted(c.lock for c in commands if isinstance(c, api.Acquire)) == ["a", "b"]
+
+
+def test_a_crowd_is_proposed_again_in_bounded_portions(leaderless: Proxy) -> None:
+    for request in range(2, REPEAT_MAX + 12):
+        leaderless.handle(ANN, acquire(request, f"l{request}"), T0)
+    first = proposed(leaderless.handle(PROXY, Tick(), at(TIMING.outcome_ms)))
+    second = proposed(leaderless.handle(PROXY, Tick(), at(TIMING.outcome_ms + 1)))
+    assert (len(first), len(second)) == (REPEAT_MAX, 10)
+
+
+def test_a_crowd_that_waits_in_the_log_is_looked_after_little_by_little(leaderless: Proxy) -> None:
+    for request in range(2, WAIT_CHECKS_MAX + 12):
+        leaderless.handle(ANN, acquire(request, f"l{request}"), T0)
+        happens(leaderless, Queued(session=ME, owner="o", request=request, lock=f"l{request}"))
+    leaderless.handle(ANN, acquire(2, "l2"), at(2))
+    first = proposed(leaderless.handle(PROXY, Tick(), at(CHECK_WAIT_MS)))
+    second = proposed(leaderless.handle(PROXY, Tick(), at(CHECK_WAIT_MS + 1)))
+    assert (len(first), len(second)) == (WAIT_CHECKS_MAX, 10)
+
+
+def number_of(effects: Effects) -> int:
+    (propose,) = proposals(effects)
+    return propose.number
+
+
+def test_proposals_that_no_leader_took_wait_for_the_next(leaderless: Proxy) -> None:
+    number = number_of(leaderless.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.NOT_LEADER, leader="")
+    effects = leaderless.handle(FAR, declined, T0)
+    assert effects == [Observe("paxos.proposal_declined_not_leader")]
+    assert len(proposals(leaderless.handle(REPLICA, LeaderChanged(leader="n3"), at(1)))) == 1
+
+
+def test_new_work_is_refused_by_a_leader_with_too_much_to_do(leaderless: Proxy) -> None:
+    number = number_of(leaderless.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.OVERLOADED, leader="n2")
+    (refused,) = told(leaderless.handle(FAR, declined, T0), api.Refused)
+    assert refused.reason is api.Reason.OVERLOADED
+    assert "nothing was done" in refused.detail
+    assert len(in_flight_at(leaderless)) == 0
+
+
+def test_a_command_that_may_be_in_the_log_is_never_reported_as_undone(leaderless: Proxy) -> None:
+    number = number_of(leaderless.handle(ANN, acquire(), T0))
+    leaderless.handle(PROXY, Tick(), at(TIMING.outcome_ms))
+    release = api.Release(lock="b", fence=3, session=ME, owner="o", request=3)
+    other = number_of(leaderless.handle(ANN, release, at(TIMING.outcome_ms)))
+    for overloaded in (number, other):
+        declined = Declined(number=overloaded, why=Decline.OVERLOADED, leader="n2")
+        assert told(leaderless.handle(FAR, declined, at(TIMING.outcome_ms)), api.Refused) == []
+    assert len(in_flight_at(leaderless)) == 2
+
+
+def test_without_a_leader_requests_wait_and_are_not_refused(leaderless: Proxy) -> None:
+    number = number_of(leaderless.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.OVERLOADED, leader="")
+    assert told(leaderless.handle(REPLICA, declined, T0), api.Refused) == []
+    assert len(in_flight_at(leaderless)) == 1
+
+
+def test_commands_that_the_log_cannot_read_are_refused(leaderless: Proxy) -> None:
+    number = number_of(leaderless.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.INVALID, leader="n2")
+    (refused,) = told(leaderless.handle(FAR, declined, T0), api.Refused)
+    assert refused.reason is api.Reason.INVALID
+
+
+def test_strangers_decline_nothing_and_old_numbers_are_nobodys(leaderless: Proxy) -> None:
+    number = number_of(leaderless.handle(ANN, acquire(), T0))
+    declined = Declined(number=number, why=Decline.INVALID, leader="n2")
+    stranger = Address("mallory/replica")
+    assert leaderless.handle(stranger, declined, T0) == [Observe("paxos.stranger_ignored")]
+    unknown = Declined(number=number + 1, why=Decline.INVALID, leader="n2")
+    assert told(leaderless.handle(FAR, unknown, T0), api.Refused) == []
+    assert leaderless.handle(FAR, Proposed(number=number, slot=4), T0) == ()
+    assert len(in_flight_at(leaderless)) == 1
+
+
+def replies(effects: Effects) -> list[tuple[bool, str, int]]:
+    """Return of each `ProbeReply` to Ann whether the node serves, who leads, and the number."""
+    told = [e.message for e in effects if isinstance(e, Send) and e.to == ANN]
+    return [(t.serving, t.leader, t.request) for t in told if isinstance(t, ProbeReply)]
+
+
+def probe(leaderless: Proxy, session: str = "ann") -> Effects:
+    return leaderless.handle(ANN, Probe(session=session, request=4), T0)
+
+
+def test_a_probe_is_answered_at_once_by_what_the_node_knows(leaderless: Proxy) -> None:
+    assert replies(probe(leaderless)) == [(False, "", 4)]
+
+    leaderless.handle(REPLICA, LeaderChanged(leader="n2"), T0)
+
+    reply = ProbeReply(session="ann", node="n1", serving=True, leader="n2", request=4)
+    assert list(probe(leaderless)) == [Send(ANN, reply), Observe("proxy.probed")]
+
+
+def test_a_probe_that_names_too_long_a_session_is_dropped(leaderless: Proxy) -> None:
+    assert list(probe(leaderless, "a" * (OWNER_BYTES_MAX + 1))) == [
+        Observe("proxy.session_malformed")
+    ]
+
+
+def test_waiters_learn_at_once_that_the_leader_lost_its_majority(leaderless: Proxy) -> None:
+    leaderless.handle(REPLICA, LeaderChanged(leader="n1"), T0)
+    leaderless.handle(ANN, acquire(2, "a"), T0)
+    leaderless.handle(ANN, acquire(3, "b"), T0)
+
+    assert replies(leaderless.handle(REPLICA, Isolated(isolated=True), T0)) == [(False, "n1", 0)]
+    assert replies(probe(leaderless)) == [(False, "n1", 4)]
+    assert replies(leaderless.handle(REPLICA, LeaderChanged(leader=""), T0)) == []
+    assert replies(leaderless.handle(REPLICA, Isolated(isolated=False), T0)) == []
+    assert replies(leaderless.handle(REPLICA, LeaderChanged(leader="n2"), T0)) == [(True, "n2", 0)]
+
+
+def test_a_client_that_waits_for_nothing_gets_no_notice(leaderless: Proxy) -> None:
+    leaderless.handle(REPLICA, LeaderChanged(leader="n1"), T0)
+    leaderless.handle(ANN, acquire(2, "a"), T0)
+    happens(leaderless, api.Granted(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
+
+    assert replies(leaderless.handle(REPLICA, Isolated(isolated=True), T0)) == []
+
+
+@pytest.mark.parametrize("reason", [*api.Reason])
+def test_a_refusal_of_the_table_reaches_the_client_as_it_is(
+    proxy: Proxy, reason: api.Reason
+) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
+    why = denied(reason, "lock 'a': why")
+    (answer,) = told(happens(proxy, why), api.Refused)
+    nothing_done = reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN)
+    assert answer == (replace(why, reason=api.Reason.CANCELLED) if nothing_done else why)
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"),
+    [
+        (denied(api.Reason.NOT_HELD, "fence 5 was shown", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.OWNERSHIP_LOST, "taken by 'eve'", 3), api.Reason.OWNERSHIP_LOST),
+        (denied(api.Reason.SUPERSEDED, "something else", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.FORGOTTEN, "something else", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.SESSION_EXPIRED, "open one", 3), api.Reason.SESSION_EXPIRED),
+    ],
+    ids=lambda value: value.name if isinstance(value, api.Reason) else "",
+)
+def test_a_denied_release_is_refused(proxy: Proxy, why: api.Refused, reason: api.Reason) -> None:
+    proxy.handle(ANN, RELEASE, T0)
+    (answer,) = told(happens(proxy, why), api.Refused)
+    assert answer == replace(why, reason=reason)
+
+
+def test_a_cancel_in_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+    proxy.handle(ANN, CANCEL, T0)
+    (answer,) = told(happens(proxy, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused)
+    assert answer.reason is api.Reason.SESSION_EXPIRED
+
+
+def test_a_keep_alive_of_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+    proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+    gone = denied(api.Reason.SESSION_EXPIRED, request=4, lock="")
+    (answer,) = told(happens(proxy, gone), api.Refused)
+    assert (answer.reason, answer.request) == (api.Reason.SESSION_EXPIRED, 4)
+
+
+def test_an_eviction_names_the_operator_and_the_client_for_the_log(proxy: Proxy) -> None:
+    evict = Evict(lock="a", fence=5, operator="eve", session=ME, request=8)
+    (command,) = proposed(proxy.handle(ANN, evict, T0))
+    assert command == evict
+    assert evict.by == "eve (ann)"
+    table = LockTable()
+    table.apply(0, Open(session="bob~2", ttl_ms=9_000, label="host:2"))
+    (held,) = table.apply(0, api.Acquire(lock="a", session="bob~2.1", owner="p", request=1))
+    assert isinstance(held, api.Granted)
+    (evicted, _) = table.apply(1, replace(evict, fence=held.fence))
+    assert isinstance(evicted, Evicted)
+    assert evicted.operator == "eve (ann)"
+    assert evicted.holder[:4] == ("bob", "bob~2.1", "p", held.fence)
+    assert told(happens(proxy, evicted), Evicted) == [evicted]
+
+
+def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy) -> None:
+    """A client that has no session yet may ask, and the victim's client uses this node."""
+    bob, secret = Address("bob/session"), "~" + "0123456789abcdef" * 2
+    table = LockTable()
+    table.apply(0, Open(session=f"bob{secret}", ttl_ms=9_000))
+    proxy.handle(bob, api.KeepAlive(session=f"bob{secret}.1", request=1), T0)
+    close = CloseSession(handle="bob.1", operator="eve", session="ann", request=8)
+    (command,) = proposed(proxy.handle(ANN, close, T0))
+    assert command == close
+    effects = happens(proxy, *table.apply(1, close))
+    (closed,) = told(effects, SessionClosed)
+    assert (closed.handle, closed.claims, closed.request) == ("bob.1", 0, 8)
+    (ended,) = told(effects, Ended, bob)
+    assert (ended.session, ended.reason) == (f"bob{secret}.1", CloseReason.FORCED)
+    (notice,) = sent(effects, RoleNotice, Address("n1/node"))
+    assert notice.level is Level.WARNING
+    assert notice.text.startswith("session bob.1 closed: it was ended by force, by 'eve (ann)'")
+    again = happens(proxy, *table.apply(2, close))
+    assert sent(again, RoleNotice, Address("n1/node")) == []  # A repetition closes nothing.
+
+
+def test_an_eviction_of_somebody_who_does_not_hold_is_refused(proxy: Proxy) -> None:
+    evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
+    proxy.handle(ANN, evict, T0)
+    (why,) = LockTable().apply(0, evict)
+    (answer,) = told(happens(proxy, why), api.Refused)
+    assert (answer.reason, answer.request) == (api.Reason.NOT_HELD, 8)
+    assert "fence 5" in answer.detail

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.effects import T0, at, sent
 from support.log_proxy_scene import ANN, PROXY, REPLICA, led_by_n2, log_proxy
+from support.role_harness import T0, at, sent
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import (

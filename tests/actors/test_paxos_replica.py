@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import T0, at
 from support.log_workload import HowMany, LogCounter, SoMany
-from support.replicas import HERE, LISTENER, replica_of_a
+from support.role_harness import T0, at
+from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
@@ -223,7 +223,7 @@ def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
     ]
 
 
-def test_what_falls_due_by_a_tick_is_told_too() -> None:
+def test_deadlines_that_a_tick_ends_are_reported_too() -> None:
     replica = replica_of_a(machine=Alarm(), opening=(OPENING,))
     lead(replica)
     armed = decide(replica, 1, OPENING)

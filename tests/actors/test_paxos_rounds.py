@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.effects import HOST
+from support.role_harness import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0
-from support.replicas import config_of
+from support.role_harness import HOST, T0
+from support.table_scene import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message, address_of
@@ -114,7 +114,7 @@ def test_for_each_slot_the_vote_of_the_highest_ballot_is_adopted_and_holes_are_f
     ]
 
 
-def test_what_one_of_the_majority_has_applied_is_not_proposed_again(scout: Scout) -> None:
+def test_slots_that_one_of_the_majority_has_applied_are_not_proposed_again(scout: Scout) -> None:
     scout.handle(B, promise(Vote(1, OLDER, ONE), Vote(2, OLDER, ONE)), T0)
 
     effects = scout.handle(C, promise(Vote(2, OLD, TWO), first=2), T0)
@@ -131,7 +131,7 @@ def test_an_acceptor_counts_when_it_has_reported_the_last_page(scout: Scout) -> 
     assert adopted(effects)[0].batches == (ONE, TWO)
 
 
-def test_what_was_applied_between_two_pages_is_not_proposed_again(scout: Scout) -> None:
+def test_slots_that_were_applied_between_two_pages_are_not_proposed_again(scout: Scout) -> None:
     scout.handle(B, promise(Vote(1, OLD, ONE), more=2), T0)
     scout.handle(C, promise(), T0)
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 from growth import grow
-from support.effects import HOST, T0, at
 from support.log_workload import LogCounter
-from support.replicas import CONFIG, LISTENER, config_of, replica_of_a
+from support.role_harness import HOST, T0, at
+from support.table_scene import CONFIG, LISTENER, config_of, replica_of_a
 
 from fencelock.actors.effect import (
     Checkpoint,
@@ -248,7 +248,7 @@ def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
     assert Send(ACCEPTOR, events.Trimmed(slot=11)) in later
 
 
-def test_what_is_no_state_is_not_taken_over() -> None:
+def test_records_that_are_no_state_are_not_taken_over() -> None:
     replica = replica_of_a(journal_bytes=1_000)
     unusable = (Observe("paxos.snapshot_unusable"),)
 

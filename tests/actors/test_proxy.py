@@ -1,33 +1,82 @@
+"""The proxy of a node over a backend that the test plays, and over that of each protocol."""
+
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
-from support.effects import T0, at, sent
+from msgspec.structs import replace
 from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold, waits
+from support.role_harness import HOST, T0, at, sent
 
+from fencelock.actors.address import PART_BYTES_MAX
 from fencelock.actors.api import message as api
-from fencelock.actors.effect import Send, Wake
+from fencelock.actors.api.account import ReadUsage
+from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersRead,
+    ReadMembers,
+)
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Refused,
+)
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.retained import AcquireRetained
+from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.api.session_message import (
+    CloseSession,
+    ConfirmHold,
+    DisownHold,
+    Evict,
+    ListLocks,
+    Open,
+    Renew,
+)
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import Terms
+from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import (
+    CONFIRM_AFTER_MS,
+    CONFIRMS_MAX,
     TRY_MS,
     TRY_QUERY_MS,
     LockManager,
     TryQuery,
     WaitOver,
 )
+from fencelock.actors.proxy.members_backend import ANNOUNCED_MAX
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockDescription,
     LockGranted,
+    MembersKnown,
     QueryLock,
     QueueFull,
+    Relay,
+    Relayed,
     ReleaseLock,
 )
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.transport.codec import encode
 
 
-def test_what_a_client_wants_is_asked_of_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:
+def test_a_request_of_a_client_goes_to_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, acquire(), T0)
     assert sent(effects, AcquireLock) == [AcquireLock(lock="a", ticket=1, session="ann", owner="o")]
 
@@ -107,7 +156,7 @@ def test_a_wait_that_is_over_names_the_holder(proxy: Proxy) -> None:
     assert sent(proxy.handle(ANN, acquire(wait_ms=500), at(600)), api.Refused) == [refused]
 
 
-def test_who_will_not_wait_is_refused_as_soon_as_somebody_is_ahead(proxy: Proxy) -> None:
+def test_a_request_that_will_not_wait_is_refused_as_soon_as_another_is_ahead(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, acquire(wait_ms=0), T0)
     assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]
     assert waits(effects) == [Wake(TRY_MS, WaitOver(ticket=1))]
@@ -181,7 +230,7 @@ def test_the_session_of_callers_inside_is_a_client_like_others(proxy: Proxy) -> 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_who_names_no_session_is_sent_to_the_role_that_has_one(
+def test_a_request_that_names_no_session_is_sent_to_the_role_that_has_one(
     proxy: Proxy, request_: api.Acquire | api.Release | api.Cancel
 ) -> None:
     (refused,) = sent(proxy.handle(Address("n1/ask-1"), request_, T0), api.Refused)
@@ -228,3 +277,210 @@ def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:
 def test_an_acquire_without_a_limit_has_no_timer(proxy: Proxy) -> None:
     assert waits(proxy.handle(ANN, acquire(wait_ms=None), T0)) == []
     assert len(waits(proxy.handle(BOB, acquire(session="bob", wait_ms=500), T0))) == 1
+
+
+CLIENT = Address("ann/session")
+MEMBERS = ("n1", "n2", "n3")
+
+
+def backend_of(protocol: str) -> Backend:
+    match protocol:
+        case "paxos":
+            return PaxosBackend("n1", MEMBERS, encode)
+        case "bakery":
+            return BakeryBackend("n1", MEMBERS, Terms(), Random(1), 1)
+        case _:
+            return LockManager("n1", MEMBERS, protocol, Address("n1/process"))
+
+
+def proxy_over(protocol: str) -> Proxy:
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=backend_of(protocol))
+    proxy.begin(T0)
+    return proxy
+
+
+WATCH, RENEW = Watch(session="ann.7"), Renew(lock="a", fence=1, session="ann.7", request=1)
+LIST = ListLocks(session="ann.7", request=1)
+MEMBERS_ROLE = Address("n1/members")
+READ_MEMBERS = ReadMembers(session="ann.7", request=1)
+REMOVE = ChangeMembers(action=MemberAction.REMOVE, node="n3", session="ann.7", request=1)
+EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
+DISOWN = DisownHold(lock="a", fence=1, session="ann.7")
+CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_", "has_it"),
+    [
+        ("paxos", WATCH, "bakery"),
+        ("lamport", WATCH, "bakery"),
+        ("lamport", RENEW, "bakery and paxos have it"),
+        ("lamport", LIST, "paxos"),
+        ("lamport", EVICT, "paxos"),
+        ("bakery", LIST, "paxos"),
+        ("bakery", EVICT, "paxos"),
+        ("paxos", DISOWN, "central and lamport have it"),
+        ("bakery", DISOWN, "central and lamport have it"),
+        ("lamport", CLOSE, "paxos closes sessions"),
+        ("bakery", CLOSE, "paxos closes sessions"),
+        ("central", CLOSE, "`fencelock who` names the client"),
+        ("lamport", REMOVE, "paxos and bakery change their members while they serve"),
+        ("bakery", ReadUsage(session="ann.7", request=1), "quotas of them"),
+        ("central", READ_MEMBERS, "paxos and bakery change their members while they serve"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_request_without_a_handler_is_refused_with_the_protocol_that_has_it(
+    protocol: str, request_: Request, has_it: str
+) -> None:
+    (refused,) = sent(proxy_over(protocol).handle(CLIENT, request_, T0), Refused, CLIENT)
+    assert refused.reason is Reason.UNSUPPORTED
+    assert protocol in refused.detail
+    assert has_it in refused.detail
+    assert f"{protocol} has it" not in refused.detail
+
+
+def test_the_log_leaves_requests_about_members_to_the_role_that_changes_them() -> None:
+    proxy = proxy_over("paxos")
+    for request in (READ_MEMBERS, REMOVE):
+        relayed = sent(proxy.handle(CLIENT, request, T0), Relay, MEMBERS_ROLE)
+        assert relayed == [Relay(client=CLIENT, request=request)]
+    read = MembersRead(node="n1", view=3, nodes=(), session="ann.7", request=1)
+    effects = proxy.handle(MEMBERS_ROLE, Relayed(client=CLIENT, reply=read), T0)
+    assert sent(effects, MembersRead, CLIENT) == [read]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (ChangeMembers(action=MemberAction.JOIN, node="N4"), "node is 'N4'"),
+        (ChangeMembers(action=MemberAction.LEAVE, node="x" * 33), "1 to 32 of a-z, 0-9 and -"),
+        (
+            ChangeMembers(action=MemberAction.JOIN, node="n4", endpoint="tcp://0.0.0.0:1"),
+            "endpoint is 'tcp://0.0.0.0:1'",
+        ),
+        (ChangeMembers(action=MemberAction.JOIN, node="n4", endpoint="ipc://x"), "endpoint is"),
+        (ChangeMembers(action=MemberAction.JOIN, node="n4", journal=-1), "journal is -1"),
+        (ChangeMembers(action=MemberAction.REPLACE, node="n1"), "replacement is ''"),
+        (
+            ChangeMembers(action=MemberAction.REMOVE, node="n1", replacement="n2"),
+            "REMOVE needs none",
+        ),
+    ],
+)
+def test_a_change_of_members_with_a_bad_field_is_refused(
+    change: ChangeMembers, problem: str
+) -> None:
+    (refused,) = sent(
+        proxy_over("paxos").handle(CLIENT, replace(change, session="ann.7"), T0), Refused, CLIENT
+    )
+    assert refused.reason is Reason.INVALID
+    assert problem in refused.detail
+
+
+def test_clients_are_told_new_members_at_once_and_some_at_a_time() -> None:
+    proxy = proxy_over("paxos")
+    names = [f"c{number}" for number in range(ANNOUNCED_MAX + 1)]
+    for name in names:
+        proxy.handle(Address(f"{name}/session"), KeepAlive(session=name, request=1), T0)
+    known = MembersKnown(view=1, members=(NodeAddress("n4", "tcp://d:4"),))
+    effects = proxy.handle(MEMBERS_ROLE, known, T0)
+    told = sent(effects, Alive, Address("c0/session"))
+    assert [(one.request, one.view, one.members) for one in told] == [(0, 1, known.members)]
+    assert len(sent(effects, Alive)) == ANNOUNCED_MAX
+    (last,) = sent(proxy.handle(proxy.address, Tick(), at(250)), Alive)
+    assert last.session == names[-1]
+
+
+def test_keep_alives_name_the_members_as_they_are_now() -> None:
+    proxy = proxy_over("paxos")
+    before, after = (NodeAddress("n1", "tcp://a:1"),), (NodeAddress("n4", "tcp://d:4"),)
+    proxy.handle(MEMBERS_ROLE, MembersKnown(view=1, members=before), T0)
+    proxy.handle(MEMBERS_ROLE, MembersKnown(view=2, members=after), T0)
+    (alive,) = sent(proxy.handle(CLIENT, KeepAlive(session="ann", request=1), T0), Alive, CLIENT)
+    assert (alive.view, alive.members) == (2, after)
+
+
+def test_a_backend_need_not_name_the_requests_that_it_does_not_have() -> None:
+    backend = backend_of("lamport")
+    backend.requests = {
+        kind: take for kind, take in backend.requests.items() if kind is not Inspect
+    }
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=backend)
+    (refused,) = sent(proxy.handle(CLIENT, Inspect(lock="a", session="ann"), T0), Refused, CLIENT)
+    assert (refused.reason, refused.detail) == (
+        Reason.UNSUPPORTED,
+        "lamport has no Inspect; paxos has it",
+    )
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "lamport"])
+def test_only_paxos_has_locks_that_a_session_retains(protocol: str) -> None:
+    acquire = AcquireRetained(lock="a", span=10, session="ann", owner="*", request=1)
+    (refused,) = sent(proxy_over(protocol).handle(CLIENT, acquire, T0), Refused, CLIENT)
+    assert (refused.reason, refused.detail) == (
+        Reason.UNSUPPORTED,
+        f"{protocol} has no AcquireRetained; paxos has it",
+    )
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport"])
+def test_every_protocol_answers_a_probe_at_once(protocol: str) -> None:
+    effects = proxy_over(protocol).handle(CLIENT, Probe(session="ann.7", request=4), T0)
+    (reply,) = sent(effects, ProbeReply, CLIENT)
+    assert (reply.node, reply.request) == ("n1", 4)
+
+
+def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
+    events = {"paxos": SlotOutcomes, "bakery": Locked, "lamport": LockGranted}
+    for protocol in events:
+        accepted = proxy_over(protocol).accepts
+        assert {Acquire, Open, Describe, Probe, Watch} <= accepted
+        assert {name for name, kind in events.items() if kind in accepted} == {protocol}
+    assert Granted in proxy_over("paxos").accepts  # The leader's replica sends it.
+    assert Granted not in proxy_over("bakery").accepts
+    assert proxy_over("paxos").accepts > Proxy.accepts >= {Acquire, Watch}
+
+
+def test_a_hold_that_its_client_does_not_know_is_released() -> None:
+    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
+    proxy.handle(CLIENT, Acquire(lock="a", session="ann", owner="o", request=1), T0)
+    proxy.handle(Address("n1/process"), LockGranted(lock="a", ticket=1, fence=7), T0)
+    assert sent(manager.tick(at(CONFIRM_AFTER_MS - 1)), ConfirmHold) == []
+    asked = sent(manager.tick(at(CONFIRM_AFTER_MS)), ConfirmHold, CLIENT)
+    assert asked == [ConfirmHold(lock="a", fence=7, session="ann")]
+    for fence, gives in [(6, []), (7, [ReleaseLock(lock="a", ticket=1)]), (7, [])]:
+        disown = DisownHold(lock="a", fence=fence, session="ann")
+        assert sent(proxy.handle(CLIENT, disown, T0), ReleaseLock) == gives
+
+
+def test_a_hold_of_a_session_that_can_be_no_clients_is_not_confirmed() -> None:
+    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+    confirm = vars(LockManager)["_confirm"]
+    long = "\u00e9" * PART_BYTES_MAX  # Twice as many bytes.
+    assert confirm(manager, "a", 7, long) == Observe("proxy.session_malformed")
+    known = confirm(manager, "a", 7, "x" * PART_BYTES_MAX)
+    assert known.message == ConfirmHold(lock="a", fence=7, session="x" * PART_BYTES_MAX)
+
+
+def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn() -> None:
+    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
+    names = {f"lock-{number}" for number in range(CONFIRMS_MAX + 50)}
+    for ticket, lock in enumerate(names, 1):
+        proxy.handle(CLIENT, Acquire(lock=lock, session="ann", owner="o", request=ticket), T0)
+        proxy.handle(Address("n1/process"), LockGranted(lock=lock, ticket=ticket, fence=ticket), T0)
+    due = at(CONFIRM_AFTER_MS)
+    rounds = [sent(manager.tick(due), ConfirmHold) for _ in range(2)]
+    assert [len(asked) for asked in rounds] == [CONFIRMS_MAX, 50]
+    assert {confirm.lock for asked in rounds for confirm in asked} == names
+
+
+def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() -> None:
+    proxy = proxy_over("paxos")
+    proxy.handle(CLIENT, Acquire(lock="a", session="ann.7", owner="o", request=1), T0)
+    other = Acquire(lock="b", session="n1.7", owner="o", request=1)
+    proxy.handle(Address("n1/~ask.1"), other, T0)
+    assert (len(proxy.backend), proxy.clients.by_id["ann"].usage.in_flight) == (2, 1)
+    assert proxy.clients.latest is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support import session_harness as client
-from support.effects import T0, at, sent
 from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold
+from support.role_harness import T0, at, sent
 
 from fencelock.actors.api.message import (
     Absence,
@@ -135,7 +135,7 @@ def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_only_a_table_can_do_is_refused_with_the_name_of_who_has_one(
+def test_requests_that_need_a_table_are_refused_with_the_protocol_that_has_one(
     proxy: Proxy, request_: ListLocks | Evict | Acquire, told: str
 ) -> None:
     effects = proxy.handle(ANN, request_, T0)

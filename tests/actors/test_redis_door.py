@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0, at, sends
+from support.role_harness import HOST, T0, at, sends
 
 from fencelock.actors.api.message import Cancel, Reason, Refused
 from fencelock.actors.api.redis import (
@@ -226,7 +226,7 @@ def test_a_refusal_of_the_cluster_is_an_error_with_its_text() -> None:
         assert transmit.data == f"-{code} why\r\n".encode()
 
 
-def test_what_is_no_lock_is_refused_in_words() -> None:
+def test_a_value_that_is_no_lock_is_refused_in_words() -> None:
     door = Door()
     assert door.say("HSET", "a", "b", "c") == (
         b"-ERR fencelock serves locks, not data: HSET is not supported; see docs/redis.md\r\n"

@@ -399,7 +399,7 @@ def test_a_reader_whom_this_client_cannot_admit_takes_the_normal_way(client: Cli
     assert client.lock.acquire(CEM, at(10), waits=False) == [Divert(CEM)]
 
 
-def test_who_comes_after_the_time_of_a_cohort_waits_for_the_next_turn() -> None:
+def test_a_claim_after_the_time_of_a_cohort_waits_for_the_next_turn() -> None:
     client = Client(RetainedLock(RetainTerms(1_000, cohort=9)))
     client.acquire(ANN)
     client.granted()

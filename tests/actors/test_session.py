@@ -7,10 +7,8 @@ from random import Random
 from typing import get_args
 
 import pytest
-from support.effects import HOST
-from support.role_harness import RoleHarness
-from support.session_harness import ANN, BEN, ME, A, B, of, one
-from support.unkept_session import UnkeptSession, node_status, refusal
+from support.role_harness import HOST, RoleHarness
+from support.session_harness import ANN, BEN, ME, A, B, UnkeptSession, node_status, of, one, refusal
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -129,7 +127,7 @@ def test_an_idle_session_sets_no_timer(unkept: UnkeptSession) -> None:
     assert unkept.alarms == []
 
 
-def test_what_a_session_remembers_can_be_copied(unkept: UnkeptSession) -> None:
+def test_the_memory_of_a_session_can_be_copied(unkept: UnkeptSession) -> None:
     unkept.held()
     unkept.acquire(BEN)
     copy = deepcopy(unkept.role.state())

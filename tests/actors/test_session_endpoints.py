@@ -1,19 +1,36 @@
-"""A client's session chooses its endpoints, and leaves the silent ones."""
+"""A client's session chooses its endpoints, probes them, and follows the members."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
-from support.unkept_session import UnkeptSession, refusal
+from support.session_harness import (
+    ANN,
+    BEN,
+    ME,
+    WATCHER,
+    A,
+    B,
+    SessionHarness,
+    UnkeptSession,
+    of,
+    one,
+    refusal,
+)
 
 from fencelock.actors.api import message as api
-from fencelock.actors.effect import Send
-from fencelock.actors.message import node_of
+from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
-from fencelock.actors.session.message import EndpointChanged
-from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX
+from fencelock.actors.session.lease import EPOCH
+from fencelock.actors.session.message import EndpointChanged, Survey
+from fencelock.actors.session.requests import LockKey, later
+from fencelock.actors.timing import PROBE_AFTER_MS, REPLY_MS
 
 
 def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
@@ -175,3 +192,314 @@ def test_pending_cancels_count_against_the_limit_so_that_none_is_ever_forgotten(
         unkept.acquire(lock=lock)
         unkept.hear(ANN, api.Abandon())
     assert refusal(unkept.hear(ANN, api.Acquire(lock="3"))).reason is api.Reason.OVERLOADED
+
+
+ALL = {node: NodeAddress(node, f"tcp://host-{node}:4040") for node in ("a", "b", "d", "e")}
+D = Address("d/proxy")
+
+
+def members(*names: str) -> tuple[NodeAddress, ...]:
+    return tuple(ALL[name] for name in names)
+
+
+@pytest.fixture
+def connected() -> SessionHarness:
+    """A session whose user named A and B; both have answered."""
+    connected = SessionHarness()
+    for endpoint in (A, B):
+        connected.hear(endpoint, Alive(session="c", node=node_of(endpoint)))
+    return connected
+
+
+def named(connected: SessionHarness, view: int, *names: str, endpoint: Address = A) -> list[Send]:
+    told = Alive(session="c", node=node_of(endpoint), view=view, members=members(*names))
+    return connected.hear(endpoint, told)
+
+
+def table(connected: SessionHarness) -> set[str]:
+    return {node_of(one) for one in connected.role.session_state.endpoints.table}
+
+
+def leave_only_d(connected: SessionHarness) -> None:
+    """Add the member D, and take down the links to the endpoints that the user named."""
+    named(connected, 1, "d")
+    connected.hear(ME, LinkUp(node="d"))
+    connected.hear(ME, LinkDown(node="a"))
+    connected.hear(ME, LinkDown(node="b"))
+
+
+def test_a_new_member_is_connected_to_and_used_once_its_link_is_up(
+    connected: SessionHarness,
+) -> None:
+    named(connected, 1, "a", "b", "d")
+    assert connected.links == {"d": "tcp://host-d:4040"}
+    connected.hear(ME, LinkDown(node="a"))
+    connected.hear(ME, LinkDown(node="b"))
+    said = connected.acquire()
+    assert of(Acquire, said, D) == []
+    assert of(KeepAlive, connected.hear(ME, LinkUp(node="d")), D)
+    assert {node_of(one.to) for one in connected.run(2_000) if one.to != WATCHER} == {"d"}
+
+
+def test_the_members_are_followed_although_each_of_the_first_is_replaced(
+    connected: SessionHarness,
+) -> None:
+    named(connected, 1, "a", "b", "d")
+    connected.hear(ME, LinkUp(node="d"))
+    connected.hear(ME, LinkDown(node="a"))
+    named(connected, 4, "d", "e", endpoint=D)
+    connected.hear(ME, LinkUp(node="e"))
+    connected.hear(ME, LinkDown(node="b"))
+    assert connected.links == {"d": "tcp://host-d:4040", "e": "tcp://host-e:4040"}
+    said = connected.acquire()
+    assert {node_of(send.to) for send in said} <= {"d", "e"}
+
+
+def test_an_idle_client_asks_another_node_when_one_goes_away(connected: SessionHarness) -> None:
+    connected.run(600_000)
+    (greeting,) = connected.hear(ME, LinkDown(node="a"))
+    assert greeting.to == B
+    assert isinstance(greeting.message, KeepAlive)
+
+
+def test_nodes_that_the_users_endpoints_reach_are_not_connected_to_again() -> None:
+    """The user's addresses may lead through relays, and not all have answered yet."""
+    connected = SessionHarness()
+    named(connected, 1, "a", "b", "d")
+    assert connected.links == {}  # B may be any of them.
+    named(connected, 1, "a", "b", "d", endpoint=B)
+    assert set(connected.links) == {"d"}
+
+
+def test_an_endpoint_that_does_not_answer_is_not_waited_for() -> None:
+    connected = SessionHarness()
+    named(connected, 1, "a", "b")
+    connected.hear(ME, LinkDown(node="b"))
+    named(connected, 1, "a", "b")
+    assert set(connected.links) == set()  # It has the address of a link of the user's.
+    named(connected, 2, "a", "d")
+    assert set(connected.links) == {"d"}
+
+
+def test_a_list_that_is_not_newer_changes_nothing(connected: SessionHarness) -> None:
+    named(connected, 3, "a", "d")
+    named(connected, 2, "a", "b", "e", endpoint=B)
+    named(connected, 3, "a", "b", "e", endpoint=B)
+    connected.hear(B, Alive(session="c", node="b", view=9))
+    assert connected.links == {"d": "tcp://host-d:4040"}
+
+
+def test_a_learned_member_that_left_is_dropped_with_its_requests_moved(
+    connected: SessionHarness,
+) -> None:
+    leave_only_d(connected)
+    connected.hear(connected.role.address, Describe())  # It waits at D.
+    connected.hear(ME, LinkUp(node="b"))
+    said = named(connected, 2, "b", endpoint=B)
+    assert connected.links == {}
+    assert table(connected) == {"a", "b"}  # The user's own endpoints stay.
+    assert of(Describe, said, B)
+
+
+def test_a_member_that_left_stays_while_it_is_the_only_one_that_answers(
+    connected: SessionHarness,
+) -> None:
+    leave_only_d(connected)
+    connected.hear(D, Alive(session="c", node="d", view=2, members=members("e")))
+    assert set(connected.links) == {"d", "e"}
+    connected.hear(ME, LinkUp(node="e"))
+    connected.hear(
+        address_of("e", "proxy"), Alive(session="c", node="e", view=2, members=members("e"))
+    )
+    assert set(connected.links) == {"e"}
+
+
+def test_a_survey_of_a_member_that_left_is_finished_first(connected: SessionHarness) -> None:
+    named(connected, 1, "a", "d")
+    connected.hear(ME, LinkUp(node="d"))
+    connected.hear(Address("c/ann"), Survey())
+    named(connected, 2, "a")
+    assert set(connected.links) == {"d"}
+    connected.run(5_000)
+    named(connected, 2, "a")
+    assert connected.links == {}
+
+
+def test_a_member_at_a_new_address_is_connected_to_there(connected: SessionHarness) -> None:
+    named(connected, 1, "d")
+    moved = NodeAddress("d", "tcp://elsewhere:4040")
+    connected.hear(A, Alive(session="c", node="a", view=3, members=(moved,)))
+    assert connected.links == {"d": "tcp://elsewhere:4040"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        NodeAddress("d", ""),
+        NodeAddress("d", "tcp://0.0.0.0:1"),
+        NodeAddress("d", "inproc://x"),
+        NodeAddress("D!", "tcp://host-d:4040"),
+    ],
+)
+def test_a_bad_member_is_ignored(connected: SessionHarness, bad: NodeAddress) -> None:
+    connected.hear(A, Alive(session="c", node="a", view=1, members=(bad, ALL["e"])))
+    assert set(connected.links) == {"e"}
+
+
+def test_members_beyond_the_limit_of_endpoints_are_ignored(connected: SessionHarness) -> None:
+    many = tuple(NodeAddress(f"x{n}", f"tcp://x{n}:1") for n in range(2 * ENDPOINTS_MAX))
+    connected.hear(A, Alive(session="c", node="a", view=1, members=many))
+    assert len(connected.role.session_state.endpoints.table) == ENDPOINTS_MAX
+
+
+TICK_MS = 100
+PROBED_MS = PROBE_AFTER_MS + 2 * TICK_MS
+"""By then a request that is unanswered has led to a probe."""
+
+
+def reply(
+    waiting: SessionHarness,
+    endpoint: Address,
+    *,
+    serving: bool = True,
+    leader: str = "",
+    session: str = "c",
+) -> list[Send]:
+    told = ProbeReply(session=session, node=node_of(endpoint), serving=serving, leader=leader)
+    return waiting.hear(endpoint, told)
+
+
+@pytest.fixture
+def waiting() -> SessionHarness:
+    """A session that holds a lock through A, and waits for another there."""
+    waiting = SessionHarness()
+    waiting.hold()
+    waiting.run_kept(2_000, A, B)
+    waiting.acquire(lock="y")
+    return waiting
+
+
+def silent(waiting: SessionHarness) -> list[Send]:
+    """Let A be silent until the others are probed; return the messages sent."""
+    sent: list[Send] = []
+    while not of(Probe, sent, B):
+        assert len(sent) < 100
+        sent += waiting.run(TICK_MS)
+    return sent
+
+
+def test_an_unanswered_request_has_its_endpoint_probed_and_no_other(
+    waiting: SessionHarness,
+) -> None:
+    sent = waiting.run(PROBED_MS)
+
+    assert len(of(Probe, sent, A)) == 1
+    assert of(Probe, sent, B) == []
+
+
+def test_nothing_is_probed_where_something_was_just_heard(waiting: SessionHarness) -> None:
+    waiting.run(PROBE_AFTER_MS - TICK_MS)
+    reply(waiting, A)
+
+    assert of(Probe, waiting.run(TICK_MS + TICK_MS // 2)) == []
+
+
+def test_an_endpoint_that_replies_keeps_what_it_was_asked(waiting: SessionHarness) -> None:
+    waiting.run(PROBED_MS)
+    reply(waiting, A)
+
+    sent = waiting.run(REPLY_MS)
+
+    assert of(Probe, sent, B) == []
+    assert of(Acquire, sent, B) == []
+
+
+def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
+    waiting: SessionHarness,
+) -> None:
+    began = waiting.now_ms
+    sent = silent(waiting)
+    assert waiting.now_ms - began <= PROBE_AFTER_MS + REPLY_MS + 3 * TICK_MS
+    assert of(Acquire, sent, B) == []
+
+    sent = reply(waiting, B, leader="a")
+
+    (moved,) = of(Acquire, sent, B)
+    assert (moved.lock, moved.request) == ("y", of(Acquire, waiting.run(5_000), B)[0].request)
+    assert waiting.role.session_state.endpoints.current == B
+
+
+def test_a_client_that_stood_still_itself_hears_its_endpoint_before_it_leaves(
+    waiting: SessionHarness,
+) -> None:
+    silent(waiting)
+    reply(waiting, A)
+
+    assert of(Acquire, reply(waiting, B), B) == []
+    assert waiting.role.session_state.endpoints.current == A
+
+
+def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(
+    waiting: SessionHarness,
+) -> None:
+    asked = reply(waiting, A, serving=False, leader="a", session="c.1")
+    assert of(Probe, asked, B)
+
+    assert of(Acquire, reply(waiting, B, leader="a"), B)
+    assert waiting.role.session_state.endpoints.current == B
+
+
+def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(
+    waiting: SessionHarness,
+) -> None:
+    reply(waiting, A, serving=False)
+    assert of(Acquire, reply(waiting, B, serving=False), B) == []
+
+    sent: list[Send] = []
+    for _ in range(200):
+        for probe in waiting.run(TICK_MS):
+            if isinstance(probe.message, Probe):
+                sent += [probe, *reply(waiting, probe.to, serving=False)]
+
+    assert 3 <= len(of(Probe, sent, A)) <= 4 + 20_000 // PROBE_PAUSE_MS_MAX
+    assert of(Acquire, sent, B) == []
+
+
+def test_an_elected_leader_is_used_once_it_says_so(waiting: SessionHarness) -> None:
+    reply(waiting, A, serving=False)
+    reply(waiting, B, serving=False)
+
+    assert of(Acquire, reply(waiting, B, leader="b"), B)
+
+
+def test_each_false_alarm_makes_a_client_more_patient(waiting: SessionHarness) -> None:
+    probing = waiting.role.session_state.probing
+    silent(waiting)
+    reply(waiting, B)
+    assert probing.patience_ms == REPLY_MS
+
+    reply(waiting, A)
+
+    assert probing.patience_ms == 2 * REPLY_MS
+
+
+def test_replies_of_strangers_and_in_other_sessions_change_nothing(waiting: SessionHarness) -> None:
+    dropped = Observe("client.answer_of_another_session_dropped")
+    stranger = ProbeReply(session="c", node="z", serving=False)
+    foreign = ProbeReply(session="d", node="a", serving=False)
+    now = later(EPOCH, waiting.now_ms)
+
+    assert list(waiting.role.handle(Address("z/proxy"), stranger, now)) == [dropped]
+    assert list(waiting.role.handle(A, foreign, now)) == [dropped]
+    assert waiting.role.session_state.endpoints.table[A].serving
+
+
+def test_a_client_that_stays_neither_learns_members_nor_moves_to_the_leader() -> None:
+    harness = SessionHarness(stays=True)
+    harness.open(harness.acquire())
+    for endpoint in (A, B):
+        told = Alive(session="c", node=node_of(endpoint), leader="b", view=1, members=members("d"))
+        harness.hear(endpoint, told)
+    assert harness.links == {}
+    assert of(Acquire, harness.acquire(lock="y"), A)
+    assert of(Acquire, harness.hear(ME, LinkDown(node="a")), B)

@@ -1,17 +1,36 @@
-"""The states of a hold, as the session moves them and as a thread of the client reads them."""
+"""Holds of a client's session: their states, and sessions kept while endpoints come and go."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from support.session_harness import A, SessionHarness
+from msgspec.structs import replace
+from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
+from fencelock.actors.api import message as api
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import Granted, Reason
-from fencelock.actors.api.session_message import HoldLost, Unlocking
+from fencelock.actors.api.session_message import (
+    CloseSession,
+    End,
+    Evict,
+    Evicted,
+    HoldLost,
+    ListLocks,
+    LockList,
+    Open,
+    Opened,
+    OperatorCommand,
+    SessionClosed,
+    Unlocking,
+)
+from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.holds import HOLDING, MOVES, ClientHold, HoldState
 from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.message import Close, Closed, HoldsLost
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS
 
@@ -19,102 +38,104 @@ X = LockKey("x", "ann")
 
 
 @pytest.fixture
-def harness() -> SessionHarness:
+def threaded() -> SessionHarness:
     return SessionHarness()
 
 
-def hold_of(harness: SessionHarness) -> ClientHold:
-    return harness.role.session_state.holds[X]
+def hold_of(threaded: SessionHarness) -> ClientHold:
+    return threaded.role.session_state.holds[X]
 
 
-def test_a_hold_is_held_then_releasing_then_released(harness: SessionHarness) -> None:
-    harness.hold()
-    hold = hold_of(harness)
+def test_a_hold_is_held_then_releasing_then_released(threaded: SessionHarness) -> None:
+    threaded.hold()
+    hold = hold_of(threaded)
     states = [hold.state]
-    said = harness.release()
+    said = threaded.release()
     states.append(hold.state)
-    harness.free(said)
+    threaded.free(said)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED]
-    assert X not in harness.role.session_state.holds
+    assert X not in threaded.role.session_state.holds
 
 
-def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(harness: SessionHarness) -> None:
-    harness.hold(limit=0)
-    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
-    hold = hold_of(harness)
-    said = harness.release()
+def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(
+    threaded: SessionHarness,
+) -> None:
+    threaded.hold(limit=0)
+    threaded.grant(threaded.acquire(token=2, limit=0), fence=7, count=2)
+    hold = hold_of(threaded)
+    said = threaded.release()
     states = [hold.state]
-    harness.free(said, count=1)
+    threaded.free(said, count=1)
     states.append(hold.state)
-    harness.free(harness.release())
+    threaded.free(threaded.release())
     assert [*states, hold.state] == [HoldState.RELEASING, HoldState.HELD, HoldState.RELEASED]
 
 
-def test_a_release_that_is_refused_as_not_held_ends_the_hold(harness: SessionHarness) -> None:
-    harness.hold()
-    hold = hold_of(harness)
-    harness.refuse(harness.release(), Reason.NOT_HELD)
+def test_a_release_that_is_refused_as_not_held_ends_the_hold(threaded: SessionHarness) -> None:
+    threaded.hold()
+    hold = hold_of(threaded)
+    threaded.refuse(threaded.release(), Reason.NOT_HELD)
     assert hold.state is HoldState.RELEASED
 
 
 def test_an_unconfirmed_release_stays_releasing_though_its_user_gives_up(
-    harness: SessionHarness,
+    threaded: SessionHarness,
 ) -> None:
-    harness.hold()
-    hold = hold_of(harness)
-    harness.release()
-    harness.run(11_000)
+    threaded.hold()
+    hold = hold_of(threaded)
+    threaded.release()
+    threaded.run(11_000)
     assert hold.state is HoldState.RELEASING
 
 
-def test_a_hold_that_was_taken_away_is_lost_for_the_reason_given(harness: SessionHarness) -> None:
-    harness.hold()
-    hold = hold_of(harness)
-    word = HoldLost(lock="x", fence=7, session=harness.assigned, owner="ann", detail="by root")
-    harness.hear(A, word)
+def test_a_hold_that_was_taken_away_is_lost_for_the_reason_given(threaded: SessionHarness) -> None:
+    threaded.hold()
+    hold = hold_of(threaded)
+    word = HoldLost(lock="x", fence=7, session=threaded.assigned, owner="ann", detail="by root")
+    threaded.hear(A, word)
     assert (hold.state, hold.reason) == (HoldState.LOST, "by root")
 
 
-def test_all_holds_of_a_session_are_lost_with_it(harness: SessionHarness) -> None:
-    harness.hold()
-    hold = hold_of(harness)
-    harness.run(TTL_MS)
+def test_all_holds_of_a_session_are_lost_with_it(threaded: SessionHarness) -> None:
+    threaded.hold()
+    hold = hold_of(threaded)
+    threaded.run(TTL_MS)
     assert hold.state is HoldState.LOST
     assert "15 s" in hold.reason
 
 
 def test_a_hold_is_unlocking_when_its_duration_is_over() -> None:
-    harness = SessionHarness(600_000)
-    asked = harness.open(harness.acquire())[-1].message
-    harness.hear(
+    threaded = SessionHarness(600_000)
+    asked = threaded.open(threaded.acquire())[-1].message
+    threaded.hear(
         A,
         Granted(
             lock="x",
             fence=7,
-            session=harness.assigned,
+            session=threaded.assigned,
             owner="ann",
             request=getattr(asked, "request"),  # noqa: B009  # Of whatever it asked.
             hold_ms=1_000,
             grace_ms=5_000,
         ),
     )
-    hold = hold_of(harness)
+    hold = hold_of(threaded)
     states = [hold.state]
-    harness.run_kept(1_500, A)
-    word = Unlocking(lock="x", fence=7, grace_ms=5_000, session=harness.assigned, owner="ann")
-    harness.hear(A, word)
+    threaded.run_kept(1_500, A)
+    word = Unlocking(lock="x", fence=7, grace_ms=5_000, session=threaded.assigned, owner="ann")
+    threaded.hear(A, word)
     states.append(hold.state)
-    harness.run_kept(5_000, A)
+    threaded.run_kept(5_000, A)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.UNLOCKING, HoldState.LOST]
 
 
 def test_the_table_that_was_given_is_the_sessions_own() -> None:
     """So threads of a client find holds in it."""
     holds: dict[LockKey, ClientHold] = {}
-    harness = SessionHarness(holds=holds)
-    harness.hold()
+    threaded = SessionHarness(holds=holds)
+    threaded.hold()
     assert holds[X].fence == 7
-    assert holds[X].trust is harness.role.session_state.session_lease.trust
+    assert holds[X].trust is threaded.role.session_state.session_lease.trust
 
 
 @pytest.mark.parametrize(("state", "to"), list(itertools.product(HoldState, HoldState)))
@@ -159,3 +180,303 @@ def test_a_reader_between_any_two_steps_of_a_loss_is_never_too_confident() -> No
         new = SessionTrust(Instant(0), Instant(1_000 * NS_PER_MS))
         assert hold.trust is not new
         assert hold.state_at(now) is HoldState.LOST
+
+
+def down(harness: SessionHarness, node: str = "a") -> list[Send]:
+    return harness.hear(ME, LinkDown(node=node))
+
+
+def test_a_wait_moves_under_its_number_for_what_is_left_and_nothing_is_withdrawn(
+    harness: SessionHarness,
+) -> None:
+    asked = one(api.Acquire, harness.open(harness.acquire(wait_ms=9_000)))
+    harness.run(150)
+    said = down(harness)
+    moved = one(api.Acquire, said, B)
+    assert (moved.request, moved.wait_ms) == (asked.request, 8_850)
+    assert of(api.Cancel, said) == []
+
+
+def test_a_release_moves_under_its_number(harness: SessionHarness) -> None:
+    harness.hold()
+    asked = one(api.Release, harness.release(), A)
+    said = down(harness)
+    assert one(api.Release, said, B) == asked
+    assert one(api.Released, harness.free(said), ANN).count == 0
+
+
+def test_a_cancel_moves_and_any_endpoint_may_confirm_it(harness: SessionHarness) -> None:
+    harness.open(harness.acquire())
+    asked = one(api.Cancel, harness.hear(ANN, api.Abandon()), A)
+    said = down(harness)
+    assert one(api.Cancel, said, B) == asked
+    harness.undo(said)
+    assert of(api.Cancel, harness.run(60_000)) == []
+
+
+def test_a_cancel_that_the_key_does_not_allow_is_given_up(harness: SessionHarness) -> None:
+    harness.open(harness.acquire())
+    asked = one(api.Cancel, harness.hear(ANN, api.Abandon()), A)
+    assert of(api.Cancel, harness.run(2_000))
+    harness.hear(A, api.refused(asked, api.Reason.FORBIDDEN, "its prefixes are narrower now"))
+    assert of(api.Cancel, harness.run(60_000)) == []
+
+
+def test_a_hold_belongs_to_the_session_and_is_released_where_the_session_is(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    down(harness)
+    assert one(api.Release, harness.release(), B).session == "c.1"
+
+
+def test_an_answer_of_an_endpoint_that_was_left_counts(harness: SessionHarness) -> None:
+    asked = harness.open(harness.acquire())
+    moved = down(harness)
+    assert one(api.Granted, harness.grant(asked), ANN).fence == 7
+    assert harness.grant(moved) == []
+    assert of(api.Cancel, harness.run_kept(5_000, B)) == []
+
+
+def test_to_open_moves_to_another_endpoint_too(harness: SessionHarness) -> None:
+    harness.acquire()
+    said = down(harness)
+    assert one(Open, said, B).session == "c"
+    assert one(api.Acquire, harness.open(said), B).session == "c.1"
+
+
+def test_with_every_endpoint_silent_all_are_asked_to_open(harness: SessionHarness) -> None:
+    harness.acquire()
+    said = harness.run(20_000)
+    assert of(Open, said, A)
+    assert of(Open, said, B)
+
+
+@pytest.mark.parametrize("known_before", ["", "b"])
+def test_the_leader_is_preferred_once_it_is_known_which_endpoint_it_is(
+    harness: SessionHarness, known_before: str
+) -> None:
+    for greeting in harness.begun:
+        harness.alive(greeting, leader=known_before)
+    said = harness.open(harness.acquire(), leader="b")
+    assert one(api.Acquire, said, B).session == "c.1"
+    assert harness.acquire(BEN)[0].to == B
+
+
+def test_unanswered_requests_go_to_a_new_leader(harness: SessionHarness) -> None:
+    for greeting in harness.begun:
+        harness.alive(greeting)
+    harness.open(harness.acquire(), leader="a")
+    (keep,) = [s for s in harness.run(1_300) if isinstance(s.message, api.KeepAlive)]
+    said = harness.alive(keep, leader="b")
+    assert of(api.Acquire, said, B)
+    assert harness.alive(keep, leader="b") == []
+
+
+def test_a_leader_that_cannot_be_reached_is_not_gone_back_to(harness: SessionHarness) -> None:
+    for greeting in harness.begun:
+        harness.alive(greeting)
+    harness.open(harness.acquire(), leader="a")
+    (keep,) = [s for s in down(harness) if isinstance(s.message, api.KeepAlive)]
+    assert harness.alive(keep, leader="a") == []
+    assert harness.acquire(BEN)[0].to == B
+
+
+def test_a_leader_whose_link_is_back_is_preferred_again(harness: SessionHarness) -> None:
+    for greeting in harness.begun:
+        harness.alive(greeting)
+    harness.open(harness.acquire(), leader="a")
+    down(harness)
+    assert of(api.Acquire, harness.hear(ME, LinkUp(node="a")), A)
+
+
+def test_an_endpoint_that_confirms_nothing_is_left_though_its_link_is_up(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    said = harness.run_kept(7_000, B)
+    assert of(api.KeepAlive, said, B)
+    assert of(HoldsLost, said) == []
+
+
+def test_a_repeated_question_asks_its_endpoint_for_a_sign_of_life(harness: SessionHarness) -> None:
+    harness.hold()
+    harness.run_kept(60_000, A)
+    harness.free(harness.release())
+    harness.run_kept(1_500, A)
+    harness.acquire(BEN)
+    assert of(api.KeepAlive, harness.run(400), A)
+
+
+def test_without_any_usable_endpoint_the_session_is_kept_through_all(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    down(harness)
+    down(harness, "b")
+    said = harness.run(3_000)
+    assert of(api.KeepAlive, said, A)
+    assert of(api.KeepAlive, said, B)
+
+
+def test_a_part_of_a_backup_is_requested_from_the_node_that_has_it(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    harness.hear(B, api.Alive(session="c", node="n2", request=0))
+    for node, endpoint in (("n2", B), ("", A), ("n9", A)):
+        (asked,) = harness.hear(ANN, ReadBackup(node=node, slot=9, request=3))
+        assert isinstance(asked.message, ReadBackup)
+        assert (asked.to, asked.message.node) == (endpoint, node)
+
+
+def test_questions_without_a_session_are_answered_in_the_clients_own_name(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    (asked,) = harness.hear(ANN, ListLocks(prefix="p", request=3))
+    assert isinstance(asked.message, ListLocks)
+    answer = LockList(lines=(), more=False, session="c", request=asked.message.request)
+    assert one(LockList, harness.hear(A, answer), ANN).request == 3
+    (asked,) = harness.hear(ANN, Evict(lock="x", fence=7, operator="me", request=4))
+    assert isinstance(asked.message, Evict)
+    holder = api.Contender("d", "d.1", "o", 7, 10)
+    evicted = Evicted(lock="x", fence=7, holder=holder, session="c", request=asked.message.request)
+    assert one(Evicted, harness.hear(A, evicted), ANN).request == 4
+    (asked,) = harness.hear(ANN, api.Inspect(lock="x", age_ms=50, request=5))
+    assert isinstance(asked.message, api.Inspect)
+    assert asked.message.age_ms == 50
+    status = api.LockStatus(
+        lock="x",
+        holder=None,
+        waiters=(),
+        waits_for=(),
+        session="c",
+        request=asked.message.request,
+    )
+    assert one(api.LockStatus, harness.hear(A, status), ANN).request == 5
+
+
+def test_a_close_is_asked_for_without_a_claim_and_answered(harness: SessionHarness) -> None:
+    (asked,) = harness.hear(ANN, CloseSession(handle="v.1", operator="me", request=4))
+    assert isinstance(asked.message, CloseSession)
+    closed = SessionClosed(
+        handle="v.1", label="", claims=2, session="c", request=asked.message.request
+    )
+    assert one(SessionClosed, harness.hear(A, closed), ANN) == replace(closed, request=4)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Evict(lock="x", fence=7, operator="me"), CloseSession(handle="c.1", operator="me")],
+    ids=["eviction", "close"],
+)
+def test_an_unanswered_eviction_or_close_says_that_it_may_be_repeated(
+    harness: SessionHarness, command: OperatorCommand
+) -> None:
+    harness.hear(ANN, command)
+    refused = one(api.Refused, harness.run(10_200), ANN)
+    assert refused.reason is api.Reason.UNAVAILABLE
+    assert "no harm" in refused.detail
+
+
+def test_an_owner_that_enters_again_leaves_as_often(harness: SessionHarness) -> None:
+    harness.hold(limit=0)
+    harness.hold(limit=0, count=2)
+    first = harness.release(token=1)
+    second = harness.release(token=2)
+    assert of(api.Release, second) == []  # One question of a claim at a time.
+    said = harness.free(first, count=1)
+    assert one(api.Released, said, ANN).request == 1
+    assert one(api.Released, harness.free(said), ANN).request == 2
+    assert harness.role.session_state.holds == {}
+
+
+def test_more_releases_than_entries_are_refused_without_asking(harness: SessionHarness) -> None:
+    harness.hold(limit=0)
+    harness.release()
+    assert one(api.Refused, harness.release(), ANN).reason is api.Reason.NOT_HELD
+
+
+def test_a_new_entry_waits_until_an_earlier_release_is_confirmed(harness: SessionHarness) -> None:
+    harness.hold(limit=0)
+    harness.hold(limit=0, count=2)
+    leaving = harness.release()
+    assert of(api.Acquire, harness.acquire(limit=0)) == []
+    assert of(api.Acquire, harness.free(leaving, count=1), A)
+
+
+def test_a_release_that_another_endpoint_refused_goes_on_since_a_copy_may_be_done(
+    harness: SessionHarness,
+) -> None:
+    harness.hold()
+    said = harness.release()
+    assert harness.refuse(said, api.Reason.OVERLOADED) == []
+    assert of(api.Release, harness.run(1_000))
+    assert one(api.Released, harness.free(said), ANN)
+
+
+def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_release(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(limit=0)
+    gone = [s for s in harness.acquire(BEN, limit=0) if isinstance(s.message, api.Acquire)]
+    assert gone[0].message != api.Acquire(lock="x")
+    harness.hear(BEN, api.Abandon())
+    harness.undo(harness.run(300))
+    harness.hold(ANN, limit=0, count=2)
+    said = harness.hear(ANN, api.Abandon())  # Both grants went to an ask of that address.
+    assert len(of(api.Release, said)) == 1
+    said = harness.free(said, count=1)
+    assert len(of(api.Release, said)) == 1
+    harness.free(said)
+    assert harness.role.session_state.holds == {}
+
+
+def test_a_cancelled_reentry_keeps_the_release_waiting_until_it_is_undone(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(limit=0, token=1)
+    harness.acquire(limit=0, token=2)
+    said = harness.hear(ANN, api.Cancel(lock="x", session="", owner="ann", request=2))
+    assert of(api.Cancel, said, A)
+    assert of(api.Release, harness.release()) == []
+    assert of(api.Release, harness.undo(said), A)
+
+
+def test_a_hold_granted_under_another_fence_replaces_one_that_was_lost_unheard(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(limit=0)
+    said = harness.hold(limit=0, fence=9)
+    assert one(HoldsLost, said).losses[0].fence == 7
+    assert one(api.Refused, harness.release(fence=7), ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert of(api.Release, harness.release(fence=9))
+
+
+def test_a_cluster_that_keeps_no_sessions_is_served_as_ever(harness: SessionHarness) -> None:
+    said = harness.acquire()
+    opened = one(Open, said, A)
+    asked = harness.hear(
+        A, Opened(session="c", assigned="c", ttl_ms=0, node="a", request=opened.request)
+    )
+    assert one(api.Acquire, asked, A).session == "c"
+    harness.grant(asked)
+    assert of(HoldsLost, harness.run(60_000)) == []
+    down(harness)
+    assert one(api.Release, harness.release(), A).fence == 7
+    said = harness.hear(BEN, Close())
+    assert of(End, said) == []
+    assert one(Closed, said, BEN).unanswered == 1
+
+
+def test_to_close_while_a_session_is_being_opened_leaves_nothing_behind(
+    harness: SessionHarness,
+) -> None:
+    said = harness.acquire()
+    closing = harness.hear(BEN, Close())
+    assert one(api.Refused, closing, ANN).reason is api.Reason.CANCELLED
+    assert one(Closed, closing, BEN).unanswered == 0
+    assert harness.open(said) == []
+    harness.run(1_000)
+    assert harness.alarms == []

@@ -292,7 +292,7 @@ def test_the_first_lease_that_ends_is_judged_first(harness: SessionHarness) -> N
     ("fence", "owner", "reason"),
     [(FENCE + 1, "ann", Reason.NOT_HELD), (FENCE, "ben", Reason.NOT_HELD)],
 )
-def test_what_is_not_held_is_not_renewed(
+def test_a_lock_that_is_not_held_is_not_renewed(
     harness: SessionHarness, fence: int, owner: str, reason: Reason
 ) -> None:
     held(harness)

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
-from support.unkept_session import UnkeptSession, refusal
+from support.session_harness import (
+    ANN,
+    BEN,
+    ME,
+    A,
+    B,
+    SessionHarness,
+    UnkeptSession,
+    of,
+    one,
+    refusal,
+)
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused

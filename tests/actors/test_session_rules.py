@@ -162,7 +162,7 @@ def test_a_release_under_way_when_the_session_ends_is_refused_as_lost(
     assert "fence 7" in answer.detail
 
 
-def test_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_session(
+def test_a_lost_hold_stays_lost_though_another_owner_holds_in_a_new_session(
     harness: SessionHarness,
 ) -> None:
     harness.hold()

@@ -6,8 +6,8 @@ import itertools
 from random import Random
 
 import pytest
-from support.effects import HOST, T0, at, sends
-from support.replicas import config_of
+from support.role_harness import HOST, T0, at, sends
+from support.table_scene import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant, address_of

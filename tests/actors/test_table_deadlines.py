@@ -199,7 +199,9 @@ def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTa
     assert (table.resources, table.claims) == ({}, 0)
 
 
-def test_who_acquires_again_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
+def test_an_owner_that_acquires_again_in_the_last_millisecond_gets_one_more(
+    table: LockTable,
+) -> None:
     """Log time is rounded down, so the client can rely on nothing of that millisecond."""
     table.apply(0, acquire(limit=0))
     table.advance(LEASE_MS - 1)

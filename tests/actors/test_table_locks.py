@@ -105,7 +105,7 @@ def test_a_free_lock_is_granted_at_once_however_one_would_have_waited(
 
 
 @pytest.mark.parametrize("wait_ms", [None, 0, 1_000])
-def test_who_holds_it_enters_again_under_the_same_fence(log: TableLog, wait_ms: int | None) -> None:
+def test_a_holder_enters_again_under_the_same_fence(log: TableLog, wait_ms: int | None) -> None:
     """Rules holder-enters-again, fences-rise."""
     log.acquire("a")
     assert log.acquire("a", wait_ms) == ["a#2 held 1 x2"]
@@ -233,7 +233,9 @@ def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
     assert log.holder == ("a", 1, 1)
 
 
-def test_who_does_not_hold_cannot_release_even_with_the_right_fence(log: TableLog) -> None:
+def test_an_owner_that_does_not_hold_cannot_release_even_with_the_right_fence(
+    log: TableLog,
+) -> None:
     """Rule only-holders-release: the owner needs the fence too."""
     log.acquire("a")
     assert log.release("b", 1) == ["b#2 NOT_HELD"]

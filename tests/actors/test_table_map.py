@@ -462,7 +462,7 @@ def test_different_entries_have_different_numbers(table: LockTable) -> None:
     assert numbers() == numbers()
 
 
-@pytest.mark.parametrize("seed", log_seeds(30))
+@pytest.mark.parametrize("seed", log_seeds(15))
 def test_maps_do_what_the_model_does(seed: int) -> None:
     """Check the invariants of `Maps` too."""
     compare(steps_of(seed), MapComposer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.one_session import (
+from support.session_harness import (
     DAY_MS,
     acquire,
     applied,
@@ -237,7 +237,9 @@ def test_a_new_leader_lets_what_was_asked_before_it_be_asked_again(table: LockTa
     assert reasons(applied(table, release("a", 2, 1))) == [("a", 2, api.Reason.FORGOTTEN)]
 
 
-def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: LockTable) -> None:
+def test_an_owner_that_holds_or_waits_is_not_forgotten_however_old_its_request(
+    table: LockTable,
+) -> None:
     """Rule outcomes-are-kept."""
     applied(table, acquire("a", 1), acquire("b", 2))
     for half_day in range(1, 7):

@@ -75,7 +75,7 @@ def test_a_taken_permit_outlives_its_session_and_is_given_back_by_another(
     assert (table.objects, table.marked, table.claims) == ({}, 0, 0)
 
 
-def test_what_is_not_taken_cannot_be_given_back(table: LockTable) -> None:
+def test_permits_that_are_not_taken_cannot_be_given_back(table: LockTable) -> None:
     applied(table, take(A, 2))
     (given,) = table.apply(0, give(B, 3))
     assert isinstance(given, PermitsGiven)

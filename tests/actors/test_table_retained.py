@@ -217,7 +217,7 @@ def test_a_keep_alive_repeats_some_recalls_and_the_next_one_the_others(
         ({"lock": object_name("election", "a")}, "election 'a' cannot be retained"),
     ],
 )
-def test_what_cannot_be_retained_is_refused_in_words(
+def test_objects_that_cannot_be_retained_are_refused_in_words(
     table: LockTable, fields: dict[str, Any], words: str
 ) -> None:
     command = retain(**fields)

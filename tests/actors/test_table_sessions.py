@@ -1,11 +1,18 @@
-"""Sessions of the replicated table: opened, kept, extended, expired, closed in one step."""
+"""Sessions in the table: opened, kept, ended, closed by an operator."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
+from support.table_scene import restored, text_of
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.name import TTL_MS_MAX
+from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
+from fencelock.actors.api.map import DeleteEntry, PutEntry
+from fencelock.actors.api.message import Acquire, Granted, KeepAlive
+from fencelock.actors.api.name import TTL_MS_MAX, object_name, without_secret
+from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
@@ -14,9 +21,13 @@ from fencelock.actors.api.session_message import (
     Evict,
     Open,
     Opened,
+    Records,
+    SessionClosed,
     ended,
 )
+from fencelock.actors.table import state
 from fencelock.actors.table.account import SESSIONS_MAX
+from fencelock.actors.table.state import ENDS_MAX
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import FENCE_FLOOR_MAX, ExtendSessions, LogCommand, Result
 
@@ -196,7 +207,7 @@ def test_a_wait_behind_another_ends_with_its_session_at_once(table: LockTable) -
     assert table.status("L").waiting == 0
 
 
-def test_what_falls_due_goes_in_order_of_time_waits_before_sessions(table: LockTable) -> None:
+def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTable) -> None:
     """Rules waits-end-by-log-time, log-time-alone: one leap is like many steps."""
     leaps, steps = table, LockTable()
     for one in (leaps, steps):
@@ -257,7 +268,7 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
     ],
     ids=str,
 )
-def test_what_is_out_of_limits_is_denied_and_changes_nothing(
+def test_requests_out_of_limits_are_denied_and_change_nothing(
     table: LockTable, command: LogCommand
 ) -> None:
     opened(table, "client")
@@ -265,3 +276,342 @@ def test_what_is_out_of_limits_is_denied_and_changes_nothing(
     ((_, reason),) = denials(table.apply(0, command))
     assert reason is api.Reason.INVALID
     assert table.digest() == before
+
+
+MANY = 3 * ENDS_MAX + 7
+LONG_TTL_MS = 10_000
+
+
+def table_of(sessions: int) -> LockTable:
+    table = LockTable()
+    for number in range(sessions):
+        table.apply(0, Open(session=f"s{number}", ttl_ms=LONG_TTL_MS))
+    return table
+
+
+def put(
+    table: LockTable, number: int, *, ttl_ms: int | None = None, ephemeral: bool = False
+) -> None:
+    table.apply(
+        table.time_ms,
+        PutEntry(
+            session="s0.1",
+            owner="o",
+            request=number + 1,
+            map="m",
+            entry_key=f"k{number}",
+            value=b"v",
+            ttl_ms=ttl_ms,
+            ephemeral=ephemeral,
+        ),
+    )
+
+
+def steps_until_idle(table: LockTable, time_ms: int) -> list[int]:
+    """Let log time pass while something is due; return the ends of each step.
+
+    A member that is restored from a snapshot before each step does the same.
+    """
+    done: list[int] = []
+    while (due := table.due_ms()) is not None and due <= time_ms:
+        before, twin = remaining(table), restored(table)
+        assert twin.advance(time_ms) == table.advance(time_ms)
+        assert twin.numbers() == table.numbers()
+        done.append(before - remaining(table))
+        time_ms += 1
+    return done
+
+
+def remaining(table: LockTable) -> int:
+    queues = sum(one.waiting for one in table.objects.values())
+    return len(table.sessions.by_id) + table.maps.count + queues + table.claims - queues
+
+
+def test_nothing_is_left_of_a_session_whose_last_entries_others_delete() -> None:
+    table = table_of(2)
+    for number in range(MANY):
+        put(table, number, ephemeral=True)
+    table.apply(1, End(session="s0.1"))
+    assert table.departed
+    for number in range(MANY):
+        delete = DeleteEntry(session="s1.2", request=number + 1, map="m", entry_key=f"k{number}")
+        table.apply(1, delete)
+    twin = restored(table)
+    assert twin.digest() == table.digest()
+    assert twin.due_ms() == table.due_ms()
+    assert not table.departed
+
+
+@pytest.mark.parametrize(
+    "ends", ["sessions", "entries", "entries of a session", "holds", "barriers"]
+)
+def test_deadlines_at_one_time_end_a_thousand_at_a_time(ends: str) -> None:
+    table = table_of(MANY if ends == "sessions" else 1)
+    for number in range(MANY if ends != "sessions" else 0):
+        if ends == "holds":
+            table.apply(
+                0,
+                Acquire(
+                    session="s0.1",
+                    owner="o",
+                    request=number + 1,
+                    lock=f"l{number}",
+                    wait_ms=None,
+                    limit=0,
+                    hold_ms=100,
+                    grace_ms=100,
+                ),
+            )
+        elif ends == "barriers":
+            party = AwaitBarrier(
+                session="s0.1",
+                owner="o",
+                request=number + 1,
+                barrier=f"b{number}",
+                parties=2,
+                wait_ms=500,
+            )
+            table.apply(0, party)
+        else:
+            put(
+                table,
+                number,
+                ttl_ms=500 if ends == "entries" else None,
+                ephemeral=ends.endswith("session"),
+            )
+    due_ms = 1_000 if ends in ("entries", "holds", "barriers") else LONG_TTL_MS
+
+    done = steps_until_idle(table, due_ms)
+
+    assert sum(done) == MANY + (ends == "entries of a session")
+    assert max(done) <= ENDS_MAX + 1
+    assert len(done) <= MANY // (ENDS_MAX // 2) + 1
+
+
+def test_a_session_that_is_due_may_still_be_kept_and_is_then_not_ended() -> None:
+    table = table_of(MANY)
+    table.advance(LONG_TTL_MS)
+    last = f"s{MANY - 1}.{MANY}"
+    assert last in table.sessions.by_id
+
+    table.apply(LONG_TTL_MS, KeepAlive(session=last, request=1))
+    steps_until_idle(table, LONG_TTL_MS + 1)
+
+    assert list(table.sessions.by_id) == [last]
+
+
+def test_the_entries_of_an_ended_session_end_with_it_whoever_leads() -> None:
+    table = table_of(1)
+    for number in range(MANY):
+        put(table, number, ephemeral=True)
+    (ended,) = table.apply(1, End(session="s0.1", request=MANY + 1))
+    assert isinstance(ended, Ended)
+    put_again = Open(session="s0", ttl_ms=LONG_TTL_MS)
+
+    table.apply(2, put_again)
+    table.apply(3, ExtendSessions(leader="n1", fence_floor=0))
+    steps_until_idle(table, 4)
+
+    assert table.maps.count == 0
+    assert not table.departed
+    assert len(table.sessions.by_id) == 1
+
+
+def test_the_waiters_of_an_open_latch_pass_a_thousand_at_a_time_before_their_timeouts() -> None:
+    table, passed = table_of(1), list[int]()
+    name = object_name("latch", "l")
+
+    def counted(outcomes: list[Result]) -> int:
+        assert all(isinstance(one, LatchPassed) for one in outcomes[-1:])
+        return sum(isinstance(one, LatchPassed) for one in outcomes)
+
+    for number in range(MANY):
+        wait = AwaitLatch(
+            session="s0.1",
+            owner=f"o{number}",
+            request=number + 1,
+            latch="l",
+            count=1,
+            keep_ms=1_000,
+            wait_ms=5,
+        )
+        table.apply(0, wait)
+    down = CountDown(
+        session="s0.1", owner="d", request=MANY + 1, latch="l", count=1, keep_ms=1_000, amount=1
+    )
+    passed.append(counted(table.apply(4, down)))
+    now_ms = 100
+    while table.objects[name].waiting:
+        twin = restored(table)
+        outcomes = table.advance(now_ms)
+        assert twin.advance(now_ms) == outcomes
+        passed.append(counted(outcomes))
+        now_ms += 1
+
+    assert passed == [ENDS_MAX, ENDS_MAX, ENDS_MAX, 7]
+    table.advance(10_000 - 1)
+    assert name not in table.objects
+
+
+def test_a_queue_behind_what_ends_is_served() -> None:
+    table = table_of(2 * ENDS_MAX)
+    for number in range(ENDS_MAX):
+        for owner, wait_ms in ((number, None), (number + ENDS_MAX, None)):
+            asked = Acquire(
+                session=f"s{owner}.{owner + 1}",
+                owner="o",
+                request=1,
+                lock=f"l{number}",
+                wait_ms=wait_ms,
+                limit=0,
+            )
+            table.apply(0, asked)
+    for number in range(ENDS_MAX, 2 * ENDS_MAX):
+        table.apply(LONG_TTL_MS - 1, KeepAlive(session=f"s{number}.{number + 1}", request=2))
+    granted = 0
+    for now_ms in range(LONG_TTL_MS, LONG_TTL_MS + 10):
+        granted += sum(isinstance(one, Granted) for one in table.advance(now_ms))
+    assert granted == ENDS_MAX
+
+
+def test_without_the_bound_all_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencelock.actors.table.table.ENDS_MAX", 1 << 60)
+    monkeypatch.setattr(state, "ENDS_MAX", 1 << 60)
+    assert steps_until_idle(table_of(MANY), LONG_TTL_MS) == [MANY]
+
+
+SECRET = "~" + "0123456789abcdef" * 2
+VICTIM, HANDLE = f"bob{SECRET}.1", "bob.1"
+NEXT = "ann.2"
+CLOSE = CloseSession(handle=HANDLE, operator="eve", session="root.9", request=7)
+BY = "eve (root)"
+
+
+def claim(session: str, request: int, lock: str = "a", owner: str = "o") -> api.Acquire:
+    return api.Acquire(session=session, owner=owner, request=request, lock=lock)
+
+
+def closed(claims: int) -> SessionClosed:
+    return SessionClosed(handle=HANDLE, label="host:1", claims=claims, session="root.9", request=7)
+
+
+@pytest.fixture
+def table_of_two() -> LockTable:
+    made = LockTable()
+    for name, label in ((f"bob{SECRET}", "host:1"), ("ann", "host:2")):
+        (opened,) = made.apply(0, Open(session=name, ttl_ms=9_000, label=label))
+        assert isinstance(opened, Opened)
+    return made
+
+
+def applied(table_of_two: LockTable, *commands: api.Acquire) -> None:
+    for command in commands:
+        table_of_two.apply(0, command)
+
+
+def grants(outcomes: list[Result]) -> list[tuple[str, str, int]]:
+    return [(o.session, o.lock, o.fence) for o in outcomes if isinstance(o, api.Granted)]
+
+
+def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
+    table_of_two: LockTable,
+) -> None:
+    applied(table_of_two, claim(NEXT, 1, "c"), claim(VICTIM, 2, "a"), claim(VICTIM, 3, "b", "p"))
+    applied(table_of_two, claim(VICTIM, 4, "c", "q"), claim(NEXT, 5, "a"), claim(NEXT, 6, "b", "p"))
+    first, wait_ended, end, *passed_on = table_of_two.apply(50, CLOSE)
+    assert first == closed(3)
+    assert isinstance(wait_ended, api.Refused)
+    assert (wait_ended.owner, wait_ended.reason) == ("q", api.Reason.SESSION_EXPIRED)
+    assert end == ended(VICTIM, CloseReason.FORCED, 0, BY)
+    assert isinstance(end, Ended)
+    assert text_of(end).endswith("has ended: an operator ended it: 'eve (root)'")
+    assert text_of(end).startswith("session 'bob.1' has")
+    assert grants(passed_on) == [(NEXT, "a", 4), (NEXT, "b", 5)]
+    assert table_of_two.status("c").waiting == 0
+    assert list(table_of_two.sessions.by_id) == [NEXT]
+    assert table_of_two.claims == 3
+    (late,) = table_of_two.apply(60, claim(VICTIM, 8))
+    assert isinstance(late, api.Refused)
+    assert late.reason is api.Reason.SESSION_EXPIRED
+
+
+def test_permits_of_a_closed_session_are_granted_to_others(table_of_two: LockTable) -> None:
+    mine = AcquirePermits(semaphore="s", permits=2, amount=2, session=VICTIM, owner="o", request=1)
+    table_of_two.apply(0, mine)
+    table_of_two.apply(0, replace(mine, session=NEXT, amount=1))
+    assert [
+        held.count for held in table_of_two.apply(0, CLOSE) if isinstance(held, api.Granted)
+    ] == [1]
+
+
+def test_the_audit_lists_a_closed_session_with_the_operator_and_the_time(
+    table_of_two: LockTable,
+) -> None:
+    applied(table_of_two, claim(VICTIM, 1), claim(VICTIM, 2, "b"))
+    table_of_two.apply(50, CLOSE)
+    table_of_two.apply(50, Open(session="late", ttl_ms=9_000))
+    table_of_two.apply(60, claim("late.3", 1))
+    table_of_two.apply(60, Evict(lock="a", fence=3, operator="eve", session="root.9", request=8))
+    table_of_two.advance(110)
+    one, other = table_of_two.records(Records.EVICTIONS, 0, 10).evictions
+    assert (one.lock, one.fence, one.operator, one.ago_ms) == ("", 0, BY, 60)
+    assert (one.holder.session, one.holder.label, one.holder.times) == (VICTIM, "host:1", 2)
+    assert (other.lock, other.ago_ms) == ("a", 50)
+    copy = LockTable.restore(table_of_two.snapshot())
+    assert copy.digest() == table_of_two.digest()
+    assert copy.apply(120, CLOSE) == [closed(2)]
+
+
+def test_a_repeated_request_has_the_same_outcome_and_closes_nothing_else(
+    table_of_two: LockTable,
+) -> None:
+    applied(table_of_two, claim(VICTIM, 1))
+    assert table_of_two.apply(0, CLOSE)[0] == closed(1)
+    (again,) = table_of_two.apply(0, Open(session=f"bob{SECRET}", ttl_ms=9_000))
+    assert isinstance(again, Opened)
+    assert again.assigned == f"bob{SECRET}.3"
+    assert table_of_two.apply(0, CLOSE) == [closed(1)]
+    later = replace(CLOSE, session="root~2.11")  # Its first session was lost.
+    assert table_of_two.apply(0, later) == [replace(closed(1), session="root~2.11")]
+    assert list(table_of_two.sessions.by_id) == [NEXT, again.assigned]
+    assert len(table_of_two.forced()) == 1
+
+
+@pytest.mark.parametrize(
+    "handle", ["bob.2", "bob.01", "bob", "bob.", "ann.1", "bob.3", VICTIM, "bob.\u0661", "1"]
+)
+def test_a_handle_of_no_session_is_refused_in_words(table_of_two: LockTable, handle: str) -> None:
+    (refused,) = table_of_two.apply(0, replace(CLOSE, handle=handle))
+    assert isinstance(refused, api.Refused)
+    assert (refused.reason, refused.session, refused.request) == (api.Reason.NOT_HELD, "root.9", 7)
+    assert text_of(refused).startswith(f"session '{without_secret(handle)[:8]}")
+    assert "is not open" in text_of(refused)
+    assert len(table_of_two.sessions.by_id) == 2
+    assert table_of_two.forced() == ()
+
+
+def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
+    table_of_two: LockTable,
+) -> None:
+    table_of_two.apply(0, CLOSE)
+    (refused,) = table_of_two.apply(0, replace(CLOSE, request=8))
+    assert isinstance(refused, api.Refused)
+    assert refused.reason is api.Reason.NOT_HELD
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"handle": "x" * 277}, "handle of 277 bytes"),
+        ({"handle": "a\n.1"}, "handle"),
+        ({"operator": "x" * 300}, "operator and client together have 307 bytes"),
+        ({"request": 0}, "request is 0"),
+    ],
+)
+def test_a_field_beyond_its_limit_is_refused(
+    table_of_two: LockTable, wrong: dict[str, str | int], words: str
+) -> None:
+    (refused,) = table_of_two.apply(0, replace(CLOSE, **wrong))
+    assert isinstance(refused, api.Refused)
+    assert refused.reason is api.Reason.INVALID
+    assert words in text_of(refused, replace(CLOSE, **wrong))

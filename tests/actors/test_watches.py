@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.effects import T0, at, sends, sent
 from support.log_proxy_scene import ANN, REPLICA, log_proxy, told
-from support.replicas import config_of
+from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
+from support.table_scene import config_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.changes import (

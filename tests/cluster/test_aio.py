@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import pytest
-from support.holds import fence_of
 from support.paths import EXAMPLES
+from support.samples import fence_of
 
 import fencelock
 from fencelock import aio
@@ -52,7 +52,7 @@ def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
     asyncio.run(run())
 
 
-def test_what_a_task_holds_another_task_does_not(paxos_addresses: str) -> None:
+def test_a_hold_of_one_task_is_not_another_tasks(paxos_addresses: str) -> None:
     async def run() -> None:
         async with connect(paxos_addresses) as client:
             lock = client.rlock("tasks")
@@ -135,7 +135,7 @@ def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
     asyncio.run(run())
 
 
-def test_what_a_callback_raises_goes_to_the_exception_handler_of_the_loop(
+def test_an_error_of_a_callback_goes_to_the_exception_handler_of_the_loop(
     paxos_addresses: str,
 ) -> None:
     async def run() -> None:
@@ -199,7 +199,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
         assert client.lock("exit").acquire(timeout=PATIENCE_S)
 
 
-def test_what_cannot_be_is_refused_before_anything_runs() -> None:
+def test_impossible_arguments_are_refused_before_anything_runs() -> None:
     before = threading.active_count()
     with pytest.raises(ConfigError):
         aio.connect("nowhere")
@@ -377,7 +377,7 @@ class Cable(Protocol):
     def mend(self) -> None: ...
 
 
-def test_what_is_cancelled_while_nobody_can_be_heard_leaves_nothing_held(
+def test_an_acquire_that_is_cancelled_while_no_endpoint_replies_leaves_nothing_held(
     paxos_addresses: str, cables: list[Cable]
 ) -> None:
     async def run() -> None:

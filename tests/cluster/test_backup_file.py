@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.backup_header import HEADER as EXAMPLE
+from support.samples import HEADER as EXAMPLE
 
 from fencelock.cluster.node.storage.backup import (
     HEADER_BYTES_MAX,
@@ -78,7 +78,7 @@ def test_parts_cannot_change_places(path: Path) -> None:
         read_backup(path)
 
 
-def test_what_follows_the_last_part_is_refused(path: Path) -> None:
+def test_parts_after_the_last_one_are_refused(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(BackupDamagedError, match="in part 4"):
         read_backup(path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.holds import fence_of
-from support.real_nodes import loopback_addresses
+from support.real_nodes import loopback_addresses, until
+from support.samples import fence_of
 
 import fencelock
 from fencelock import aio
@@ -40,13 +40,6 @@ def config_of(folder: Path, nodes: int, protocol: str = "bakery") -> Config:
     addresses = loopback_addresses(nodes)
     text = starting_config(addresses, cluster=CLUSTER, protocol=protocol)
     return parse(text.replace("least = 3.0", "least = 0.2"), folder)
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture(scope="module", params=["bakery", "paxos"])
@@ -98,7 +91,7 @@ def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_ne
     other.release()
 
 
-def test_who_renews_in_the_callback_keeps_the_lock(client: fencelock.Client) -> None:
+def test_a_holder_that_renews_in_the_callback_keeps_the_lock(client: fencelock.Client) -> None:
     mine = client.lock("kept", duration=SHORT_S, grace=5, owner="keeper")
     renewed = threading.Semaphore(0)
 
@@ -163,7 +156,7 @@ def test_an_impossible_duration_is_refused_before_anybody_is_asked(
         client.lock("impossible", duration=duration)
 
 
-def test_who_holds_a_lock_asks_for_it_again_in_vain(client: fencelock.Client) -> None:
+def test_a_holder_of_a_lock_asks_for_it_again_in_vain(client: fencelock.Client) -> None:
     mine = client.lock("twice", owner="one")
     mine.acquire()
     assert mine.acquire(blocking=False) is None
@@ -216,11 +209,11 @@ def test_a_wait_longer_than_the_duration_ends_in_a_hold_of_full_length(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_for(lambda: len(client.status("long-wait").waiters) == 1)
+    until(lambda: len(client.status("long-wait").waiters) == 1)
     time.sleep(3 * SHORT_S)
     holder.release()
     thread.join(PATIENCE_S)
-    wait_for(lambda: bool(lost))
+    until(lambda: bool(lost))
     assert lost[0] - granted[0] >= 2 * SHORT_S * 0.8
 
 

@@ -1,37 +1,43 @@
-"""The rules of fenced locks as users meet them: threads, tasks and asks, on a `paxos` cluster.
-
-The number of a rule stands in the name of its test. `conftest.py` has the faces: what a test
-lets a user do with a lock is one thread's deed, one task's, or an `ask` of a node.
-"""
+"""The rules of fenced locks as users meet them: threads, tasks and asks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from support.real_nodes import loopback_addresses, until
+from support.samples import fence_of
 
+import fencelock
 from fencelock.actors.api.message import LockStatus
-from fencelock.actors.error import ClosedError, LimitReachedError, LockTimeoutError, NotHeldError
+from fencelock.actors.error import (
+    ClosedError,
+    InvalidRequestError,
+    LimitReachedError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    NotHeldError,
+    StaleError,
+    UnavailableError,
+)
+from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 
 Deed = Callable[[Any], Any]
-
-
-class Face(Protocol):
-    """See `conftest.py`."""
-
-    client: Any
-
-    def user(self, name: str, **terms: Any) -> Callable[[Deed], Any]: ...
-
-    def slow_user(self, name: str, **terms: Any) -> Callable[[Deed], Future[Any]]: ...
-
-    def on_loop(self, work: Any) -> Any: ...
 
 
 HOW: dict[str, Deed] = {
@@ -59,13 +65,6 @@ def seen(user: Callable[[Deed], Any]) -> tuple[int | None, int, int]:
     return holder.fence, holder.times, len(now.waiters)
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 @how
 def test_a_free_lock_is_held_under_a_fence(face: Face, name: str, acquire: Deed) -> None:
     user = face.user(name)
@@ -77,7 +76,7 @@ def test_a_free_lock_is_held_under_a_fence(face: Face, name: str, acquire: Deed)
 
 
 @how
-def test_who_holds_it_enters_again_under_the_same_fence(
+def test_a_holder_enters_again_under_the_same_fence(
     client_face: Face, name: str, acquire: Deed
 ) -> None:
     user = client_face.user(name, rlock=True)
@@ -88,7 +87,7 @@ def test_who_holds_it_enters_again_under_the_same_fence(
     user(release)
 
 
-def test_what_another_holds_is_not_to_be_had_at_once(face: Face, name: str) -> None:
+def test_a_lock_that_another_owner_holds_is_not_granted_at_once(face: Face, name: str) -> None:
     holder, other = face.user(name), face.user(name)
     fence = holder(HOW["wait"])
     assert other(HOW["try"]) is None
@@ -112,7 +111,7 @@ def test_the_next_holder_has_a_greater_fence_and_the_last_has_none(face: Face, n
     holder, other = face.user(name), face.slow_user(name)
     fence = holder(HOW["wait"])
     waiting = other(HOW["limit"])
-    wait_for(lambda: seen(holder) == (fence, 1, 1))
+    until(lambda: seen(holder) == (fence, 1, 1))
     holder(release)
     next_fence = waiting.result(PATIENCE_S)
     assert next_fence > fence
@@ -121,7 +120,7 @@ def test_the_next_holder_has_a_greater_fence_and_the_last_has_none(face: Face, n
     other(release).result(PATIENCE_S)
 
 
-def test_who_asked_first_is_served_first_and_waits_without_limit(face: Face, name: str) -> None:
+def test_the_first_waiter_is_served_first_and_waits_without_limit(face: Face, name: str) -> None:
     holder = face.user(name)
     holder(HOW["wait"])
     order: list[int] = []
@@ -134,7 +133,7 @@ def test_who_asked_first_is_served_first_and_waits_without_limit(face: Face, nam
     waits: list[Future[Any]] = []
     for number, waiter in enumerate(waiters):
         waits.append(waiter(HOW["wait"]))
-        wait_for(lambda: seen(holder)[2] == len(waits))
+        until(lambda: seen(holder)[2] == len(waits))
         waits[-1].add_done_callback(partial(note, number))
     holder(release)
     fences: list[int] = []
@@ -170,7 +169,7 @@ def test_a_lock_entered_twice_is_left_twice(client_face: Face, name: str) -> Non
     assert seen(other) == (None, 0, 0)
 
 
-def test_what_another_holds_is_not_ones_own_to_release(face: Face, name: str) -> None:
+def test_a_hold_of_another_owner_cannot_be_released(face: Face, name: str) -> None:
     holder, other = face.user(name), face.user(name)
     fence = holder(HOW["wait"])
     with pytest.raises(NotHeldError):
@@ -190,7 +189,7 @@ def test_a_read_is_linearizable_unless_a_local_one_is_asked_for(
         local: LockStatus = user(lambda lock: lock.status(read="local", max_age=60))
         return local.holder is not None and local.holder.fence == fence
 
-    wait_for(known)
+    until(known)
     user(release)
 
 
@@ -229,7 +228,7 @@ def test_a_client_that_closes_frees_its_locks_and_serves_no_more(
     user, other = client_face.user(name), face.slow_user(name)
     fence = user(HOW["wait"])
     waiting = other(HOW["wait"])
-    wait_for(lambda: seen(user)[2] == 1)
+    until(lambda: seen(user)[2] == 1)
     client_face.on_loop(client_face.client.close())
     assert waiting.result(PATIENCE_S) > fence
     for use in (HOW["wait"], release, status):
@@ -262,3 +261,393 @@ def test_people_see_who_holds_what_by_name_and_label(client_face: Face, name: st
     assert "nightly report" in line.holder.label
     assert client_face.on_loop(client.locks(f"{name}-not")) == ()
     user(release)
+
+
+CLUSTER = "faces"
+TTL_S = 1.5
+
+Do = Callable[[Deed], Any]
+
+
+class Face(Protocol):
+    """See `conftest.py`."""
+
+    client: Any
+
+    def user(self, name: str, **terms: Any) -> Do: ...
+
+    def slow_user(self, name: str, **terms: Any) -> Callable[[Deed], Future[Any]]: ...
+
+    def on_loop(self, work: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Cable(Protocol):
+    """A way to a node; see `conftest.py`."""
+
+    address: str
+
+    def cut(self) -> None: ...
+
+    def mend(self) -> None: ...
+
+
+@pytest.fixture(params=[("threads", TTL_S), ("tasks", TTL_S)], ids=["threads", "tasks"])
+def far(
+    request: pytest.FixtureRequest,
+    make_face: Callable[[str, str, float], Face],
+    cables: list[Cable],
+) -> Iterator[Face]:
+    """Users behind cables. Their session lives for one TTL without a message."""
+    kind, ttl = request.param
+    face = make_face(kind, ",".join(cable.address for cable in cables), ttl)
+    yield face
+    mend(cables)
+    face.close()
+
+
+@pytest.fixture
+def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    """A client whom nothing befalls."""
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        yield client
+
+
+def cut(cables: list[Cable]) -> None:
+    for cable in cables:
+        cable.cut()
+
+
+def mend(cables: list[Cable]) -> None:
+    for cable in cables:
+        cable.mend()
+
+
+def acquire(lock: Any) -> Any:
+    return lock.acquire(timeout=PATIENCE_S)
+
+
+def state(lock: Any) -> HoldState:
+    found: HoldState = lock.state
+    return found
+
+
+class LossLog:
+    """The notices that callbacks got, and their times."""
+
+    def __init__(self) -> None:
+        self.notices: list[tuple[float, Notice]] = []
+        self._changed = threading.Condition()
+
+    def note(self, notice: Notice) -> None:
+        with self._changed:
+            self.notices.append((time.monotonic(), notice))
+            self._changed.notify_all()
+
+    def wait_for(self, kind: HoldState) -> tuple[float, Notice]:
+        def found() -> tuple[float, Notice] | None:
+            return next((line for line in self.notices if line[1].state is kind), None)
+
+        with self._changed:
+            line = self._changed.wait_for(found, PATIENCE_S)
+        assert line is not None
+        return line
+
+
+def logged(user: Do) -> LossLog:
+    log = LossLog()
+    user(lambda lock: lock.on_suspect(log.note))
+    user(lambda lock: lock.on_lost(log.note))
+    return log
+
+
+def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
+    far: Face, near: fencelock.Client, cables: list[Cable], name: str
+) -> None:
+    user = far.user(name, rlock=True)
+    log = logged(user)
+    fence = user(acquire)
+    cut(cables)
+    began = time.monotonic()
+    next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
+    assert next_hold is not None
+    got = next_hold.fence
+    assert not user(lambda lock: lock.held)  # By its own clock, whatever it received.
+    assert got > fence
+    suspected_at, suspicion = log.wait_for(HoldState.SUSPECT)
+    lost_at, loss = log.wait_for(HoldState.LOST)
+    assert began <= suspected_at < lost_at  # Jeopardy, then loss.
+    assert {(n.lock, n.fence) for n in (suspicion, loss)} == {(name, fence)}
+    assert user(lambda lock: (lock.held, lock.lost, lock.fence)) == (False, True, fence)
+    with pytest.raises(LockOwnershipLostError):
+        user(lambda lock: lock.raise_if_lost())
+    with pytest.raises(LockOwnershipLostError):
+        user(release)
+    assert user(state) is HoldState.FREE
+    with pytest.raises(NotHeldError):
+        user(release)
+    next_hold.release()
+    mend(cables)
+    again = user(acquire)  # The same object.
+    assert again > got
+    assert user(lambda lock: (lock.held, lock.lost)) == (True, False)
+    user(release)
+
+
+def test_an_owner_that_enters_again_after_the_loss_gets_an_error(
+    far: Face, cables: list[Cable], name: str
+) -> None:
+    user = far.user(name, rlock=True)
+    log = logged(user)
+    user(acquire)
+    cut(cables)
+    log.wait_for(HoldState.LOST)
+    mend(cables)
+    with pytest.raises(LockOwnershipLostError):
+        user(acquire)
+    user(acquire)
+    user(release)
+
+
+def test_a_new_session_of_the_same_client_does_not_hide_the_loss(
+    far: Face, cables: list[Cable], name: str
+) -> None:
+    user, other = far.user(name), far.user(name)
+    log = logged(user)
+    fence = user(acquire)
+    cut(cables)
+    log.wait_for(HoldState.LOST)
+    mend(cables)
+    assert other(acquire) > fence
+    assert user(lambda lock: (lock.held, lock.lost)) == (False, True)
+    with pytest.raises(LockOwnershipLostError):
+        user(release)
+    assert other(lambda lock: lock.held)
+    other(release)
+
+
+@pytest.mark.parametrize("far", [("threads", 5.0), ("tasks", 5.0)], indirect=True)
+def test_a_short_cut_is_survived(far: Face, cables: list[Cable], name: str) -> None:
+    user = far.user(name)
+    log = logged(user)
+    fence = user(acquire)
+    cut(cables)
+    log.wait_for(HoldState.SUSPECT)
+    mend(cables)
+    end = time.monotonic() + PATIENCE_S
+    while (now := user(state)) is HoldState.SUSPECT:
+        assert time.monotonic() < end
+    assert now is HoldState.HELD
+    assert user(lambda lock: lock.fence) == fence
+    user(release)
+
+
+def test_a_client_that_only_waited_goes_on_waiting_in_the_next_session(
+    far: Face, near: fencelock.Client, cables: list[Cable], name: str
+) -> None:
+    held = near.lock(name)
+    fence = fence_of(held.acquire())
+    holding = far.user(f"{name}-held")
+    log = logged(holding)
+    holding(acquire)
+    waiter = far.slow_user(name)
+    waiting = waiter(acquire)
+    cut(cables)
+    log.wait_for(HoldState.LOST)
+    mend(cables)
+    end = time.monotonic() + PATIENCE_S
+    while "~" not in "".join(waiting.session for waiting in held.status().waiters):
+        assert time.monotonic() < end
+    held.release()
+    assert waiting.result(PATIENCE_S) > fence
+    waiter(release).result(PATIENCE_S)
+
+
+def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
+    far: Face, near: fencelock.Client, name: str
+) -> None:
+    user = far.user(name)
+    log = logged(user)
+    fence = user(acquire)
+    holder = near.evict(name, fence, "root@ops")
+    assert holder.fence == fence
+    _, loss = log.wait_for(HoldState.LOST)
+    assert "root@ops" in loss.detail
+    with pytest.raises(NotHeldError):
+        near.evict(name, fence)  # A repetition hits nobody.
+    for wrong in (0, -1, 1 << 63):
+        with pytest.raises(InvalidRequestError, match="fence"):
+            near.evict(name, wrong)
+    next_hold = near.lock(name).acquire()
+    assert next_hold is not None
+    got = next_hold.fence
+    assert got > fence
+    with pytest.raises(LockOwnershipLostError, match="root@ops"):
+        user(release)
+    assert near.status(name).holder is not None
+    next_hold.release()
+
+
+def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
+    paxos_nodes: list[Node], near: fencelock.Client, name: str
+) -> None:
+    """All it missed waits in its sockets, and must not make it believe it holds."""
+    program = (
+        "import sys, fencelock\n"
+        f"client = fencelock.connect(sys.argv[1], cluster={CLUSTER!r}, ttl=1.0)\n"
+        "lock = client.lock(sys.argv[2])\n"
+        "print(lock.acquire().fence, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(lock.held, lock.state.name, flush=True)\n"
+        "try:\n"
+        "    lock.release()\n"
+        "except fencelock.LockOwnershipLostError as error:\n"
+        "    print(type(error).__name__, flush=True)\n"
+        "client.close()\n"
+    )
+    addresses = ",".join(node.address for node in paxos_nodes)
+    command = [sys.executable, "-c", program, addresses, name]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        fence = int(child.stdout.readline())
+        child.send_signal(signal.SIGSTOP)
+        next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
+        assert next_hold is not None
+        got = next_hold.fence
+        child.stdin.write("\n")
+        child.stdin.flush()
+        child.send_signal(signal.SIGCONT)
+        said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
+    assert got > fence
+    assert said == ["False LOST", "LockOwnershipLostError"]
+    next_hold.release()
+
+
+MAJORITY = "majority"
+
+
+class MajorityCluster:
+    """Three nodes in this process that can be stopped and started again."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.running: dict[str, Node] = {}
+        self.clients = ExitStack()
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes:
+            self.running[node] = Node.start(self.config, node, found=True)
+
+    def stop(self, *nodes: str) -> None:
+        for node in nodes:
+            assert self.running.pop(node).stop(PATIENCE_S)
+
+    def connect(self, ttl: float = 15.0) -> fencelock.Client:
+        addresses = ",".join(self.config.nodes.values())
+        client = fencelock.connect(addresses, cluster=MAJORITY, connect_timeout=PATIENCE_S, ttl=ttl)
+        return self.clients.enter_context(client)
+
+    def close(self) -> None:
+        self.clients.close()
+        self.stop(*self.running)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[MajorityCluster]:
+    at = loopback_addresses()
+    text = starting_config(at, cluster=MAJORITY, protocol="paxos")
+    cluster = MajorityCluster(parse(text, tmp_path))
+    cluster.start(*at)
+    yield cluster
+    cluster.close()
+
+
+def leader(client: fencelock.Client) -> str:
+    """The node that the others take for their leader, once they agree."""
+    found: set[str] = set()
+
+    def agree() -> bool:
+        found.clear()
+        found.update(status.leader for status in client.describe())
+        return len(found) == 1 and "" not in found
+
+    until(agree)
+    return found.pop()
+
+
+def test_a_request_that_goes_on_at_another_node_is_the_same_request(
+    cluster: MajorityCluster,
+) -> None:
+    holder, other, witness = (cluster.connect() for _ in range(3))
+    held, waited = holder.lock("x"), other.lock("x")
+    fence = fence_of(held.acquire())
+    assert fence is not None
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Future[fencelock.Hold | None] = pool.submit(waited.acquire)
+        until(lambda: len(witness.status("x").waiters) == 1)
+        for _ in range(2):
+            gone = leader(witness)
+            cluster.stop(gone)
+            now = witness.status("x")
+            assert now.holder is not None
+            assert (now.holder.fence, len(now.waiters)) == (fence, 1)
+            cluster.start(gone)
+        assert held.held
+        held.release()
+        got = fence_of(waiting.result(PATIENCE_S))
+    assert got is not None
+    assert got > fence
+    now = witness.status("x")
+    assert now.holder is not None
+    assert (now.holder.fence, now.holder.times, now.waiters) == (got, 1, ())
+
+
+def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_anything(
+    cluster: MajorityCluster,
+) -> None:
+    client, other = cluster.connect(ttl=1.0), cluster.connect()
+    states: list[HoldState] = []
+    lost = threading.Event()
+    lock = client.lock("x")
+    lock.on_suspect(lambda notice: states.append(notice.state))
+    lock.on_lost(lambda notice: states.append(notice.state))
+    client.on_lost(lambda _: lost.set())
+    fence = fence_of(lock.acquire())
+    assert fence is not None
+    gone = list(cluster.running)[:2]
+    cluster.stop(*gone)
+    assert lost.wait(PATIENCE_S)
+    assert states[-2:] == [HoldState.SUSPECT, HoldState.LOST]
+    with pytest.raises(LockOwnershipLostError):
+        lock.release()
+    with pytest.raises(UnavailableError):  # Never a mere "somebody else has it".
+        other.lock("x").acquire(timeout=0.2)
+    with pytest.raises(StaleError):
+        other.status("x", read="local", max_age=0.05)
+    cluster.start(*gone)
+    got = fence_of(other.lock("x").acquire(timeout=PATIENCE_S))
+    assert got is not None
+    assert got > fence
+
+
+def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) -> None:
+    client = cluster.connect()
+    lost: list[fencelock.Notice] = []
+    client.on_lost(lost.append)
+    lock = client.lock("x")
+    fence = fence_of(lock.acquire())
+    for node in list(cluster.running):
+        cluster.stop(node)
+        with client.lock("y", timeout=PATIENCE_S):
+            assert lock.held
+        cluster.start(node)
+        until(lambda: all(status.ready for status in client.describe()))
+    now = lock.status()
+    assert now.holder is not None
+    assert now.holder.fence == fence
+    lock.release()
+    assert lost == []

@@ -24,7 +24,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> list[threading.ExceptHookArgs]:
     return hooked
 
 
-def test_what_a_callback_raises_is_reported_and_the_next_is_called(
+def test_an_error_of_a_callback_is_reported_and_the_next_is_called(
     hooked: list[threading.ExceptHookArgs],
 ) -> None:
     lines: list[str] = []

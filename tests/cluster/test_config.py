@@ -73,7 +73,7 @@ def test_every_key_arrives() -> None:
     )
 
 
-def test_what_may_be_left_out_has_a_default() -> None:
+def test_optional_fields_have_defaults() -> None:
     assert parse(LEAST, HERE) == Config(
         cluster="orders", protocol="central", nodes={"n1": "tcp://127.0.0.1:4041"}
     )
@@ -148,7 +148,7 @@ def test_a_node_may_listen_elsewhere_than_it_is_reached(listen: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:4040", "tcp://0.0.0.0", "tcp://a:4040", "tcp://*:0"])
-def test_what_a_node_cannot_listen_at_is_refused(listen: str) -> None:
+def test_an_address_at_which_a_node_cannot_listen_is_refused(listen: str) -> None:
     text = 'cluster = "c"\nprotocol = "paxos"\n[nodes.n1]\naddress = "tcp://a:4040"\n'
     assert complaints(f'{text}listen = "{listen}"') == [
         f'nodes.n1.listen: "{listen}" is not usable: an address of this machine to bind to, like '
@@ -528,7 +528,7 @@ def test_what_is_promised_may_be_demanded(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROMISES)
-def test_what_is_not_promised_is_refused(protocol: str) -> None:
+def test_requests_that_the_protocol_does_not_promise_are_refused(protocol: str) -> None:
     for guarantee in set(Guarantee) - PROMISES[protocol].guarantees:
         with pytest.raises(UnsupportedError, match=f"{protocol} does not promise"):
             demand(protocol, guarantee)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from loguru import logger
-from support.log_lines import Lines, logged_lines
+from support.collected import Lines, logged_lines
 from support.real_nodes import LONG_S, loopback_addresses, running, running_nodes
 
 import fencelock
@@ -195,7 +195,7 @@ def test_an_exception_stays_within_its_line_of_json(silenced: None) -> None:
     assert found["exception"].endswith("ValueError: bad\n")
 
 
-def test_what_repeats_is_written_once_an_interval_with_the_count(silenced: None) -> None:
+def test_a_repeated_line_is_written_once_an_interval_with_the_count(silenced: None) -> None:
     del silenced
     log.set_up(stream=(stream := StringIO()), as_json=True)
     now = [0]

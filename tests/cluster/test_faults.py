@@ -9,9 +9,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from support.dispatchers import dispatchers
-from support.log_lines import Lines, logged_lines
+from support.collected import Lines, logged_lines
 from support.real_nodes import LONG_S, ask, loopback_addresses, running
+from support.role_harness import dispatchers
 
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, Inspect, LockStatus, NodeStatus

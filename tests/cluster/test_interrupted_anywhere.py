@@ -1,20 +1,22 @@
-"""An exception of a signal's handler at every step of an acquire and of a release.
-
-CPython runs such handlers when a Python function begins, and after calls of functions in C: a
-profiler sees just these instants, and may raise there, too.
-"""
+"""Acquires that a signal or a cancellation interrupts, and that are tried again."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from random import Random
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from fencelock import Client, NotHeldError
+from fencelock import Client, Hold, LockStatus, NotHeldError, aio
 from fencelock.testing import LocalCluster, local
 
 
@@ -154,3 +156,164 @@ def test_a_body_that_is_interrupted_as_it_leaves_has_left(cluster: LocalCluster)
     assert instant > 20
     client.close()
     other.close()
+
+
+KINDS: dict[str, Callable[[Any, str], Any]] = {
+    "lock": lambda client, name: client.lock(name),
+    "named": lambda client, name: client.lock(name, owner="job"),
+    "duration": lambda client, name: client.lock(name, duration=30),
+    "rlock": lambda client, name: client.rlock(name),
+    "lock_all": lambda client, name: client.lock_all(f"{name}/a", f"{name}/b"),
+    "election": lambda client, name: client.election(name).lead("here"),
+    "semaphore": lambda client, name: client.semaphore(name, 1),
+    "read": lambda client, name: client.rwlock(name).read(),
+    "write": lambda client, name: client.rwlock(name).write(),
+}
+"""Objects of which one caller at a time is inside, except for readers."""
+
+TRIES = 134
+"""Attempts of each kind with each client: 2,412 in all."""
+
+FROM_S, TO_S = 0.0001, 0.002
+"""An attempt is cut short after a time between these, in which most are just granted."""
+
+FREE_S = 5.0
+"""Limit for the client's own releases in the background."""
+
+
+def names_of(kind: str, name: str) -> tuple[str, ...]:
+    """Return the names by which the table knows the object ``name``."""
+    if kind == "lock_all":
+        return f"{name}/a", f"{name}/b"
+    prefix = {"election": "election", "semaphore": "semaphore", "read": "rwlock", "write": "rwlock"}
+    return (f"{prefix[kind]}\x1f{name}",) if kind in prefix else (name,)
+
+
+def is_free(status: LockStatus) -> bool:
+    return not (status.holders or status.holder or status.waiters)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancelled_acquire_may_be_tried_again_at_once(cluster: LocalCluster, kind: str) -> None:
+    random = Random(kind)
+    name = f"tasks {kind}"
+    outcomes: Counter[str] = Counter()
+    inside: set[object] = set()
+
+    async def attempt(client: aio.Client) -> None:
+        me = object()
+        try:
+            async with asyncio.timeout(random.uniform(FROM_S, TO_S)):
+                async with KINDS[kind](client, name) as hold:
+                    assert hold.held
+                    inside.add(me)
+                    assert len(inside) == 1 or kind == "read"
+                    outcomes["held"] += 1
+                    await asyncio.sleep(0)
+                    inside.discard(me)
+        except TimeoutError:
+            inside.discard(me)
+            outcomes["cancelled"] += 1
+
+    async def attempts(client: aio.Client, tries: int) -> None:
+        for _ in range(tries):
+            await attempt(client)
+
+    async def run() -> None:
+        async with cluster.connect_aio() as client, asyncio.timeout(60):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(attempts(client, TRIES // 2))
+                tasks.create_task(attempts(client, TRIES // 2))
+            for known in names_of(kind, name):
+                ends = time.monotonic() + FREE_S
+                while not is_free(await client.status(known)):
+                    assert time.monotonic() < ends, f"{known!r} is still held"
+
+    asyncio.run(run())
+    assert outcomes["held"] + outcomes["cancelled"] >= TRIES
+    assert outcomes["cancelled"] > TRIES // 20
+
+
+class Alarm:
+    """Interrupts the main thread once within a body; at the end of it, no more."""
+
+    armed = False
+
+    def after(self, seconds: float) -> None:
+        """Interrupt in ``seconds``, unless `armed` is false by then."""
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt (the signal's handler)."""
+        del number, frame
+        if self.armed:
+            self.armed = False
+            raise Interrupted
+
+
+@pytest.fixture
+def alarm() -> Iterator[Alarm]:
+    alarm = Alarm()
+    before = signal.signal(signal.SIGALRM, alarm.ring)
+    yield alarm
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def release(alarm: Alarm, hold: Hold, after: float) -> None:
+    """Release ``hold``, and again if that is interrupted after ``after`` (s)."""
+    try:
+        alarm.armed = True
+        alarm.after(after)
+        hold.release()
+        alarm.armed = False
+    except Interrupted:
+        with suppress(NotHeldError):  # The interrupted release happens all the same.
+            hold.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_acquire_that_a_signal_interrupted_may_be_tried_again_at_once(
+    cluster: LocalCluster, kind: str, alarm: Alarm
+) -> None:
+    random = Random(kind)
+    name = f"threads {kind}"
+    client = cluster.connect()
+    outcomes: Counter[str] = Counter()
+    stop = threading.Event()
+
+    def contend() -> None:
+        """Keep the object busy, from a thread that gets no signals."""
+        while not stop.is_set():
+            lock = KINDS[kind](client, name)
+            if lock.acquire(timeout=1):
+                lock.release()
+            stop.wait(0.005)
+
+    thread = threading.Thread(target=contend)
+    thread.start()
+    try:
+        for _ in range(TRIES):
+            hold = None
+            try:
+                lock = KINDS[kind](client, name)
+                alarm.armed = True
+                alarm.after(random.uniform(FROM_S, TO_S))
+                hold = lock.acquire(timeout=5)
+                alarm.armed = False
+            except Interrupted:
+                outcomes["interrupted"] += 1
+            if hold is not None:
+                outcomes["held"] += 1
+                assert hold.held
+                release(alarm, hold, random.uniform(FROM_S, TO_S))
+    finally:
+        stop.set()
+        thread.join()
+    for known in names_of(kind, name):
+        ends = time.monotonic() + FREE_S
+        while not is_free(client.status(known)):
+            assert time.monotonic() < ends, f"{known!r} is still held: {client.status(known)}"
+    client.close()
+    assert outcomes["held"] + outcomes["interrupted"] >= TRIES
+    assert outcomes["interrupted"] > TRIES // 20

@@ -1,4 +1,4 @@
-"""A journal at every step of which the disk fails or the process is killed."""
+"""Journals of which a step fails, that belong to another node, or that grow."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.role_harness import HOST, T0, hub_without_peers
 
-from fencelock.cluster.node.storage.directory import JournalFailedError
-from fencelock.cluster.node.storage.journal import Journal
+from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
+from fencelock.actors.central.server import RECORDS_MAX, LockServer
+from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
+from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.node.storage.directory import JournalFailedError, JournalForeignError
+from fencelock.cluster.node.storage.journal import STREAM, Journal, claim
 from fencelock.cluster.node.storage.record import Entry
+from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.transport.codec import decode
 
 PATIENCE_S = 60
 CHANGES = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
@@ -174,7 +187,7 @@ def python(program: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
+def test_records_that_a_killed_process_had_synced_are_all_there(tmp_path: Path) -> None:
     """A counter that is written whole every 7 steps, and the additions since."""
     counting = """
         import sys, pathlib
@@ -249,3 +262,237 @@ def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: P
         assert journal.torn_bytes > 0
         journal.append([Entry("role", b"z")])
         journal.sync()
+
+
+MINE = {"cluster": "shop", "node": "n1", "members": "n1, n2, n3"}
+
+
+def start(folder: Path, identity: dict[str, str]) -> dict[str, list[bytes]]:
+    """Open the journal as a node does, and return its records."""
+    journal = Journal.open(folder)
+    try:
+        found = journal.take_records()
+        claim(journal, found, identity)
+    finally:
+        journal.close()
+    return found
+
+
+def test_a_new_journal_is_of_whoever_opens_it_first_and_stays_so(tmp_path: Path) -> None:
+    assert start(tmp_path, MINE) == {}
+    assert list(start(tmp_path, MINE)) == [STREAM]
+    assert list(start(tmp_path, MINE)) == [STREAM]
+
+
+def test_the_id_of_a_journal_is_one_that_messages_can_carry_and_never_zero(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    drawn = claim(journal, journal.take_records(), MINE)
+    journal.close()
+
+    assert 1 <= drawn.id <= 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"node": "n2"}, "node 'n1' and not 'n2'"),
+        ({"cluster": "test"}, "cluster 'shop' and not 'test'"),
+        ({"members": "n1, n4, n5"}, "members 'n1, n2, n3' and not 'n1, n4, n5'"),
+    ],
+)
+def test_anothers_journal_is_refused_by_name_and_left_as_it_was(
+    tmp_path: Path, other: dict[str, str], words: str
+) -> None:
+    start(tmp_path, MINE)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    with pytest.raises(JournalForeignError, match=words):
+        start(tmp_path, MINE | other)
+
+    after = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {path: len(content) for path, content in before.items()}.keys() == after.keys()
+    assert list(start(tmp_path, MINE)) == [STREAM]
+
+
+def test_a_journal_without_an_owner_is_nobodys(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.append([Entry("acceptor", b"x")])
+    journal.sync()
+    journal.close()
+
+    with pytest.raises(JournalForeignError, match="'unknown'"):
+        start(tmp_path, MINE)
+
+
+def test_a_node_that_is_given_anothers_folder_says_so_and_exits(tmp_path: Path) -> None:
+    one, two = free_ports(2)
+    alone = f"""
+cluster = "shop"
+protocol = "paxos"
+data = "data"
+[nodes]
+n1 = {{ address = "tcp://127.0.0.1:{one}" }}
+"""
+    config = tmp_path / "cluster.toml"
+    config.write_text(alone)
+    first = subprocess.run(
+        [sys.executable, "-c", START, str(config)], env=os.environ, capture_output=True, check=False
+    )
+    assert first.returncode == 0, first.stderr
+    config.write_text(f'{alone}n2 = {{ address = "tcp://127.0.0.1:{two}" }}\n')
+    (tmp_path / "data" / "n1").rename(tmp_path / "data" / "n2")
+
+    serve = [
+        sys.executable,
+        "-m",
+        "fencelock",
+        "serve",
+        "--found",
+        "--config",
+        str(config),
+        "--id",
+        "n2",
+    ]
+    second = subprocess.run(serve, capture_output=True, check=False, timeout=60)
+
+    assert second.returncode != 0
+    assert b"node 'n1' and not 'n2'" in second.stdout + second.stderr
+    assert b"Traceback" not in second.stdout + second.stderr
+
+
+START = """
+import sys
+from pathlib import Path
+from fencelock.cluster.node.config import load
+from fencelock.cluster.node.node import Node
+Node.start(load(Path(sys.argv[1])), "n1", found=True).stop()
+"""
+
+
+LONG_S = 60.0
+SERVER = address_of("n1", "server")
+CLIENT = Address("n1/clients-1-1")
+GRANTS = 60_000
+FOLDER_BYTES_MAX = 300 << 10
+"""Far less than what is written for all grants."""
+
+
+def request(lock: str) -> Request:
+    return Request(lock=lock, client=CLIENT, session="s", owner="o")
+
+
+def replayed(records: Sequence[Message]) -> LockServer:
+    return LockServer(SERVER, HOST, journal=True, records=tuple(records))
+
+
+def test_a_server_begins_its_journal_anew_with_its_count_and_its_table() -> None:
+    server = replayed(())
+    records: list[Message] = []
+    longest = 0
+
+    def keep(effects: Effects) -> None:
+        for effect in effects:
+            if isinstance(effect, Checkpoint):
+                records[:] = effect.records
+            elif isinstance(effect, Persist):
+                records.append(effect.record)
+
+    for number in range(1, 2 * RECORDS_MAX):
+        keep(server.handle(CLIENT, request(f"{number % 7}"), T0))
+        if number % 7:
+            last = server.held[f"{number % 7}"].number
+            release = Release(lock=f"{number % 7}", client=CLIENT, sequence=last)
+            keep(server.handle(CLIENT, release, T0))
+        longest = max(longest, len(records))
+        again = replayed(records)
+        if number % 100 == 0:
+            assert (again.granted, again.held) == (server.granted, server.held)
+    assert RECORDS_MAX <= longest <= RECORDS_MAX + 2
+
+
+def test_a_large_table_is_not_written_at_every_step() -> None:
+    server = replayed(())
+    written = anew = 0
+    for number in range(20_000):
+        for effect in server.handle(CLIENT, request(f"{number}"), T0):
+            if isinstance(effect, Checkpoint):
+                anew += 1
+                written += len(effect.records)
+    assert anew < 20
+    assert written < 20_000
+
+
+def test_the_first_record_of_a_journal_begun_anew_is_the_count_even_of_an_empty_table() -> None:
+    server = replayed(())
+    server.recorded = RECORDS_MAX - 1
+    held, freed = (
+        server.handle(CLIENT, request("l"), T0),
+        server.handle(CLIENT, Release(lock="l", client=CLIENT, sequence=1), T0),
+    )
+    assert isinstance(held[0], Persist)
+    assert Checkpoint((Numbered(number=1),)) in freed
+    assert not any(isinstance(effect, Persist) for effect in freed)
+    assert replayed([Numbered(number=1)]).granted == 1
+
+
+def opened(folder: Path) -> Journal:
+    # What is written, and room ahead for up to one segment more, stay below the bound.
+    return Journal.open(folder, segment_bytes_max=FOLDER_BYTES_MAX // 3)
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_many_grants_leave_a_folder_below_a_bound_and_a_restart_goes_on(tmp_path: Path) -> None:
+    dispatcher = Dispatcher("n1", hub_without_peers(), journal=opened(tmp_path))
+    dispatcher.start(RoleSet((Spawn(SERVER, LockServer, {"journal": True}),)))
+    server = dispatcher.ref(SERVER)
+    most = 0
+    for number in range(1, GRANTS + 1):
+        lock = f"orders/{number % 1_000}" if number % 1_000 else f"kept/{number}"
+        server.tell(request(lock))
+        if number % 1_000:
+            server.tell(Release(lock=lock, client=CLIENT, sequence=number))
+        else:
+            server.ask(Probe(), timeout=LONG_S)  # Not more at once than a node lets in.
+            most = max(most, size(tmp_path))
+    assert dispatcher.stop(LONG_S)
+    assert dispatcher.failure is None
+    assert FOLDER_BYTES_MAX // 4 < most < FOLDER_BYTES_MAX
+    began = time.monotonic()
+    with closing(opened(tmp_path)) as journal:
+        (records,) = journal.take_records().values()
+    again = replayed([decode(record) for record in records])
+    assert time.monotonic() - began < LONG_S
+    assert again.granted == GRANTS
+    assert list(again.held) == [f"kept/{number}" for number in range(1_000, GRANTS + 1, 1_000)]
+    assert len(records) < 2 * RECORDS_MAX
+
+
+def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    config = Config(
+        cluster="c",
+        protocol="central",
+        nodes={"n1": f"tcp://127.0.0.1:{port}"},
+        data=tmp_path,
+        settings=ProtocolSettings(central_journal=True),
+    )
+    with closing(Journal.open(tmp_path / "n1")):
+        pass
+    with Node.start(config, "n1", found=True) as node:
+        node.ref("server").tell(request("l"))
+        node.ref("server").ask(Probe(), timeout=LONG_S)
+    with closing(Journal.open(tmp_path / "n1")) as journal:
+        found = journal.take_records()
+    assert list(found) == ["identity", "server"]
+    records = found["server"]
+    (held,) = [decode(record) for record in records]
+    assert isinstance(held, Held)
+    with Node.start(config, "n1", found=True) as node:
+        node.ref("server").tell(Release(lock="l", client=held.client, sequence=held.number))
+        node.ref("server").ask(Probe(), timeout=LONG_S)
+    with closing(Journal.open(tmp_path / "n1")) as journal:
+        records = journal.take_records()["server"]
+    assert [decode(record) for record in records] == [held, Freed(lock="l", number=held.number)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.log_lines import Lines, logged_lines
+from support.collected import Lines, logged_lines
 from typer.testing import CliRunner
 
 from fencelock import ConfigError
@@ -252,7 +252,7 @@ def test_keys_and_insecure_contradict_each_other(tmp_path: Path) -> None:
         parse(f'{text}[security]\nkeys = "k"\ninsecure = true', tmp_path)
 
 
-def test_what_init_and_a_journal_write_is_for_their_owner_only(
+def test_files_of_init_and_of_a_journal_are_for_their_owner_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
-from support.optional import package
+from support.programs import package
 
 import fencelock
 from fencelock.cluster.testing.local import local

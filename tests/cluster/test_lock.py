@@ -108,7 +108,7 @@ def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: ScriptedSession) 
 
 
 @pytest.mark.parametrize("error", [AlreadyHeldError("x"), LimitReachedError("x")])
-def test_who_tries_what_it_holds_hears_no_at_once_and_who_waits_an_error(
+def test_a_try_for_an_own_hold_fails_at_once_and_a_wait_is_an_error(
     rlock: RLock, script: ScriptedSession, error: Exception
 ) -> None:
     """None at once would make a caller spin that loops until it holds the lock."""

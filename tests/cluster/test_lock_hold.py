@@ -1,19 +1,31 @@
-"""A hold becomes suspect, lost, reported and acquired anew: session and clock moved by hand."""
+"""A hold: suspect, lost, reported, acquired anew, and with two faults at once."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from support.lock_scene import PATIENCE_S, Scene
+from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 
+from fencelock import aio
 from fencelock.actors.api.message import Acquire, Cancel, Release
-from fencelock.actors.error import LockOwnershipLostError, NotHeldError
+from fencelock.actors.error import (
+    ClosedError,
+    LockOwnershipLostError,
+    NotHeldError,
+    UnavailableError,
+)
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.message import Suspected
-from fencelock.cluster.client.callback_executor import Notice
+from fencelock.cluster.client.callback_executor import Notice, ThreadExecutor
+from fencelock.cluster.client.lock import RLock
+from fencelock.cluster.host.fork import ForkCounter
+from fencelock.cluster.host.pending_asks import AskReply
 
 
 def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> None:
@@ -72,7 +84,7 @@ def test_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene: Scene) 
     assert not [asked for asked, _ in scene.session.asked if isinstance(asked, Release)]
 
 
-def test_what_the_session_says_of_a_loss_is_not_said_twice(scene: Scene) -> None:
+def test_the_loss_of_a_session_is_reported_once(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
     scene.lose(fence=1, detail="lock 'x': taken by root@ops")
@@ -225,3 +237,150 @@ def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> N
     assert (first.state, first.held, first.lost) == (HoldState.LOST, False, True)
     with pytest.raises(LockOwnershipLostError, match="granted the lock anew"):
         first.raise_if_lost()
+
+
+@pytest.fixture
+def session() -> ScriptedSession:
+    return ScriptedSession()
+
+
+@pytest.fixture
+def faulty_scene(session: ScriptedSession) -> Iterator[Scene]:
+    executor = ThreadExecutor()
+    yield Scene(session, executor)
+    executor.stop(PATIENCE_S)
+
+
+@pytest.fixture
+def lock(faulty_scene: Scene) -> RLock:
+    return faulty_scene.rlock()
+
+
+def waiting(session: ScriptedSession) -> list[AskReply]:
+    return [reply for asked, reply in session.asked if isinstance(asked, Acquire)]
+
+
+def tokens(session: ScriptedSession) -> list[int]:
+    return [asked.request for asked in session.asks()]
+
+
+def test_each_level_is_released_though_no_release_is_confirmed(
+    lock: RLock, session: ScriptedSession
+) -> None:
+    """The session repeats the inner release; of the outer one it has to be told."""
+
+    def work() -> None:
+        with lock, lock:
+            session.refusal = UnavailableError("silent")
+
+    with pytest.raises(UnavailableError):
+        work()
+    (cancel,) = session.told
+    assert isinstance(cancel, Cancel)
+    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(session)[0])
+    session.refusal, session.count = None, 2
+    lock.release()  # To wait for the release in the background; the session does the rest.
+    assert lock.state is HoldState.FREE
+    with pytest.raises(NotHeldError):
+        lock.release()
+
+
+def test_a_forked_process_holds_nothing(lock: RLock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.acquire()
+    parent = ForkCounter.forks
+    monkeypatch.setattr(ForkCounter, "forks", parent + 1)
+    assert (lock.held, lock.state, lock.fence) == (False, HoldState.FREE, None)
+    assert "not held here" in repr(lock)
+    with pytest.raises(ClosedError):
+        lock.release()
+    with pytest.raises(NotHeldError):
+        lock.raise_if_lost()
+    monkeypatch.setattr(ForkCounter, "forks", parent)
+    assert (lock.held, lock.fence) == (True, 1)
+
+
+def test_a_grant_to_a_task_of_a_closed_loop_is_given_back(
+    faulty_scene: Scene, session: ScriptedSession
+) -> None:
+    hold_registry = faulty_scene.hold_registry
+    session.mute = True
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
+
+    async def begin() -> asyncio.Task[aio.Hold | None]:
+        lock = faulty_scene.aio_lock()
+        task = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    (reply,) = waiting(session)
+    reply.set(session.grant("x", "ann", 1))
+    (cancel,) = session.told
+    assert isinstance(cancel, Cancel)
+    assert cancel.request == tokens(session)[0]
+    assert (session.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
+    assert not task.done()
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_so_is_what_was_granted_just_before_the_loop_was_closed(
+    faulty_scene: Scene, session: ScriptedSession, later: bool
+) -> None:
+    hold_registry = faulty_scene.hold_registry
+    session.mute = True
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda _, __: None)
+
+    async def begin() -> list[asyncio.Task[aio.Hold | None]]:
+        locks = [faulty_scene.aio_lock(name) for name in "xy"]
+        tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
+        await asyncio.sleep(0)
+        return tasks
+
+    tasks = loop.run_until_complete(begin())
+    first, second = waiting(session)
+    first.set(session.grant("x", "ann", 1))
+    loop.close()
+    if later:
+        second.set(session.grant("y", "ann", 2))  # Who is told last finds the loop closed.
+    else:
+        tasks.clear()
+        del first, second, loop
+        session.asked.clear()
+        gc.collect()
+    cancelled = {cancel.lock for cancel in session.told if isinstance(cancel, Cancel)}
+    assert cancelled == {"x", "y"}
+    assert (hold_registry.find("x", "ann"), hold_registry.find("y", "ann")) == (None, None)
+
+
+def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
+    faulty_scene: Scene, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_registry = faulty_scene.hold_registry
+    bobs, anns = (faulty_scene.aio_lock(owner=who) for who in ("bob", "ann"))
+
+    async def contend() -> aio.Hold | None:
+        session.mute = True
+        bob_waits = asyncio.create_task(bobs.acquire())
+        await asyncio.sleep(0)
+        session.mute = False
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await anns.acquire()
+        waiting(session)[0].set(session.grant("x", "bob", 7))
+        return await asyncio.wait_for(bob_waits, PATIENCE_S)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt  # As the handler of a signal may, at any time.
+
+    loop = asyncio.new_event_loop()
+    try:
+        hold = loop.run_until_complete(contend())
+        assert hold is not None
+        assert hold.fence == 7
+    finally:
+        loop.close()
+    assert hold_registry.find("x", "ann") is None

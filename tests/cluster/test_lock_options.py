@@ -1,21 +1,34 @@
-"""Options of locks, and locked functions."""
+"""Options of locks: locked functions, re-entry, and waiting for the own client."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from support.lock_scene import PATIENCE_S, Scene
+from support.samples import fence_of
 
 import fencelock
 import fencelock.aio
 from fencelock import aio
+from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
-from fencelock.actors.error import ConfigError, InvalidRequestError, UnavailableError
+from fencelock.actors.error import (
+    ConfigError,
+    InvalidRequestError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    UnavailableError,
+)
+from fencelock.actors.session import session
+from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.lock_options import check_text_type, term_ms_of, wait_ms_of
 from fencelock.cluster.client.owner import (
     owner_of_task,
@@ -24,9 +37,9 @@ from fencelock.cluster.client.owner import (
     process_user,
 )
 from fencelock.cluster.client.settings import Settings, Target, age_ms_of, check_text
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.config import loopback, starting_config
 
-PATIENCE_S = 60
 TARGET = Target("tcp://a:1", "c", "")
 
 
@@ -132,7 +145,7 @@ def test_the_first_that_names_addresses_decides(
     assert Target.find("tcp://b:2", "c", "k") == ("tcp://b:2", "c", "", Path("k"))
 
 
-def test_who_connects_to_nothing_learns_where_the_addresses_came_from(
+def test_a_failed_connect_names_where_the_addresses_came_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:1")
@@ -268,7 +281,9 @@ def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str)
     asyncio.run(run())
 
 
-def test_what_cannot_be_locked_is_refused_when_it_is_decorated(client: fencelock.Client) -> None:
+def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
+    client: fencelock.Client,
+) -> None:
     async def coroutine() -> None: ...
 
     def generator() -> Iterator[int]:
@@ -284,3 +299,237 @@ def test_what_cannot_be_locked_is_refused_when_it_is_decorated(client: fencelock
             client.locked("x")(function)
     with pytest.raises(TypeError, match="has no parameter 'day'"):
         client.locked("report/{day}")(print)
+
+
+def test_each_level_of_a_lost_hold_is_told(scene: Scene) -> None:
+    lock = scene.rlock()
+    acquisitions: list[str] = []
+
+    def work() -> None:
+        with lock:
+            with pytest.raises(LockOwnershipLostError), lock:
+                scene.lose(fence=1)
+            acquisitions.append("outer")
+
+    with pytest.raises(LockOwnershipLostError):
+        work()
+    assert acquisitions == ["outer"]
+    assert lock.state is HoldState.FREE
+
+
+def test_a_reentrant_hold_is_released_as_often_as_it_was_entered(scene: Scene) -> None:
+    lock = scene.rlock()
+    with lock:
+        with lock:
+            assert lock.fence == 1
+        assert (lock.held, scene.session.count) == (True, 1)
+    assert (lock.held, scene.session.count) == (False, 0)
+
+
+def test_an_unconfirmed_release_of_one_level_does_not_eat_the_next(scene: Scene) -> None:
+    """The outer end of ``with`` waits for the inner release and then does its own."""
+    lock = scene.rlock()
+    with lock:
+        with pytest.raises(UnavailableError), lock:
+            scene.session.refusal = UnavailableError("silent")
+        scene.session.refusal = None
+        assert lock.held
+    assert scene.session.count == 0
+    assert lock.state is HoldState.FREE
+
+
+def test_a_release_in_the_background_is_noticed_when_it_is_asked_for_again(scene: Scene) -> None:
+    lock = scene.rlock()
+    lock.acquire()
+    lock.acquire()
+    scene.session.refusal = UnavailableError("silent")
+    with pytest.raises(UnavailableError):
+        lock.release()
+    scene.session.refusal, scene.session.count = None, 1  # The first was done meanwhile.
+    lock.release()
+    assert lock.state is HoldState.FREE
+
+
+def test_a_release_that_finds_the_loss_raises_it(scene: Scene) -> None:
+    lock = scene.lock()
+    lock.acquire()
+    scene.session.refusal = LockOwnershipLostError("taken by root@ops")
+    with pytest.raises(LockOwnershipLostError, match="root@ops"):
+        lock.release()
+    assert lock.state is HoldState.FREE
+
+
+def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, session = scene.lock(), scene.session
+    lock.acquire()
+    session.mute = True
+    interrupted = AskReply.get
+
+    def get(self: AskReply, *, timeout: float | None = None) -> Any:
+        monkeypatch.setattr(AskReply, "get", interrupted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AskReply, "get", get)
+    with pytest.raises(KeyboardInterrupt):
+        lock.release()
+    assert (lock.held, session.told) == (True, [])  # The release continues.
+    release, reply = session.asked[-1]
+    session.mute = False
+    answer = threading.Timer(0.02, lambda: reply.set(session.answer(release)))
+    answer.start()
+    assert lock.acquire()
+    assert lock.fence == 2
+    answer.join(PATIENCE_S)
+    assert [type(asked) for asked, _ in session.asked] == [Acquire, Release, Acquire]
+
+
+class Cable(Protocol):
+    """A way to a node; see `conftest.py`."""
+
+    address: str
+
+    def cut(self) -> None: ...
+
+    def mend(self) -> None: ...
+
+
+@pytest.fixture
+def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
+    """A client behind cables, which waits for a release for less than ten seconds."""
+    monkeypatch.setattr(session, "ANSWER_MS", 300)
+    addresses = ",".join(cable.address for cable in cables)
+    with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        yield client
+        mend(cables)
+
+
+def mend(cables: list[Cable]) -> None:
+    for cable in cables:
+        cable.mend()
+
+
+LOCKS: dict[str, Callable[[Any, str], Any]] = {
+    "anonymous": lambda client, name: client.lock(f"{name}-1"),
+    "named": lambda client, name: client.lock(f"{name}-2", owner="job"),
+    "rlock": lambda client, name: client.rlock(f"{name}-3", limit=1),
+}
+
+
+@pytest.mark.parametrize("kind", ["anonymous", "named"])
+def test_a_holder_that_loops_until_it_holds_waits_for_itself_each_time(
+    client: fencelock.Client, kind: str
+) -> None:
+    lock = LOCKS[kind](client, "loops")
+    lock.acquire()
+    tries, ends = 0, time.monotonic() + 1
+    while not lock.acquire(timeout=0.4) and time.monotonic() < ends:
+        tries += 1
+    assert tries <= 2
+    assert lock.held
+    lock.release()
+    assert not lock.locked()
+
+
+def test_an_owner_that_acquires_while_it_releases_elsewhere_waits_for_that(
+    client: fencelock.Client,
+) -> None:
+    lock = client.lock("both", owner="job")
+    for _ in range(20):
+        hold = lock.acquire()
+        assert hold is not None
+        hold.release()
+        with client.lock("both", owner="job", timeout=PATIENCE_S) as again:
+            assert again.fence > hold.fence
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
+    far: fencelock.Client, cables: list[Cable], kind: str
+) -> None:
+    lock = LOCKS[kind](far, "unconfirmed")
+    fence = fence_of(lock.acquire())
+    for cable in cables:
+        cable.cut()
+    with pytest.raises(UnavailableError):
+        lock.release()
+    for timeout in (0.5, 1.0):
+        began = time.monotonic()
+        with suppress(UnavailableError):  # Nobody can be asked. But never at once.
+            assert lock.acquire(timeout=timeout) is None
+        assert time.monotonic() - began >= timeout
+    mend(cables)
+    assert fence_of(lock.acquire(timeout=PATIENCE_S)) > fence
+    lock.release()
+
+
+def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
+    far: fencelock.Client, cables: list[Cable]
+) -> None:
+    lock = far.lock("hot", owner="job")
+    lock.acquire()
+    for cable in cables:
+        cable.cut()
+    with pytest.raises(UnavailableError):
+        lock.release()
+    began = time.monotonic()
+    with (
+        pytest.raises((LockTimeoutError, UnavailableError)),
+        far.lock("hot", owner="job", timeout=1),
+    ):
+        pass
+    assert time.monotonic() - began >= 1
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
+    far: fencelock.Client, cables: list[Cable], kind: str
+) -> None:
+    async def run() -> None:
+        addresses = ",".join(cable.address for cable in cables)
+        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+            lock = LOCKS[kind](client, "cancelled")
+            fence = fence_of(await lock.acquire())
+            for cable in cables:
+                cable.cut()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await lock.release()
+            began = time.monotonic()
+            with suppress(UnavailableError):
+                assert await lock.acquire(timeout=0.5) is None
+            assert time.monotonic() - began >= 0.5
+            mend(cables)
+            assert fence_of(await lock.acquire(timeout=PATIENCE_S)) > fence
+            await lock.release()
+
+    del far  # For its fixture.
+    asyncio.run(run())
+
+
+def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Client) -> None:
+    lock = client.lock("seen")
+    assert not lock.locked()
+    with client.lock("seen") as hold:
+        assert lock.locked()
+        assert 5 < hold.remaining <= 15
+    assert not lock.locked()
+    assert hold.remaining == 0
+
+
+def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.Client) -> None:
+    told: list[fencelock.Notice] = []
+    hold = client.lock("evicted").acquire()
+    assert hold is not None
+    client.evict("evicted", hold.fence)
+    end = time.monotonic() + PATIENCE_S
+    while not hold.lost:
+        assert time.monotonic() < end
+    hold.on_lost(told.append)
+    while not told:
+        assert time.monotonic() < end
+    assert told[0].fence == hold.fence
+    with pytest.raises(fencelock.LockOwnershipLostError):
+        hold.release()
+    hold.release()  # The loss was reported.

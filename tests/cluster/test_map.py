@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.collected import WatchedChannel
 from support.real_nodes import ask, running_nodes
-from support.watched_channel import WatchedChannel
 
 import fencelock
 import fencelock.aio
@@ -47,7 +47,7 @@ def keys_of(kv: fencelock.Map, **fields: Any) -> list[str]:
     return [key for key, _ in kv.items(**fields)]
 
 
-def test_what_one_client_puts_all_clients_get(
+def test_an_entry_that_one_client_puts_is_read_by_all_clients(
     connect: Callable[[], fencelock.Client], kv: fencelock.Map, name: str
 ) -> None:
     assert kv.get("colour") is None

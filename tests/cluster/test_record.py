@@ -82,7 +82,7 @@ def test_the_layout_is_pinned() -> None:
         max_size=9,
     )
 )
-def test_what_was_written_is_read_back_in_order(groups: list[list[Entry]]) -> None:
+def test_written_records_are_read_back_in_order(groups: list[list[Entry]]) -> None:
     content = file_of(*groups)
     assert read(content) == groups
     assert scan_of(content)[2:] == (len(content), 0)
@@ -173,7 +173,7 @@ def test_a_file_whose_header_is_not_whole_and_is_all_there_is_was_never_made() -
 
 
 @pytest.mark.parametrize("content", [b"x" * 100, b"\0" * 100, b"fencelog" + b"\0" * 100])
-def test_what_does_not_begin_as_a_journal_is_refused(content: bytes) -> None:
+def test_a_file_that_does_not_begin_as_a_journal_is_refused(content: bytes) -> None:
     with pytest.raises(JournalDamagedError, match="does not begin as a segment does"):
         scan_of(content)
 

@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 from redis.retry import Retry
-from support.keyed_nodes import make_keys
+from support.real_nodes import make_keys
 from support.redis_door import RawClient, door_node, port_of
 
 import fencelock

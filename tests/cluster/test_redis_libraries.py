@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from support.optional import package, program
 from support.paths import EXAMPLES, PROGRAMS
+from support.programs import package, program
 from support.redis_door import door_node, port_of
 
 LONG_S = 120.0

@@ -7,8 +7,8 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from support.programs import redis_server
 from support.redis_door import RawClient, door_node, port_of
-from support.servers import redis_server
 
 from fencelock.cluster.node.node import Node
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.holds import fence_of
 from support.lock_scene import AtOnce, Scene, ScriptedSession
+from support.samples import fence_of
 
 import fencelock
 from fencelock import aio

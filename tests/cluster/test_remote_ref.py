@@ -11,9 +11,8 @@ from typing import Any, assert_type
 
 import pykka
 import pytest
-from support.keyed_nodes import keyed_nodes
 from support.own_role import AwaitCount, Count, Counted, Counter, Fail, Internal, Refuse
-from support.real_nodes import LONG_S, NODES, running_nodes
+from support.real_nodes import LONG_S, NODES, keyed_nodes, running_nodes
 
 import fencelock
 from fencelock import aio

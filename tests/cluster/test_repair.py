@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from support.effects import HOST, T0, sent
 from support.real_nodes import LONG_S, ask, loopback_addresses, running
-from support.replicas import LISTENER, replica_of_a
+from support.role_harness import HOST, T0, sent
+from support.table_scene import LISTENER, replica_of_a
 
 import fencelock
 from fencelock.actors.api.latch import CountDown
@@ -136,7 +136,7 @@ def test_members_that_skip_go_on_alike_and_one_that_does_not_stops_again(config:
     assert len(same) == 1
 
 
-def test_what_raises_before_a_change_is_refused_on_all_members_and_stops_none(
+def test_a_command_that_raises_before_a_change_is_refused_on_all_members_and_stops_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(table: Any, command: Any, out: Any) -> None:
@@ -270,7 +270,7 @@ def test_strangers_are_not_heard() -> None:
         assert effects == (Observe("paxos.stranger_digests"),)
 
 
-def test_whoever_is_asked_answers_if_it_still_can() -> None:
+def test_a_member_that_is_asked_for_a_digest_answers_if_it_still_can() -> None:
     role = replica()
     role.begin(T0)
     decide(role, 1)

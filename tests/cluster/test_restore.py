@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.backup_header import HEADER
+from support.samples import HEADER
 
 from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.message import Acquire, Granted
@@ -157,7 +157,7 @@ def test_a_configuration_that_cannot_be_used_is_refused(
         check_target(HEADER, dataclasses.replace(config, **fields))
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_bytes_that_are_no_table_are_refused() -> None:
     for parts in ((), (b"?",), PARTS * 2, (encode(Open(session="a", ttl_ms=9)),)):
         with pytest.raises(BackupDamagedError, match="Nothing was restored"):
             check_parts(HEADER, parts)

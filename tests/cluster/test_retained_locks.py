@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import pytest
+from support.real_nodes import until
 
 import fencelock
 from fencelock import aio
@@ -54,13 +55,6 @@ def far(cables: list[Cable]) -> Iterator[fencelock.Client]:
         yield client
         for cable in cables:
             cable.mend()
-
-
-def until(done: Callable[[], bool]) -> None:
-    ends = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
 
 
 def holder_of(lock: Any) -> tuple[str, int]:
@@ -210,7 +204,7 @@ def test_owners_here_are_served_in_order(
     assert order == [*range(5)]
 
 
-def test_who_does_not_wait_or_whose_time_is_over_leaves_nothing(
+def test_an_acquire_that_does_not_wait_or_timed_out_leaves_nothing(
     connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
     client = connect()
@@ -495,7 +489,7 @@ def test_threads_that_fight_for_retained_locks_exclude_each_other(
     assert fences == sorted(set(fences))
 
 
-def test_what_cannot_be_retained_is_refused_in_words(connect: Connect, name: str) -> None:
+def test_objects_that_cannot_be_retained_are_refused_in_words(connect: Connect, name: str) -> None:
     client = connect()
     for wrong in (-1, 3_601, float("nan")):
         with pytest.raises(fencelock.InvalidRequestError, match="retain is"):

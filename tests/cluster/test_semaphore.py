@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from support.real_nodes import ask, running_nodes
-from support.shared_holds import amounts, hold_to_read, hold_to_write, until_queued
+from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
 import fencelock.aio

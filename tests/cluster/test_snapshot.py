@@ -202,7 +202,7 @@ def test_a_damaged_snapshot_does_no_harm_while_all_it_stands_for_is_there(
     assert kept(trimmed) == found
 
 
-def test_what_an_interrupted_removal_or_snapshot_left_is_removed(
+def test_the_rest_of_an_interrupted_removal_or_snapshot_is_removed(
     trimmed: Path, tmp_path: Path
 ) -> None:
     found, files = kept(trimmed), names(trimmed)
@@ -212,7 +212,7 @@ def test_what_an_interrupted_removal_or_snapshot_left_is_removed(
     assert names(trimmed) == files
 
 
-def test_what_cannot_be_read_back_is_not_replaced_by_a_snapshot(tmp_path: Path) -> None:
+def test_records_that_cannot_be_read_back_are_not_replaced_by_a_snapshot(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         write(journal, Entry("role", payload(1)))
         content = bytearray(journal.path.read_bytes())
@@ -329,7 +329,7 @@ STEPS = st.lists(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(STEPS, st.sets(st.integers(0, 60)))
-def test_whatever_roles_write_and_forget_is_what_comes_back(
+def test_a_journal_returns_the_records_that_roles_wrote_and_did_not_forget(
     tmp_path: Path, steps: list[list[Entry]], restarts: set[int]
 ) -> None:
     shutil.rmtree(tmp_path)

@@ -139,7 +139,7 @@ def test_a_cancel_that_a_leader_ignores_drops_nothing() -> None:
     assert run_members_seed(870836).violation is None
 
 
-def test_what_a_node_sent_while_it_was_cut_off_may_take_many_turns() -> None:
+def test_messages_that_a_node_sent_while_it_was_cut_off_may_take_many_turns() -> None:
     """In this seed, the receiver had removed that node, and takes its frames as a client's."""
     assert run_members_seed(600).violation is None
 

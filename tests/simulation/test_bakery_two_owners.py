@@ -116,7 +116,7 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
     assert bench.table.of("x", ANN)[0].fence == FENCE
 
 
-def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
+def test_a_leader_that_learns_of_a_renewal_leaves_the_request_to_its_leader() -> None:
     bench = TwoOwners()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.central_mutants import (
+from support.central_scene import (
     GrantsAreNotCompared,
     GrantsOfTheRetiredAreKept,
     HeldLocksAreGranted,
@@ -38,7 +38,7 @@ from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
 from fencelock.verification.simulation.workload import MakeSession, client_session
 
-SEEDS = 50
+SEEDS = 25
 SEEDS_FOR_A_MUTANT = 600
 JOURNAL = ProtocolSettings(central_journal=True)
 FORGETFUL = ProtocolSettings()

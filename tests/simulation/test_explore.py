@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.central_mutants import (
+from support.central_scene import (
     GrantsAreNotCompared,
     GrantsOfTheRetiredAreKept,
     HeldLocksAreGranted,
@@ -15,10 +15,10 @@ from support.central_mutants import (
     LocksAreHandedOnLocally,
     ReleasesAreNotCompared,
 )
-from support.effects import HOST
 from support.explore import Exploration, Explorer, Violation
-from support.scripted_client import ScriptedClient, is_served, may, patient, should
-from support.turn_table import Picture
+from support.lock_scene import ScriptedClient, is_served, may, patient, should
+from support.role_harness import HOST
+from support.table_scene import Picture
 
 from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import Broker
@@ -395,7 +395,7 @@ def test_with_brokers_that_spawn_and_retire_too(record_property: Record) -> None
     assert set(found.reached) == set(GOALS)
 
 
-def test_whatever_arrives_at_a_node_while_its_roles_talk_among_themselves() -> None:
+def test_every_order_of_arrivals_while_the_roles_of_a_node_exchange_messages() -> None:
     found, violation = search(brokered(), grants=3, queue_max=1, states_max=30_000)
 
     assert violation is None, violation

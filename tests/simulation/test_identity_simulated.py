@@ -1,31 +1,34 @@
-"""Disks that are lost and old copies that come back: no journal votes that forgot its promises."""
+"""Disks that are lost and old copies that come back: one group, and no vote without memory."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
 import pytest
 from msgspec.structs import replace
-from support.judged import is_violated
+from support.judged import is_violated, votes_as_registered
 from support.log_workload import CounterJudge, logbook
-from support.planted_votes import votes_as_registered
 
-from fencelock.actors.bootstrap import Bootstrap
-from fencelock.actors.bootstrap_message import Join
-from fencelock.actors.effect import Effect, Effects, Spawn
+from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
+from fencelock.actors.bootstrap_message import Founding, Join, JoinAck, Start
+from fencelock.actors.effect import Effect, Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.verification.simulation import bakery_run
 from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.network import Cut
 from fencelock.verification.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
+from fencelock.verification.simulation.plan import RunPlan
 from fencelock.verification.simulation.planting import Change, planted
+from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")
-SEEDS = 12
+SEEDS = 6
 MUTANT_SEEDS = 40
 FOUNDING_SEEDS = 100
 FOUNDING_RARE = 216
@@ -156,7 +159,7 @@ def found(seed: int, change: Change) -> Counter[str]:
 
 def test_a_group_is_founded_once_whatever_happens_to_its_members_meanwhile() -> None:
     marks: Counter[str] = Counter()
-    for seed in range(FOUNDING_SEEDS // 4):
+    for seed in range(FOUNDING_SEEDS // 8):
         marks.update(found(seed, unchanged))
     assert marks["bootstrap.founded"] > 0
     assert marks["bootstrap.non_voting"] > 0
@@ -167,3 +170,87 @@ def test_a_group_that_a_majority_founds_is_caught() -> None:
     change = instead(FoundsByMajority)
     seeds = range(FOUNDING_RARE, FOUNDING_RARE + FOUNDING_SEEDS)
     assert any(is_violated(partial(found, seed, change)) for seed in seeds)
+
+
+GROUP_SEEDS = 2
+KINDS = {
+    "all founders lost their disks",
+    "all founders lost their disks, cut off",
+    "some founders lost their disks",
+    "some founders lost their disks, cut off",
+}
+
+
+def paxos(seed: int, change: Change = unchanged) -> RunReport:
+    plan = LogPlan(
+        nodes=3,
+        spares=2,
+        clients=1,
+        proposers=1,
+        change_every_ms=100,
+        chaos_ms=6_000,
+        lose_founders=True,
+    )
+    return run_log_seed(seed, plan=plan, subject=LogSubject(change=change))
+
+
+def bakery(seed: int, change: Change = unchanged) -> RunReport:
+    plan = RunPlan(nodes=5, clients=2, locks=1, chaos_ms=8_000, safety_only=True)
+    members = bakery_run.MembersPlan(plan, 3, 200)
+    return bakery_run.run_members_seed(seed, plan=members, change=change)
+
+
+Run = Callable[[int, Change], RunReport]
+
+
+@pytest.mark.parametrize("run", [paxos, bakery])
+def test_founders_that_lost_their_disks_found_no_second_group(run: Run) -> None:
+    faults: Counter[str] = Counter()
+    for seed in range(GROUP_SEEDS):
+        report = run(seed, unchanged)
+        assert report.violation is None, (seed, report.violation)
+        faults.update(report.faults)
+    assert {kind for kind in faults if kind in KINDS}
+
+
+def founds_by_itself(spawn: Spawn) -> Spawn:
+    """Take every start for an act of an operator."""
+    if spawn.role is not Bootstrap:
+        return spawn
+    return replace(spawn, arguments={**spawn.arguments, "founding": Founding.NEW})
+
+
+class FollowsBesidesItsGroup(Bootstrap):
+    """Follows the first member instead of naming the group that it knows."""
+
+    def _on_join(self, member: str, join: Join, now: Instant) -> Effects:
+        if self.group is None or member != self.members[0]:
+            return super()._on_join(member, join, now)
+        follows = JoinAck(to=join.start.boot, start=self.own, follows=True)
+        return [Send(bootstrap_of(member), follows)]
+
+
+class FoundsWithoutAll(Bootstrap):
+    """Founds a group with those that follow, and counts on the others to follow later."""
+
+    def _found(self, now: Instant) -> list[Effect]:
+        if self.may_found(now) and len(self.followers) + 1 > len(self.members) // 2:
+            for member in self.others:
+                self.followers.setdefault(member, 1)
+                self.starts.setdefault(member, Start(1, 1, 1))
+        return super()._found(now)
+
+
+@pytest.mark.parametrize(
+    ("run", "change", "seed"),
+    [
+        (paxos, founds_by_itself, 6),
+        (bakery, founds_by_itself, 6),
+        (paxos, instead(FollowsBesidesItsGroup), 11),
+        (bakery, instead(FollowsBesidesItsGroup), 59),
+        (paxos, instead(FoundsWithoutAll), 27),
+        (bakery, instead(FoundsWithoutAll), 27),
+    ],
+)
+def test_a_second_group_is_caught(run: Run, change: Change, seed: int) -> None:
+    assert "one-group" in (run(seed, change).violation or "")

@@ -26,7 +26,7 @@ from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.world import World
 
 NS_PER_US = 1_000
-SEEDS = 40
+SEEDS = 20
 SEEDS_FOR_A_MUTANT = 160
 SEEDS_WITH_READS = 6
 

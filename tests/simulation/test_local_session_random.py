@@ -19,7 +19,7 @@ from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import Result
 
-SEEDS = range(60)
+SEEDS = range(30)
 STEPS = 400
 LOCKS = ("a", "b")
 LOSS = 0.2

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 from support.planted_bugs import repetitions_count, taken_unchecked
-from support.workloads import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.api.counter import VALUE_MAX
 from fencelock.actors.api.latch import CountDown, LatchPassed
@@ -106,7 +106,7 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("kind", MET)
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(kind: str) -> None:
-    demand_clean(*MET[kind])
+    demand_clean(*MET[kind], first=15 if kind == "counters" else 0)
 
 
 def test_no_seed_breaks_a_promise_of_semaphores_and_claims_waited(
@@ -135,7 +135,7 @@ def test_no_seed_breaks_a_promise_of_several_locks_at_once(
         enter_all(judge, delivered, granted)
 
     monkeypatch.setattr(SeveralJudge, "_enter_all", counted)
-    demand_clean(LOCK_ALL, LOSSES)
+    demand_clean(LOCK_ALL, LOSSES, seeds=6)
     assert together[1] > SEEDS
     assert together[2] > SEEDS
 
@@ -184,7 +184,7 @@ def test_no_seed_with_all_kinds_breaks_a_promise_and_each_kind_is_granted(
         crashed(judge, node, boot)
 
     monkeypatch.setattr(MixedJudge, "crashed", known)
-    demand_clean(MIXED, LOSSES, seeds=3)  # A run with all kinds takes long.
+    demand_clean(MIXED, LOSSES, seeds=3, first=2)  # A run with all kinds takes long.
     assert len(judges[0].parts) == len(WORKLOADS)
     assert all(part.grants for judge in judges for part in judge.parts)
 
@@ -576,9 +576,14 @@ PLANTED = {
         SEMAPHORES,
         {(Resource, "admits"): one_too_many, (Resource, "grant"): taken_unchecked},
         "capacity",
+        first=3,
     ),
-    "semaphores: frees one": Planted(SEMAPHORES, {(Resource, "remove"): one_is_freed}, "progress"),
-    "semaphores: counts twice": Planted(SEMAPHORES, {(TableHold, "answer"): twice}, "was granted"),
+    "semaphores: frees one": Planted(
+        SEMAPHORES, {(Resource, "remove"): one_is_freed}, "progress", first=3
+    ),
+    "semaphores: counts twice": Planted(
+        SEMAPHORES, {(TableHold, "answer"): twice}, "was granted", first=7
+    ),
     "read/write locks: overtakes": Planted(
         RWLOCKS, {(Resource, "admits"): readers_pass_a_waiting_writer}, "order"
     ),
@@ -591,29 +596,34 @@ PLANTED = {
         RWLOCKS, {(TableState, "give_back"): a_downgrade_loses_permits}, "progress"
     ),
     "read/write locks: upgrade": Planted(
-        RWLOCKS, {(requests, "_enter_again"): a_reader_becomes_a_writer}, "upgrade"
+        RWLOCKS, {(requests, "_enter_again"): a_reader_becomes_a_writer}, "upgrade", first=5
     ),
     "several locks: head of one queue": Planted(
         LOCK_ALL,
         {(TableState, "serve"): granted_at_the_first_head, (Resource, "grant"): taken_unchecked},
         "mutual exclusion",
+        first=5,
     ),
     "several locks: frees the first": Planted(
-        LOCK_ALL, {(Resource, "remove"): only_the_first_is_free}, "progress"
+        LOCK_ALL, {(Resource, "remove"): only_the_first_is_free}, "progress", first=2
     ),
     "several locks: one fence": Planted(
-        LOCK_ALL, {(TableState, "grant"): one_fence_for_all}, "fences"
+        LOCK_ALL, {(TableState, "grant"): one_fence_for_all}, "fences", first=9
     ),
     "deadlines: new leader": Planted(
-        DEADLINES, {(LockTable, "shift"): the_time_without_a_leader_counts}, "early: HoldLost"
+        DEADLINES,
+        {(LockTable, "shift"): the_time_without_a_leader_counts},
+        "early: HoldLost",
+        first=4,
     ),
     "deadlines: from the reply": Planted(
         DEADLINES,
         {(holds, "begin_lease"): the_client_counts_from_the_reply},
         "relied on: HoldLost",
+        first=3,
     ),
     "deadlines: lost hold": Planted(
-        DEADLINES, {(requests, "refused"): a_lost_hold_is_renewed}, "lost: Renewed"
+        DEADLINES, {(requests, "refused"): a_lost_hold_is_renewed}, "lost: Renewed", first=5
     ),
     "deadlines: again": Planted(
         DEADLINES,
@@ -622,9 +632,10 @@ PLANTED = {
             (holds, "is_known"): no_hold_is_known,
         },
         "relied on: HoldLost",
+        first=3,
     ),
     "deadlines: no grace": Planted(
-        DEADLINES, {(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost"
+        DEADLINES, {(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost", first=3
     ),
     "latches: counts twice": Planted(LATCHES, COUNTS_TWICE, "once"),
     "latches: stays": Planted(
@@ -655,7 +666,7 @@ PLANTED = {
         ELECTIONS, {(TableState, "_note_leader"): ends_are_not_noted}, "watches"
     ),
     "elections: compacted": Planted(
-        ELECTIONS, {(Histories, "read"): terms_that_are_over_are_left_out}, "gaps"
+        ELECTIONS, {(Histories, "read"): terms_that_are_over_are_left_out}, "gaps", first=3
     ),
     "elections: a gap is not seen": Planted(
         ELECTIONS,
@@ -666,7 +677,7 @@ PLANTED = {
         "watches",
     ),
     "elections: a node is behind": Planted(
-        ELECTIONS, {(Histories, "read"): a_node_that_is_behind_begins_anew}, "watches"
+        ELECTIONS, {(Histories, "read"): a_node_that_is_behind_begins_anew}, "watches", first=2
     ),
     "elections: repeats": Planted(
         ELECTIONS, {(Histories, "read"): changes_from_the_beginning}, "watches"
@@ -674,14 +685,14 @@ PLANTED = {
     "elections: value": Planted(
         ELECTIONS, {(Histories, "add"): all_have_the_first_value}, "values"
     ),
-    "maps: no guard": Planted(MAPS, {(map_rules, "_meets_conditions"): no_guard}, "guard"),
+    "maps: no guard": Planted(MAPS, {(map_rules, "_meets_conditions"): no_guard}, "guard", first=3),
     "maps: any version": Planted(MAPS, {(map_rules, "_meets_conditions"): any_version}, "versions"),
-    "maps: done again": Planted(MAPS, COUNTS_TWICE, "once"),
+    "maps: done again": Planted(MAPS, COUNTS_TWICE, "once", first=10),
     "maps: outlives its session": Planted(MAPS, {(Entry, "end_with_session"): stays}, "reads", 2),
     "maps: old reads": Planted(MAPS, {(Queries, "take"): any_age}, "was known", 7),
-    "counters: counts twice": Planted(COUNTERS, COUNTS_TWICE, "once"),
+    "counters: counts twice": Planted(COUNTERS, COUNTS_TWICE, "once", first=5),
     "counters: no guard": Planted(
-        COUNTERS, {(counter, "holds_guard"): no_guard_of_a_counter}, "guard"
+        COUNTERS, {(counter, "holds_guard"): no_guard_of_a_counter}, "guard", first=3
     ),
     "counters: any value": Planted(
         COUNTERS, {(counter, "_change"): any_value_is_expected}, "counts"
@@ -689,9 +700,11 @@ PLANTED = {
     "counters: beyond the limits": Planted(
         COUNTERS, {(counter, "_change"): a_sum_stays_at_the_limit}, "counts"
     ),
-    "counters: old reads": Planted(COUNTERS, {(Queries, "take"): an_old_value}, "reads"),
+    "counters: old reads": Planted(COUNTERS, {(Queries, "take"): an_old_value}, "reads", first=7),
     "pools: counts twice": Planted(POOLS, COUNTS_TWICE, "once"),
-    "pools: end with sessions": Planted(POOLS, {(TableState, "close"): an_end_gives_back}, "count"),
+    "pools: end with sessions": Planted(
+        POOLS, {(TableState, "close"): an_end_gives_back}, "count", first=3
+    ),
     "pools: one too many": Planted(
         POOLS, {(Pool, "free"): property(one_permit_too_many)}, "capacity"
     ),
@@ -700,7 +713,7 @@ PLANTED = {
         MAPS, {(Entry, "fall_due"): expiry_is_no_change}, "watches", 29
     ),
     "watches of maps: compacted": Planted(
-        MAPS, {(Histories, "read"): only_the_last_of_each_key}, "gaps"
+        MAPS, {(Histories, "read"): only_the_last_of_each_key}, "gaps", first=12
     ),
     "watches of maps: a node is behind": Planted(
         MAPS, {(Histories, "read"): a_node_that_is_behind_begins_anew}, "watches"
@@ -709,7 +722,7 @@ PLANTED = {
         MAPS, {(Histories, "add"): the_value_before}, "watches"
     ),
     "all: permits of semaphores": Planted(
-        MIXED, {(TableState, "grant"): of_kind(SEMAPHORE, forgets_its_permits)}, "capacity"
+        MIXED, {(TableState, "grant"): of_kind(SEMAPHORE, forgets_its_permits)}, "capacity", first=3
     ),
     "all: permits of read/write locks": Planted(
         MIXED, {(TableState, "grant"): of_kind(RWLOCK, forgets_its_permits)}, "capacity"

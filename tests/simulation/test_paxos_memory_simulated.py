@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from support.judged import is_violated
+from support.judged import is_violated, votes_as_registered
 from support.log_workload import CounterJudge, LogWriter, logbook
-from support.planted_votes import votes_as_registered
 
 import fencelock
 from fencelock.actors.api.message import Describe
@@ -99,7 +98,7 @@ def split(seed: int, change: Change = unchanged) -> World:
     return world
 
 
-def test_who_forgot_does_not_help_to_decide_again() -> None:
+def test_a_member_that_forgot_does_not_help_to_decide_again() -> None:
     for seed in range(3):
         assert votes(split(seed)) == [True, False, True]
 

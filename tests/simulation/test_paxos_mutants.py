@@ -252,12 +252,12 @@ MUTANTS = {
     "the lowest ballot, two chosen": Mutant(
         "one-batch-a-slot", 40, spawned=LOWEST, focus=DUELS, first=8
     ),
-    "half is a majority": Mutant("distinct-majority", 20, half_is_enough),
+    "half is a majority": Mutant("distinct-majority", 20, half_is_enough, first=7),
     "accepts below the promise": Mutant(
-        "no-vote-below-promise", 20, instead(Acceptor, says(obeys_the_past))
+        "no-vote-below-promise", 20, instead(Acceptor, says(obeys_the_past)), first=6
     ),
-    "ballots without a node": Mutant("no-vote-below-promise", 20, ONLY_ROUNDS),
-    "ballots without a node, promise": Mutant("promises-kept", 20, ONLY_ROUNDS),
+    "ballots without a node": Mutant("no-vote-below-promise", 20, ONLY_ROUNDS, first=1),
+    "ballots without a node, promise": Mutant("promises-kept", 20, ONLY_ROUNDS, first=1),
     "counts votes, not voters": Mutant(
         "distinct-majority", 20, spawned=with_handle(Commander, counts_messages(Accepted))
     ),
@@ -267,14 +267,14 @@ MUTANTS = {
     "applies past a gap": Mutant("slots-in-order", 20, instead(Replica, hears(closes_gaps))),
     "a promise of one page": Mutant("promises-report-votes", 10, instead(Acceptor, says(one_page))),
     "any vote has won": Mutant(
-        "decisions-stay", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS
+        "decisions-stay", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS, first=7
     ),
     "votes recovered as decisions": Mutant("slots-in-order", 20, votes_are_decisions),
     "leads without catching up": Mutant(
-        "highest-vote-proposed", 20, instead(Leader, hears(never_learns)), focus=DUELS
+        "highest-vote-proposed", 20, instead(Leader, hears(never_learns)), focus=DUELS, first=10
     ),
     "holes are closed": Mutant(
-        "highest-vote-proposed", 60, spawned=scout(says(no_holes)), focus=DUELS
+        "highest-vote-proposed", 60, spawned=scout(says(no_holes)), focus=DUELS, first=2
     ),
 }
 

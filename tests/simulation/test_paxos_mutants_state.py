@@ -279,14 +279,16 @@ class StateMutant(NamedTuple):
 
 LEASES, MIXED = Focus.LEASES, Focus.MIXED_LEASES
 MUTANTS = {
-    "nothing is synced": StateMutant("durable-before-sent", 3, LogSubject(disk=NeverSyncs)),
+    "nothing is synced": StateMutant(
+        "durable-before-sent", 3, LogSubject(disk=NeverSyncs), first=11
+    ),
     "a torn tail is a record": StateMutant("one-batch-a-ballot", 30, LogSubject(disk=TornTail)),
     "a torn tail is a record, two chosen": StateMutant(
-        "one-batch-a-slot", 40, LogSubject(disk=TornTail), Focus.DUELS, first=19
+        "one-batch-a-slot", 40, LogSubject(disk=TornTail), Focus.DUELS, first=5
     ),
     "state outside the log": StateMutant("slots-in-order", 10, LogSubject(machine=OwnCount)),
     "numbers start over": StateMutant("one-outcome", 20, LogSubject(machine=StartsOver), first=8),
-    "repetitions are applied": StateMutant("one-outcome", 10, LogSubject(machine=Forgets)),
+    "repetitions are applied": StateMutant("one-outcome", 10, LogSubject(machine=Forgets), first=7),
     "a snapshot without answers": StateMutant(
         "slots-in-order", 20, LogSubject(machine=SnapshotForgets)
     ),
@@ -301,38 +303,46 @@ MUTANTS = {
         "one-lease", 30, instead(Acceptor, ForgetsItsLease), LEASES, first=15
     ),
     "a restart waits for its own lease": StateMutant(
-        "one-lease", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED
+        "one-lease", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED, first=8
     ),
     "all leases are as long as the leader's": StateMutant(
-        "one-lease", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
+        "one-lease", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED, first=1
     ),
     "a lease from the answer on": StateMutant(
         "one-lease", 26, instead(FailureDetector, CountsFromTheAnswer), LEASES, first=25
     ),
-    "a lease without drift": StateMutant("one-lease", 30, with_drift(0), LEASES),
+    "a lease without drift": StateMutant("one-lease", 30, with_drift(0), LEASES, first=12),
     "a lease given back and kept": StateMutant(
-        "one-lease", 20, instead(Leader, KeepsTheLease), LEASES
+        "one-lease", 20, instead(Leader, KeepsTheLease), LEASES, first=12
     ),
     "reads after the lease": StateMutant(
-        "reads-are-fresh", 40, instead(Replica, ReadsOnAndOn), LEASES
+        "reads-are-fresh", 40, instead(Replica, ReadsOnAndOn), LEASES, first=11
     ),
-    "reads what is there": StateMutant("reads-are-fresh", 10, instead(Replica, ReadsWhatItHas)),
-    "an age that is too low": StateMutant("reads-are-fresh", 10, instead(Replica, CallsItNew)),
+    "reads what is there": StateMutant(
+        "reads-are-fresh", 10, instead(Replica, ReadsWhatItHas), first=11
+    ),
+    "an age that is too low": StateMutant(
+        "reads-are-fresh", 10, instead(Replica, CallsItNew), first=13
+    ),
     "trims before it is durable": StateMutant(
         "trimmed-is-durable", 20, instead(Replica, TrimsTooEarly)
     ),
     "ends a checkpoint early": StateMutant(
-        "trimmed-is-durable", 20, instead(Replica, EndsItsCheckpointEarly)
+        "trimmed-is-durable", 20, instead(Replica, EndsItsCheckpointEarly), first=7
     ),
     "trims votes": StateMutant("trimmed-is-durable", 20, instead(Acceptor, leaves_out(Accept))),
-    "trims the promise": StateMutant("promises-kept", 20, instead(Acceptor, leaves_out(Pledged))),
+    "trims the promise": StateMutant(
+        "promises-kept", 20, instead(Acceptor, leaves_out(Pledged)), first=7
+    ),
     "a command nobody proposed": StateMutant(
-        "chosen-was-proposed", 10, LogSubject(), spawned=Embellishes
+        "chosen-was-proposed", 10, LogSubject(), spawned=Embellishes, first=7
     ),
     "proposals are made once": StateMutant(
-        "all-served-in-the-end", 20, LogSubject(), spawned=NeverAsksAgain
+        "all-served-in-the-end", 20, LogSubject(), spawned=NeverAsksAgain, first=6
     ),
-    "gaps stay": StateMutant("all-served-in-the-end", 20, instead(Replica, NeverMissesAnything)),
+    "gaps stay": StateMutant(
+        "all-served-in-the-end", 20, instead(Replica, NeverMissesAnything), first=11
+    ),
 }
 
 

@@ -1,27 +1,47 @@
-"""`paxos` end to end under every fault, and bugs planted in its table that judges catch."""
+"""`paxos` under every fault that it survives: the log alone, its reads, its journal, and locks."""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from random import Random
+from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from support.judged import is_violated
+from support.log_workload import CounterJudge, LogCounter, run_under_faults
 
 from fencelock.actors.api.message import Granted
-from fencelock.actors.effect import Spawn
-from fencelock.actors.message import Message
+from fencelock.actors.effect import CheckpointPart, Send, Spawn
+from fencelock.actors.message import NS_PER_MS, Instant, Message
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.event import Fresh
+from fencelock.actors.paxos.locator import Locator
+from fencelock.actors.paxos.machine import Part
+from fencelock.actors.paxos.message import Heartbeat, Located, SnapshotChunk
+from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.snapshots import CheckpointWriter
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.cluster.node.topology import MakeRoles, ProtocolSettings, paxos
+from fencelock.verification.simulation.faults import FaultKind, Faults, draw_faults
+from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
+from fencelock.verification.simulation.paxos_run import run_log_seed
 from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.promise import promise_of
 from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import run_seed
+from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
-SEEDS = 15
+SEEDS = 8
 SEEDS_FOR_A_MUTANT = 20
 MET = (
     "paxos.leadership_begun",
@@ -91,3 +111,282 @@ def test_a_planted_bug_is_caught(machine: type[LockMachine], judge: str) -> None
     make_roles = with_machine(machine)
     violations = (run(seed, make_roles).violation for seed in range(SEEDS_FOR_A_MUTANT))
     assert any(violation and judge in violation for violation in violations)
+
+
+JUDGED_SEEDS = {Focus.SWARM: 4, Focus.DUELS: 2, Focus.LEASES: 2, Focus.MIXED_LEASES: 1}
+MARKS = {
+    "paxos.leadership_begun": 20,
+    "paxos.preempted": 10,
+    "paxos.votes_adopted": 100,
+    "paxos.holes": 1,
+    "paxos.lease_kept": 20,
+    "paxos.leader_must_learn": 4,
+    "paxos.restored": 10,
+    "paxos.slots_fetched": 40,
+    "paxos.ticked": 20,
+}
+"""Events that all seeds together must reach, and how often."""
+FAULTS = (
+    "clock drift", "crash", "crash at a ballot", "crash in sync", "cut off", "held by a cut",
+    "lost",
+    "one-way partition", "overtaken", "partial proposal", "partition", "pause", "records lost",
+    "repeated", "very late",
+)  # fmt: skip
+
+
+def test_no_seed_breaks_an_invariant_and_what_is_rare_was_met() -> None:
+    marks: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for focus, seeds in JUDGED_SEEDS.items():
+        for seed in range(seeds):
+            report = run_log_seed(seed, plan=draw_log_plan(seed, focus))
+            assert report.violation is None, (focus, seed, report.violation)
+            assert report.grants > 0
+            marks.update(report.marks)
+            faults.update(report.faults)
+    assert {name: marks[name] for name in MARKS if marks[name] < MARKS[name]} == {}
+    assert [name for name in FAULTS if not faults[name]] == []
+
+
+def test_a_seed_has_one_trace() -> None:
+    first, again = run_log_seed(3), run_log_seed(3)
+    assert first.trace() == again.trace()
+    assert len(first.trace()) > 1_000
+
+
+@pytest.mark.parametrize("nodes", range(1, 6))
+def test_every_size_serves_in_calm(nodes: int) -> None:
+    report = run_log_seed(1, plan=LogPlan(nodes=nodes))
+    assert report.violation is None
+    assert report.grants > 100
+    assert not report.faults
+
+
+READS_SEEDS = 4
+READS_MUTANT_SEEDS = 25
+
+
+def run_reads(seed: int, marks: Counter[str], observers: int = 0) -> None:
+    """Let scribes write and read under faults; judges know what anybody knew."""
+    random = Random(f"{seed}/reads")
+    fate = draw_faults(
+        random, frozenset(FaultKind) - {FaultKind.JUMP}
+    )  # A lease is over by a jump.
+    world = World(seed, dataclasses.replace(fate, drift_ppm=1_000))
+    play_reads(world, random.choice((1, 3, 3, 5)), random.choice((5, 20, 60)), observers)
+    marks.update(world.marks)
+
+
+def play_reads(world: World, members: int, every_ms: int, observers: int = 0) -> None:
+    names = tuple(f"n{number}" for number in range(1, members + observers + 1))
+    judge = CounterJudge(drift_ppm=1_000)
+    options = {"every_ms": every_ms, "journal_bytes": 2_000, "log_max": 50}
+    run_under_faults(world, names, judge, founders=names[:members], **options)
+    before = world.marks["logbook.read"]
+    aged = Counter(judge.aged)
+    world.run(5_000 * NS_PER_MS)
+    assert world.marks["logbook.read"] > before + 5 * members, "reads come again after the end"
+    silent = [name for name in names[members:] if judge.aged[name] == aged[name]]
+    assert silent == [], "observers that answer no read with an age bound"
+
+
+def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(READS_SEEDS):
+        run_reads(seed, marks)
+    met = ("logbook.read", "logbook.refused", "paxos.read_index_ignored", "paxos.restored")
+    assert [name for name in met if not marks[name]] == []
+
+
+def test_no_observer_answers_with_an_older_state_than_it_says() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(READS_SEEDS):
+        run_reads(seed, marks, observers=2)
+    met = ("logbook.read", "logbook.refused", "paxos.restored", "paxos.slots_fetched")
+    assert [name for name in met if not marks[name]] == []
+
+
+LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut_one_way=True)
+
+
+def reads_are_caught(observers: int = 0, *, first: int = 0) -> bool:
+    """Return whether a judge finds the bug in some seed, searched from ``first`` on."""
+    seeds = range(first, first + READS_MUTANT_SEEDS)
+    runs = (partial(play_reads, World(seed, LAX), 3, 5, observers) for seed in seeds)
+    return any(is_violated(run_reads) for run_reads in runs)
+
+
+def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_sure(self: Reads, now: Instant) -> bool:
+        del now
+        return self.settled
+
+    monkeypatch.setattr(Reads, "_is_sure", is_sure)
+
+    assert reads_are_caught(first=24)
+
+
+def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pop(self: ReadIndexes, applied: int) -> list[object]:
+        ready, self.reached = self.reached, []
+        return [read for _, read in ready]
+
+    monkeypatch.setattr(ReadIndexes, "pop", pop)
+
+    assert reads_are_caught()
+
+
+def test_an_age_that_is_guessed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def guess(self: StalenessBound, beat: Heartbeat, now: Instant) -> Fresh | None:
+        return Fresh(since=now, slot=beat.committed)
+
+    monkeypatch.setattr(StalenessBound, "take", guess)
+
+    assert reads_are_caught()
+
+
+def test_a_proof_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: Freshness, fresh: Fresh, applied: int) -> None:
+        self.since = fresh.since
+
+    monkeypatch.setattr(Freshness, "take", take)
+
+    assert reads_are_caught()
+
+
+RIGHT_PROOF: Callable[..., list[Send]] = vars(Locator)["_prove"]
+
+
+def proof_from_arrival(locator: Locator, located: Located) -> list[Send]:
+    """Take the answer for one to a request of the instant at which the last one was sent."""
+    last = {located.number: locator.requests[locator.number]} if located.number else {}
+    locator.requests = locator.requests | last
+    return RIGHT_PROOF(locator, located)
+
+
+def proof_of_age_0(locator: Locator, located: Located) -> list[Send]:
+    """Take the state of the other node for current."""
+    return RIGHT_PROOF(locator, replace(located, age_ms=0))
+
+
+def proof_at_once(locator: Locator, located: Located) -> list[Send]:
+    """Claim the age of the other node's state before that is applied here."""
+    return RIGHT_PROOF(locator, replace(located, applied=1))
+
+
+RARE = {proof_from_arrival: 6}
+"""The first seed of the search, which keeps the search short."""
+
+
+@pytest.mark.parametrize("bug", [proof_from_arrival, proof_of_age_0, proof_at_once])
+def test_an_age_that_an_observer_guesses_is_caught(
+    monkeypatch: pytest.MonkeyPatch, bug: Callable[..., list[Send]]
+) -> None:
+    monkeypatch.setattr(Locator, "_prove", bug)
+
+    assert reads_are_caught(observers=1, first=RARE.get(bug, 0))
+
+
+def test_an_observer_that_claims_to_be_current_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Reads.age_ms
+
+    def age_ms(self: Reads, now: Instant) -> int:
+        return right(self, now) if self.node in self.config.members else 0
+
+    monkeypatch.setattr(Reads, "age_ms", age_ms)
+
+    assert reads_are_caught(observers=1)
+
+
+TRIM_SEEDS = 6
+TRIM_MUTANT_SEEDS = 30
+
+
+def play_trims(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
+    """Trim journals all the time, with crashes that lose unsynced data, also during a sync."""
+    random = Random(f"{seed}/trim")
+    fate = Faults(
+        crash_every_ms=random.choice((300, 1_000)),
+        crash_in_sync_per_mille=random.choice((10, 50)),
+        tail_lost=True,
+        down_ms=random.choice((5, 200)),
+        sync_us=random.choice((500, 10_000)),
+        cut_every_ms=random.choice((0, 1_500)),
+    )
+    world = World(seed, fate)
+    names = ("n1", "n2", "n3")
+    judge = CounterJudge()
+    run_under_faults(world, names, judge, every_ms=every_ms, journal_bytes=1_500, log_max=30)
+    world.run(4_500 * NS_PER_MS)
+    digests = {world.role_at(replica_of(name)).log.machine.digest() for name in names}
+    ends = {world.role_at(replica_of(name)).log.next for name in names}
+    if len(ends) == 1 and len(digests) > 1:
+        raise ViolationError("slots-in-order: replicas that applied as much differ")
+    marks.update(world.marks)
+    for node in world.nodes.values():
+        marks["longest"] = max(marks["longest"], sum(map(len, node.disk.durable)))
+
+
+def test_crashes_around_the_cut_lose_nothing_and_the_journal_stays_small() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(TRIM_SEEDS):
+        play_trims(seed, marks)
+    assert marks["paxos.trimmed"] > 20 * TRIM_SEEDS
+    assert marks["paxos.restored"] > 0
+    assert marks["longest"] < 30_000
+
+
+def trims_are_caught() -> bool:
+    runs = (partial(play_trims, seed, Counter(), every_ms=5) for seed in range(TRIM_MUTANT_SEEDS))
+    return any(is_violated(run) for run in runs)
+
+
+def parts_without(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[CheckpointPart], CheckpointPart]
+) -> None:
+    """Let replicas write parts of their checkpoints as ``change`` returns them."""
+    step = CheckpointWriter.step
+    monkeypatch.setattr(CheckpointWriter, "step", lambda self: change(step(self)))
+
+
+def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts_without(monkeypatch, lambda part: replace(part, records=()))
+
+    assert trims_are_caught()
+
+
+def test_what_came_since_the_snapshot_and_is_not_kept_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_since(part: CheckpointPart) -> CheckpointPart:
+        kept = tuple(one for one in part.records if isinstance(one, SnapshotChunk))
+        return replace(part, records=kept)
+
+    parts_without(monkeypatch, without_since)
+
+    assert trims_are_caught()
+
+
+class LatePart(NamedTuple):
+    """A part with the state at the time at which it is encoded."""
+
+    tally: LogCounter
+    number: int
+
+    def encoded(self) -> bytes:
+        return [part.encoded() for part in PARTS_OF(self.tally) if part is not None][self.number]
+
+
+PARTS_OF = LogCounter.snapshot
+
+
+def test_a_part_that_changes_while_a_snapshot_is_written_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(self: LogCounter) -> Iterator[Part | None]:
+        count = sum(part is not None for part in PARTS_OF(self))
+        return iter([None, *(LatePart(self, number) for number in range(count))])
+
+    monkeypatch.setattr(LogCounter, "snapshot", late)
+
+    assert trims_are_caught()

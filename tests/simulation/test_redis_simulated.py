@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.judged import LOSSES, demand_caught, demand_clean
 from support.planted_bugs import hold_of, repetitions_count
-from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.paxos.queries import Queries

@@ -32,6 +32,9 @@ from fencelock.cluster.node.topology import MakeRoles, bakery, central, lamport,
 from fencelock.verification.simulation.planting import planted
 from fencelock.verification.simulation.violation import ViolationError
 
+PATIENCE_MS = 4_000
+"""A sound group serves again after some 3,200 ms."""
+
 
 class FarClock(Clock):
     """Stamps frames with the end of logical time, and with the most that may be accepted."""
@@ -57,7 +60,7 @@ def serves_without(rogue: MakeRoles, make_roles: MakeRoles) -> ClusterHarness:
     harness.world.nodes[ROGUE].make_roles = make_roles
     harness.start()
     harness.acquire("n1")
-    harness.until(lambda: bool(harness.answers(Granted) or harness.answers(Refused)))
+    harness.until(lambda: bool(harness.answers(Granted) or harness.answers(Refused)), PATIENCE_MS)
     return harness
 
 

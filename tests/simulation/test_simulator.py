@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
-from support.statuses import READY
+from support.judged import N1, N2, SECOND, Tock, only, world_of
+from support.samples import READY
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Alive, KeepAlive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
+from support.judged import N1, N2, SECOND, Tock, only, world_of
 
 from fencelock.actors.api.message import Acquire, Alive, Granted, KeepAlive
 from fencelock.actors.effect import Effects, Persist, Retire, Send, Spawn, Wake
@@ -255,7 +255,7 @@ def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
     return world
 
 
-def test_what_follows_a_persist_leaves_only_when_the_record_is_durable() -> None:
+def test_messages_after_a_persist_leave_only_when_the_record_is_durable() -> None:
     worlds = [write_under_crashes(NumberWriter, seed) for seed in range(10)]
 
     assert sum(world.fault_counts["crash in sync"] for world in worlds) > 20

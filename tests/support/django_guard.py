@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fencelock.guard import SqlGuard, StaleFenceError
-from support import optional
+from support import programs
 
 
 def django_connection(alias: str, database: dict[str, Any]) -> Any:
     """Return ``django.db.connections[alias]``, made with these settings."""
-    optional.package("django")
+    programs.package("django")
     import django  # noqa: PLC0415 (optional)
     from django.conf import settings  # noqa: PLC0415 (optional)
     from django.db import connections  # noqa: PLC0415 (optional)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.message import Address, Event, node_of
 from fencelock.actors.role import Role
-from support.turn_table import BrokenStepError, Choices, Picture, Reaction, StepJudge, TurnTable
+from support.table_scene import BrokenStepError, Choices, Picture, Reaction, StepJudge, TurnTable
 
 
 class Cause(Enum):
@@ -222,7 +222,7 @@ class Explorer:
     """Searches from the moment at which ``roles`` begin.
 
     Args:
-        roles: constructed on `support.turn_table.HOST`, never started.
+        roles: constructed on `support.table_scene.HOST`, never started.
         choices: the possible actions of the roles' users.
         judges: the conditions for every state.
         step_judges: the conditions for every step of every role.

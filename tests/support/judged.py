@@ -1,15 +1,29 @@
-"""Runs that a judge ends."""
+"""Simulated runs that a judge ends, that must be clean, or that must find a planted bug."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import NS_PER_MS, Address, Timer
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.topology import MakeRoles, NodeContext
+from fencelock.verification.simulation.faults import Faults
 from fencelock.verification.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
 from fencelock.verification.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.verification.simulation.report import RunReport
+from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.world import World
 
 
 def is_violated(run: Callable[[], object]) -> bool:
@@ -22,13 +36,23 @@ def is_violated(run: Callable[[], object]) -> bool:
 
 
 def assert_seen(
-    judge: str, seeds: Iterable[int], run: Callable[[int, frozenset[str]], RunReport]
+    judge: str,
+    seeds: Iterable[int],
+    run: Callable[[int, frozenset[str]], RunReport],
+    seen_as: str = "",
 ) -> None:
-    """Fail unless ``judge``, with no other judge, finds a violation in the run of some seed."""
+    """Fail unless ``judge``, with no other judge, finds a violation in the run of some seed.
+
+    Its report begins with its name, or with ``seen_as``.
+    """
+    begin = f": {seen_as or f'{judge}, '}"
+    others: list[str] = []
     for seed in seeds:
-        if f": {judge}, " in (run(seed, frozenset({judge})).violation or ""):
-            return
-    pytest.fail(f"not seen by {judge} in the seeds {seeds}")
+        if violation := run(seed, frozenset({judge})).violation:
+            if begin in violation:
+                return
+            others.append(violation[:400])
+    pytest.fail(f"not seen by {judge} in the seeds {seeds}, which saw {others[:3]}")
 
 
 def log_runs(
@@ -49,3 +73,98 @@ def log_runs(
         return run_log_seed(seed, plan=plan, subject=subject, judged=judged)
 
     return run
+
+
+LOSSES = (
+    "contender.lost",
+    "client.holds_lost",
+    "client.session_lost",
+    "client.request_moved",
+)
+"""Events that the seeds of every workload must reach."""
+
+UNHELD = (
+    "contender.refused_timed_out",
+    "contender.refused_session_expired",
+    "contender.refused_unavailable",
+    "client.session_lost",
+    "client.request_moved",
+)
+"""Events that the seeds of a workload without holds must reach."""
+
+SEEDS = 4
+SEEDS_MAX = 40
+SEEDS_FOR_A_MUTANT = 40
+
+
+def demand_clean(
+    workload: Workload, met: Iterable[str], seeds: int = SEEDS, first: int = 0
+) -> None:
+    """Run seeds, which must be clean. All of ``met`` must occur; a few more seeds may be run.
+
+    They begin with ``first``, so that events that are rare occur soon.
+    """
+    marks: Counter[str] = Counter()
+    missing = list(met)
+    for seed in range(first, first + SEEDS_MAX):
+        if seed >= first + seeds and not missing:
+            break
+        report = run_seed("paxos", seed, workload=workload)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+        missing = [name for name in missing if not marks[name]]
+    assert missing == []
+
+
+def demand_caught(
+    monkeypatch: pytest.MonkeyPatch,
+    workload: Workload,
+    plants: Mapping[tuple[object, str], object],
+    judge: str,
+    first: int = 0,
+) -> None:
+    """Plant bugs at attributes, and run seeds, from ``first`` on, until the judge finds one."""
+    for (place, name), bug in plants.items():
+        monkeypatch.setattr(place, name, bug)
+    seeds = range(first, first + SEEDS_FOR_A_MUTANT)
+    reports = (run_seed("paxos", seed, workload=workload) for seed in seeds)
+    assert any(report.violation and judge in report.violation for report in reports)
+
+
+def votes_as_registered(spawn: Spawn) -> Spawn:
+    """Let every node vote under the registered id of its member, whichever journal it has."""
+    if issubclass(spawn.role, Leader):
+        return replace(spawn, arguments={**spawn.arguments, "votes": True})
+    if not issubclass(spawn.role, Acceptor):
+        return spawn
+    voter = spawn.arguments["config"].newest.registered[spawn.address]
+    return replace(spawn, arguments={**spawn.arguments, "votes": True, "voter": voter})
+
+
+N1, N2 = Address("n1/role"), Address("n2/role")
+SECOND = 1_000 * NS_PER_MS
+
+
+class Tock(Timer):
+    """A timer of such a role."""
+
+    number: int = 0
+
+
+def only(role: type[Role[Any]]) -> MakeRoles:
+    """Return a function that makes a node with ``role`` and a clock."""
+
+    def make_roles(context: NodeContext) -> RoleSet:
+        clock = Spawn(Address(f"{context.node}/clock"), Clock)
+        return RoleSet((clock, Spawn(Address(f"{context.node}/role"), role)))
+
+    return make_roles
+
+
+def world_of(*makers: MakeRoles, seed: int = 1, faults: Faults | None = None) -> World:
+    """Return a world in which a node of each kind runs."""
+    world = World(seed, faults or Faults())
+    for number, make_roles in enumerate(makers, start=1):
+        world.add(f"n{number}", make_roles, member=True)
+    world.power_on_all()
+    return world

@@ -25,7 +25,7 @@ from fencelock.actors.proxy.message import (
     QueryLock,
     ReleaseLock,
 )
-from support.effects import HOST, at, only_sent
+from support.role_harness import HOST, at, only_sent
 
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
 BOOT = 99

@@ -1,19 +1,24 @@
-"""Three leaders of `bakery` without a cluster: a test delivers the messages, and sets the time."""
+"""Three leaders of `bakery` by hand, and their electorates."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from fencelock.actors.bakery.config import Terms, later, leader_of, proxy_of
+from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.leader_selection import LeaderSelection, choose
+from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.bakery.proxy_message import Lock
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
+from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Instant, Message, node_of
-from support.effects import HOST
+from support.role_harness import HOST
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)
@@ -131,3 +136,23 @@ class LeaderTrio:
             entry = table.put(ticket, owner, self.now, None)
             assert entry is not None
             table.vote(entry, FENCE, self.now)
+
+
+def seats(*names: str) -> tuple[Seat, ...]:
+    """Return members with the journals 1, 2, and so on."""
+    return tuple(Seat(name, "", number) for number, name in enumerate(sorted(names), 1))
+
+
+def chosen(seating: Seating, members: Sequence[Member], configured: int) -> LeaderSelection:
+    """Return the leaders that follow ``seating``, of which all are among the members.
+
+    Args:
+        seating: the present leaders.
+        members: the connected members.
+        configured: the number of members, with those that are not connected.
+
+    """
+    leaders = [leader.node for leader in seating.leaders]
+    others = [*leaders, *(f"x{number}" for number in range(configured))]
+    names = dict.fromkeys([*(member.node for member in members), *others])
+    return choose(seating, members, Electorate(0, seats(*list(names)[:configured])))

@@ -20,9 +20,9 @@ from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
-from support.effects import HOST
+from support.proxy_scene import UnbatchedProxy
+from support.role_harness import HOST
 from support.session_harness import First
-from support.unbatched_proxy import UnbatchedProxy
 
 REPLICA = Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))

@@ -14,7 +14,7 @@ from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
-from support.effects import HOST, T0, sent
+from support.role_harness import HOST, T0, sent
 
 PROXY, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")

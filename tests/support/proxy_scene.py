@@ -1,17 +1,23 @@
-"""A proxy of ``n1`` over a backend that a test plays, and its clients Ann and Bob."""
+"""The proxy of a node, with a backend that the test plays, of `bakery`, or without batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 from fencelock.actors.api.message import Acquire
-from fencelock.actors.effect import Effect, Wake
-from fencelock.actors.message import Address
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import Terms, election_of, proxy_of
+from fencelock.actors.bakery.event import Member, Readiness
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.effect import Effect, Effects, Send, Wake
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.lock_request import LockRequests
 from fencelock.actors.proxy.message import LockGranted
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from support.effects import HOST, T0
+from support.role_harness import HOST, T0, RoleHarness
 
 PROXY = Address("n1/proxy")
 BACKEND = Address("n1/process")
@@ -47,3 +53,57 @@ def hold(proxy: Proxy, fence: int = 7) -> None:
 def waits(effects: Sequence[Effect]) -> list[Wake]:
     """Return the timers that are set for requests."""
     return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Tick)]
+
+
+MEMBERS = ("n1", "n2", "n3", "n4")
+LEADERS = MEMBERS[:3]
+TERMS = Terms()
+
+
+class BakeryProxyHarness(RoleHarness[Proxy]):
+    """The proxy of n4; n1, n2 and n3 lead."""
+
+    def __init__(self, terms: Terms = TERMS, seed: int = 1) -> None:
+        super().__init__(
+            lambda host: Proxy(
+                proxy_of("n4"),
+                host,
+                backend=BakeryBackend("n4", MEMBERS, terms, Random(seed), 1),
+            )
+        )
+
+    def learn(
+        self,
+        epoch: int = 1,
+        leaders: tuple[str, ...] = LEADERS,
+        reachable: tuple[str, ...] = MEMBERS,
+        members: tuple[Member, ...] = (),
+    ) -> list[Send]:
+        """Tell the proxy who leads, and who can be reached."""
+        readiness = Readiness(
+            epoch=epoch,
+            leaders=tuple(Chosen(name, 1) for name in leaders),
+            reachable=reachable,
+            ready=True,
+            detail="ready",
+            members=members,
+        )
+        return self.hear(election_of("n4"), readiness)
+
+
+class UnbatchedProxy(Proxy):
+    """A proxy of the log that makes each event a turn by itself, and takes batches apart."""
+
+    def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
+        """Handle ``event``, then the end of its turn."""
+        effects = super().handle(sender, event, now)
+        if Send(self.address, Gather()) not in effects:
+            return effects
+        rest = [effect for effect in effects if effect != Send(self.address, Gather())]
+        proposed: list[Effect] = []
+        for effect in super().handle(self.address, Gather(), now):
+            if isinstance(effect, Send) and isinstance(effect.message, ProposalBatch):
+                proposed += [Send(effect.to, propose) for propose in effect.message.each()]
+            else:
+                proposed.append(effect)
+        return [*rest, *proposed]

@@ -1,16 +1,25 @@
-"""Real nodes in the process of the test, on loopback."""
+"""Real nodes on loopback, in the process of the test or in their own, with keys or without."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Generator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import fencelock
+from fencelock.actors.proxy.access import CLIENT, OPERATOR, Rights
+from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.keys import add_key, make_folder
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
+from fencelock.verification.bench.members import NodeProcesses
 
 NODES = ("n1", "n2", "n3")
 LONG_S = 30.0
@@ -54,3 +63,188 @@ def free_row(count: int) -> int:
                 taken = stack.enter_context(socket.socket())
                 taken.bind(("127.0.0.1", number))
             return port
+
+
+PROCESS_S = 60.0
+
+
+class PaxosProcesses:
+    """Three `fencelock serve` processes with journals in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        addresses = loopback_addresses()
+        self.connect = ",".join(addresses.values())
+        self.config = folder / "cluster.toml"
+        self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, node: str) -> None:
+        command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", node]
+        with (self.folder / f"{node}.log").open("ab") as log:
+            self.processes[node] = subprocess.Popen(
+                [*command, "--config", str(self.config)], stdout=log, stderr=log
+            )
+
+    def kill(self, node: str) -> None:
+        self.processes[node].kill()
+        self.processes[node].wait(PROCESS_S)
+
+
+def wait_until_ready(client: fencelock.Client, node: str) -> None:
+    ends = time.monotonic() + PROCESS_S
+    while node not in {status.node for status in client.describe() if status.ready}:
+        assert time.monotonic() < ends, f"{node} is not ready"
+        time.sleep(0.05)
+
+
+@contextmanager
+def running_members(folder: Path) -> Generator[PaxosProcesses]:
+    """Run three members; afterwards check that all of them still run, and kill them."""
+    members = PaxosProcesses(folder)
+    for node in NODES:
+        members.start(node)
+    yield members
+    for node, process in members.processes.items():
+        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
+        process.kill()
+        process.wait(PROCESS_S)
+
+
+PATIENCE_S = 60
+CLUSTER = "test"
+
+
+class Cluster:
+    """Nodes in this process that can be stopped and started again."""
+
+    def __init__(self, protocol: str, nodes: int, data: Path) -> None:
+        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
+        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at, data=data)
+        self.running: dict[str, Node] = {}
+        self.clients = ExitStack()
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes:
+            self.running[node] = Node.start(self.config, node, found=True)
+
+    def stop(self, node: str) -> None:
+        assert self.running.pop(node).stop(PATIENCE_S)
+
+    def addresses(self, *nodes: str) -> str:
+        return ",".join(self.config.nodes[node] for node in nodes)
+
+    def connect(self, *nodes: str) -> Client:
+        addresses = self.addresses(*(nodes or self.config.nodes))
+        return self.clients.enter_context(
+            connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+        )
+
+    def close(self) -> None:
+        self.clients.close()
+        for node in list(self.running):
+            self.stop(node)
+
+
+def started(cluster: Cluster) -> Iterator[Cluster]:
+    """Start the nodes of ``cluster``; stop it afterwards, and check that no thread is left."""
+    before = threads()
+    try:
+        cluster.start(*cluster.config.nodes)
+        yield cluster
+    finally:
+        cluster.close()
+    assert threads() == before
+
+
+def threads() -> list[str]:
+    """Return the names of the threads of nodes and clients."""
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("fencelock"))
+
+
+KEYS_LINE = 'keys = "./keys"'
+
+
+class KeyedNodes:
+    """Running nodes with the folder of their keys: ``alice`` is an operator, ``shop`` a client.
+
+    Attributes:
+        nodes: the nodes by id.
+        keys: the folder of the keys.
+
+    """
+
+    def __init__(self, nodes: dict[str, Node], keys: Path) -> None:
+        self.nodes = nodes
+        self.keys = keys
+
+    @property
+    def addresses(self) -> list[str]:
+        return [node.address for node in self.nodes.values()]
+
+    def connect(self, key: str | None, **options: Any) -> fencelock.Client:
+        """Return a client with the key of that name, or with none."""
+        path = None if key is None else self.keys / f"{key}.key"
+        options = {"connect_timeout": LONG_S, **options}
+        return fencelock.connect(self.addresses, key=path, **options)
+
+    def count(self, counter: str) -> int:
+        """Return how often the nodes together counted something."""
+        with self.connect("alice") as operator:
+            statuses = operator.survey().statuses
+        return sum(
+            one.times for status in statuses for one in status.counters if one.name == counter
+        )
+
+    def reload(self) -> None:
+        for node in self.nodes.values():
+            node.reload_keys()
+
+
+def make_keys(folder: Path, nodes: tuple[str, ...] = NODES) -> None:
+    """Make the keys of nodes, of the operator ``alice`` and of the client ``shop``."""
+    make_folder(folder, nodes)
+    add_key(folder, Rights("alice", OPERATOR))
+    add_key(folder, Rights("shop", CLIENT, ("orders/",)))
+
+
+@contextmanager
+def keyed_nodes(
+    folder: Path, protocol: str = "paxos", count: int = 3
+) -> Generator[KeyedNodes, None, None]:
+    """Run nodes with keys; stop them afterwards and check that none of them failed."""
+    addresses = loopback_addresses(count)
+    make_keys(folder / "keys", tuple(addresses))
+    text = starting_config(addresses, protocol=protocol).replace(f"# {KEYS_LINE}", KEYS_LINE)
+    config = parse(text, folder)
+    assert config.keys is not None
+    with running(config) as nodes:
+        yield KeyedNodes(nodes, config.keys)
+
+
+class KeyedProcesses(NodeProcesses):
+    """Processes of nodes with keys, see `make_keys`."""
+
+    def __init__(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> None:
+        super().__init__(folder, protocol, nodes, durable=durable)
+        make_keys(folder / "keys", self.names)
+        with (folder / "cluster.toml").open("a", encoding="utf-8") as file:
+            file.write(f"[security]\n{KEYS_LINE}\n")
+
+    def client(self, key: str) -> fencelock.Client:
+        """Return a client with the key of that name."""
+        path = self.folder / "keys" / f"{key}.key"
+        return fencelock.connect(
+            self.connect, cluster=self.cluster, key=path, connect_timeout=LONG_S
+        )
+
+
+PAUSE_S = 0.01
+
+
+def until(done: Callable[[], object], *seen: object) -> None:
+    """Look every `PAUSE_S` whether ``done``; fail with what was ``seen`` after `PATIENCE_S`."""
+    ends = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < ends, seen
+        time.sleep(PAUSE_S)

@@ -1,14 +1,77 @@
-"""A harness for one role: a test sends events, reads the messages, and lets time pass."""
+"""Roles by hand: their effects, and dispatchers that run them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
 
 from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Timer
 from fencelock.actors.role import Host, Role
-from support.effects import HOST
+from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.node.storage.journal import Journal
+from fencelock.transport.hub import SocketHub
+
+T0 = Instant(0)
+
+M = TypeVar("M")
+
+
+class NoHost:
+    """A host for a role that is never adopted: whoever drives it performs its effects."""
+
+    def now(self) -> Instant:
+        """Return the beginning of time."""
+        return T0
+
+    def perform(self, source: Address, effects: Effects) -> None:
+        """Refuse."""
+        raise AssertionError((source, effects))
+
+    def adopt(self, role: Role[Any]) -> None:
+        """Refuse."""
+        raise AssertionError(role)
+
+
+HOST = NoHost()
+
+
+def at(ms: int) -> Instant:
+    """Return the instant ``ms`` milliseconds after `T0`."""
+    return Instant(ms * NS_PER_MS)
+
+
+def sends(effects: Effects) -> list[Send]:
+    """Return the sends among ``effects``."""
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def sent(effects: Effects, kind: type[M], to: Address | None = None) -> list[M]:
+    """Return the sent messages of ``kind``, to ``to`` or to any address."""
+    return [
+        send.message
+        for send in sends(effects)
+        if isinstance(send.message, kind) and (to is None or send.to == to)
+    ]
+
+
+def only_sent(effects: Effects, kind: type[M], to: Address | None = None) -> M:
+    """Return the only sent message of ``kind``, to ``to`` or to any address."""
+    (message,) = sent(effects, kind, to)
+    return message
+
+
+def not_counted(effects: Effects) -> list[Effect]:
+    """Return ``effects`` without the counters."""
+    return [effect for effect in effects if not isinstance(effect, Observe)]
+
+
+def counted(effects: Effects) -> list[str]:
+    """Return the names of the counters among ``effects``."""
+    return [effect.name for effect in effects if isinstance(effect, Observe)]
+
 
 R = TypeVar("R", bound=Role[Any])
 
@@ -77,3 +140,35 @@ class RoleHarness(Generic[R]):
                 del self.links[node]
             case _:
                 raise NotImplementedError(f"a rehearsal has no stage for {effect}")
+
+
+LONG_S = 60.0
+
+
+class StartRoles(Protocol):
+    """Starts ``roles`` on a dispatcher of the node ``n1``."""
+
+    def __call__(self, roles: RoleSet, journal: Journal | None = None) -> Dispatcher: ...
+
+
+def hub_without_peers(node: str = "n1") -> SocketHub:
+    """Return sockets that reach no other node."""
+    return SocketHub(
+        node=node, boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
+    )
+
+
+@contextmanager
+def dispatchers() -> Generator[StartRoles]:
+    """Yield a function that starts dispatchers, and stop them at the end."""
+    running: list[Dispatcher] = []
+
+    def start(roles: RoleSet, journal: Journal | None = None) -> Dispatcher:
+        dispatcher = Dispatcher("n1", hub_without_peers(), journal=journal)
+        running.append(dispatcher)
+        dispatcher.start(roles)
+        return dispatcher
+
+    yield start
+    for dispatcher in running:
+        assert dispatcher.stop(LONG_S)

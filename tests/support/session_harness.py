@@ -1,20 +1,25 @@
-"""A harness for a client's session: two proxies of a cluster with sessions answer as told."""
+"""A client's session between endpoints that the test plays."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from fencelock.actors.api import message as api
+from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, Instant, node_of, role_of
 from fencelock.actors.session.holds import ClientHold, Lease
-from fencelock.actors.session.lease import SessionTrust
+from fencelock.actors.session.lease import SessionTrust, Stage
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
-from support.effects import only_sent, sent
-from support.role_harness import RoleHarness
+from fencelock.actors.table.table import LockTable
+from fencelock.actors.table.wire import LogCommand, Queued, Result
+from support.role_harness import RoleHarness, only_sent, sent
+from support.samples import READY
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")
@@ -214,3 +219,108 @@ def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
 def one(kind: type[E], sends: list[Send], to: Address | None = None) -> E:
     """Return the only message of ``kind`` among ``sends``, to ``to`` or to any address."""
     return only_sent(sends, kind, to)
+
+
+class UnkeptSession(KeptAlive):
+    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=First())
+        )
+        for stage in (Stage.OPENING, Stage.UNKEPT):
+            self.role.session_state.session_lease.enter(stage)
+        self.role.session_state.session_lease.assigned = "c"
+
+    def acquire(
+        self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
+    ) -> Send:
+        """Ask for a lock as ``user``; return what went to an endpoint."""
+        owner = user.partition("/")[2]
+        said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
+        (send,) = said
+        return send
+
+    def grant(self, asked: Send, fence: int = 7) -> list[Send]:
+        assert isinstance(asked.message, Acquire)
+        return self.hear(asked.to, Granted(**asked.message.fields(), fence=fence))
+
+    def held(self, user: Address = ANN, token: int = 0) -> Send:
+        """Let ``user`` hold lock ``x`` under fence 7; return the request that got it."""
+        asked = self.acquire(user, token=token)
+        self.grant(asked)
+        return asked
+
+
+def refusal(sends: list[Send], to: Address = ANN) -> Refused:
+    return one(Refused, sends, to)
+
+
+def node_status(node: str, request: int) -> NodeStatus:
+    """Return the description that ``node`` gives of itself."""
+    nodes = ("a", "b")
+    return replace(READY, node=node, protocol="lamport", nodes=nodes, session="c", request=request)
+
+
+DAY_MS = 24 * 3_600_000
+
+
+def one_session() -> LockTable:
+    """Return a table with one session, ``s.1``, that lives for a day."""
+    fresh = LockTable()
+    fresh.apply(0, Open(session="s", ttl_ms=DAY_MS))
+    return fresh
+
+
+def acquire(
+    owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L"
+) -> api.Acquire:
+    """Return an acquire of ``owner``."""
+    return api.Acquire(
+        session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0
+    )
+
+
+def release(owner: str, request: int, fence: int) -> api.Release:
+    """Return a release of what ``owner`` holds."""
+    return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
+
+
+def cancel(owner: str, request: int) -> api.Cancel:
+    """Return a cancel of an acquire of ``owner``."""
+    return api.Cancel(session="s.1", owner=owner, request=request, lock="L")
+
+
+def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> api.Granted:
+    """Return the grant of an acquire."""
+    return api.Granted(
+        session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count
+    )
+
+
+def freed(owner: str, request: int, count: int = 0) -> api.Released:
+    """Return the reply to a release."""
+    return api.Released(session="s.1", owner=owner, request=request, lock="L", count=count)
+
+
+def queued(owner: str, request: int) -> Queued:
+    """Return the outcome of an acquire that waits."""
+    return Queued(session="s.1", owner=owner, request=request, lock="L")
+
+
+def undone(owner: str, request: int) -> api.Cancelled:
+    """Return the reply to a cancel."""
+    return api.Cancelled(session="s.1", owner=owner, request=request, lock="L")
+
+
+def reasons(outcomes: list[Result]) -> list[tuple[str, int, api.Reason]]:
+    """Return the refused owners, and the reasons."""
+    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, api.Refused)]
+
+
+def applied(table: LockTable, *commands: LogCommand) -> list[Result]:
+    """Apply all at the table's present time, and return the outcome of the last one."""
+    outcomes: list[Result] = []
+    for command in commands:
+        outcomes = table.apply(table.time_ms, command)
+    return outcomes

@@ -51,8 +51,8 @@ class NoCallbacks:
 
     failed = 0
 
-    def call(self, callback: Any, news: Any) -> None:
-        raise AssertionError((callback, news))
+    def call(self, callback: Any, argument: Any) -> None:
+        raise AssertionError((callback, argument))
 
     def stop(self, timeout: float) -> None:
         del timeout

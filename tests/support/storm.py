@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import fencelock
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.members import NodeProcesses, configuration, stop_all
-from support.holds import fence_of
 from support.paths import SUPPORT
+from support.samples import fence_of
 
 LONG_S = 90.0
 LOCKS = ("a", "b", "c", "d", "e")

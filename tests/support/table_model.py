@@ -39,10 +39,8 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.table import retained
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 from support import map_model
-from support.model_history import ModelChange, ModelHistory
 from support.model_keys import ModelKeys
-from support.model_objects import ModelObjects
-from support.model_quotas import ModelQuotas
+from support.model_objects import ModelChange, ModelHistory, ModelObjects, ModelQuotas
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.real_nodes import until
 
 import fencelock
 from fencelock.cluster.node.storage.backup import read_backup
@@ -190,10 +191,12 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
 def wait_until_learned(members: NodeProcesses, node: str, fence: int) -> None:
     """Wait until ``node`` knows the grant, which a majority may have decided without it."""
     with fencelock.connect(members.addresses[node], cluster=members.cluster) as client:
-        while True:
+
+        def is_known() -> bool:
             holder = client.status("kept", read="local", max_age=LONG_S).holder
-            if holder is not None and holder.fence == fence:
-                return
+            return holder is not None and holder.fence == fence
+
+        until(is_known)
 
 
 def test_a_backup_comes_from_the_last_member_if_no_majority_is_left(

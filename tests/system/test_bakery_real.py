@@ -1,7 +1,8 @@
-"""`bakery` in processes of its own: leaders are killed, stopped and lost two at once."""
+"""`bakery` with real processes: lost leaders, and a watched cluster that goes down and up."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -17,13 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.holds import fence_of
-from support.real_nodes import loopback_addresses
+from support.collected import Collected
+from support.real_nodes import loopback_addresses, until
+from support.samples import fence_of
 
 import fencelock
+from fencelock import aio
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError, UnavailableError
-from fencelock.cluster.node.config import starting_config
-from fencelock.verification.bench.members import stop_all
+from fencelock.cluster.node.config import parse, starting_config
+from fencelock.cluster.node.node import Node
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.verification.bench.members import NodeProcesses, stop_all
 
 PATIENCE_S = 60
 CLUSTER = "bakery-real"
@@ -57,13 +62,6 @@ class Processes:
             self.running[node].kill()
         for node in nodes:
             self.running[node].wait(PATIENCE_S)
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def elected(client: fencelock.Client) -> fencelock.Elected:
@@ -108,7 +106,7 @@ def running(folder: Path, *, copies: bool = True) -> Generator[Processes]:
 def connected(five: Processes) -> Generator[fencelock.Client]:
     """Connect a client, and return when all nodes are ready."""
     with fencelock.connect(five.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        wait_for(lambda: len(ready(client)) == len(five.addresses))
+        until(lambda: len(ready(client)) == len(five.addresses))
         yield client
 
 
@@ -144,12 +142,12 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     assert fence is not None
     five.kill(before.leaders[0])
     assert client.lock("free", duration=60).acquire(timeout=PATIENCE_S) is not None
-    wait_for(lambda: elected(client).epoch > before.epoch and len(elected(client).leaders) == 3)
+    until(lambda: elected(client).epoch > before.epoch and len(elected(client).leaders) == 3)
     after = elected(client)
     assert after.epoch > before.epoch
     assert set(before.leaders[1:]) < set(after.leaders)
     assert len(after.leaders) == len(before.leaders)
-    wait_for(lambda: len(ready(client)) == len(five.addresses) - 1)
+    until(lambda: len(ready(client)) == len(five.addresses) - 1)
     assert client.lock("held", owner="other").acquire(timeout=0.5) is None
     held.release()
     later = fence_of(client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S))
@@ -186,7 +184,7 @@ def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
         assert fence is not None
         five.kill(*leaders[:2])
         killed = time.monotonic()
-        wait_for(lambda: any("s at most" in one.detail for one in client.describe()))
+        until(lambda: any("s at most" in one.detail for one in client.describe()))
         told = next(one for one in client.describe() if "s at most" in one.detail)
         assert "too many leaders were lost at once" in told.detail
         assert not told.ready
@@ -208,11 +206,11 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
     before = elected(client)
     stopped = before.leaders[0]
     five.running[stopped].send_signal(signal.SIGSTOP)
-    wait_for(lambda: elected(client).epoch > before.epoch)
+    until(lambda: elected(client).epoch > before.epoch)
     fence = fence_of(client.lock("order", owner="one", duration=60).acquire(timeout=PATIENCE_S))
     five.running[stopped].send_signal(signal.SIGCONT)
     # Until it learns of the epoch that began without it, its replies show the earlier state.
-    wait_for(lambda: len(agreed(client)) == len(five.addresses))
+    until(lambda: len(agreed(client)) == len(five.addresses))
     seen = client.status("order").holder
     assert seen is not None
     assert seen.fence == fence
@@ -267,15 +265,15 @@ class Copies:
 
     def wait_for_writes(self) -> None:
         written = self.right
-        wait_for(lambda: self.right > written + 3)
+        until(lambda: self.right > written + 3)
 
 
 def kill_and_restart_a_leader(five: Processes, client: fencelock.Client) -> None:
     leader = elected(client).leaders[0]
     five.kill(leader)
-    wait_for(lambda: leader not in elected(client).leaders)
+    until(lambda: leader not in elected(client).leaders)
     five.start(leader)
-    wait_for(lambda: len(ready(client)) == len(five.addresses))
+    until(lambda: len(ready(client)) == len(five.addresses))
 
 
 class Storm:
@@ -308,7 +306,7 @@ class Storm:
 
     def wait_for_grants(self) -> None:
         before = len(self.fences)
-        wait_for(lambda: len(self.fences) > before + 10)
+        until(lambda: len(self.fences) > before + 10)
 
 
 @pytest.mark.long
@@ -341,7 +339,7 @@ def test_two_and_three_leaders_are_lost_at_once_again_and_again(
                     assert time.monotonic() - killed > keep_s
                 else:
                     kept.release()
-                wait_for(lambda: len(ready(client)) == len(five.addresses))
+                until(lambda: len(ready(client)) == len(five.addresses))
         finally:
             storm.done.set()
         for owner in owners:
@@ -395,7 +393,7 @@ def test_status_shows_members_leaders_epoch_and_the_missing_condition(
     assert "lead in epoch" in shown(five)
     lost = [node for node in five.addresses if node != "n1"][:3]
     five.kill(*lost)
-    wait_for(lambda: "cluster is down: 2 of 5 members are connected, 3 are needed" in shown(five))
+    until(lambda: "cluster is down: 2 of 5 members are connected, 3 are needed" in shown(five))
 
 
 def status(five: Processes) -> list[dict[str, Any]]:
@@ -420,3 +418,144 @@ def run(five: Processes, *options: str) -> str:
     )
     assert done.returncode == (3 if "is down" in done.stdout else 0), done.stderr
     return done.stdout
+
+
+WATCHED = "bakery-watch"
+
+
+class WatchedProcesses(NodeProcesses):
+    """Three ``fencelock serve`` processes with short durations of holds."""
+
+    cluster = WATCHED
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "bakery", 3, durable=False)
+        with self.configuration_of("n1").open("a", encoding="utf-8") as bakery:
+            bakery.write("duration = 0.5\ngrace = 0.5\nleast = 0.5\n")
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedProcesses]:
+    """Return nodes that all run. Each test starts again what it kills."""
+    with WatchedProcesses(tmp_path_factory.mktemp("trio")) as processes:
+        yield processes
+
+
+class SeenNews(Collected[fencelock.ClusterState]):
+    """The notices that a callback got, and a way to wait for one of them."""
+
+    def until(self, holds: Callable[[fencelock.ClusterState], bool]) -> fencelock.ClusterState:
+        """Wait until the last that was told is such."""
+        return self.wait_for(lambda states: states[-1] if states and holds(states[-1]) else None)
+
+
+def is_ready(state: fencelock.ClusterState) -> bool:
+    return state.up and state.ready and state.complete
+
+
+def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
+    trio: WatchedProcesses,
+) -> None:
+    with fencelock.connect(trio.connect, cluster=WATCHED, connect_timeout=PATIENCE_S) as client:
+        seen = SeenNews()
+        client.on_cluster(seen.add)
+        first = seen.until(is_ready)
+        assert (first.reason, len(first.leaders)) == ("ready", 3)
+        assert client.cluster == first
+        for node in ("n2", "n3"):
+            trio.kill(node)
+        down = seen.until(lambda state: "1 of 3 members" in state.reason)
+        assert (down.up, down.complete, down.ready) == (False, False, False)
+        for node in ("n2", "n3"):
+            trio.start(node)
+        again = seen.until(is_ready)
+        assert again.epoch > first.epoch
+        for node in trio.names:
+            trio.kill(node)
+        lost = seen.until(lambda state: "no node says how it is" in state.reason)
+        assert (lost.up, lost.ready, lost.epoch, lost.leaders) == (False, False, 0, ())
+        for address in trio.addresses.values():
+            assert address in lost.reason
+        for node in trio.names:
+            trio.start(node)
+        seen.until(is_ready)
+        pairs = zip(seen.values, seen.values[1:], strict=False)
+        assert all(earlier != later for earlier, later in pairs)
+
+
+def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
+    address = trio.addresses["n1"]
+    with fencelock.connect(address, cluster=WATCHED, connect_timeout=PATIENCE_S, ttl=3) as client:
+        seen = SeenNews()
+        client.on_cluster(seen.add)
+        seen.until(is_ready)
+        for process in trio.processes.values():  # The client follows the members.
+            process.send_signal(signal.SIGSTOP)
+        try:
+            silent = seen.until(lambda state: not state.up)
+            assert "no node says how it is" in silent.reason
+            assert not client.cluster.ready
+        finally:
+            for process in trio.processes.values():
+                process.send_signal(signal.SIGCONT)
+        seen.until(is_ready)
+
+
+def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
+    trio: WatchedProcesses,
+) -> None:
+    async def live() -> tuple[bool, int]:
+        loop = asyncio.get_running_loop()
+        on_loop: list[bool] = []
+        told = asyncio.Event()
+
+        def see(state: fencelock.ClusterState) -> None:
+            on_loop.append(asyncio.get_running_loop() is loop)
+            if state.ready:
+                told.set()
+            raise RuntimeError(state.reason)
+
+        async with aio.connect(trio.connect, cluster=WATCHED, connect_timeout=PATIENCE_S) as client:
+            assert not client.cluster.up
+            client.on_cluster(see)
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+            assert client.cluster.ready
+            assert await client.lock("x").acquire(timeout=PATIENCE_S) is not None
+            return all(on_loop), client.callbacks_failed - len(on_loop)
+
+    assert asyncio.run(live()) == (True, 0)
+
+
+def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    text = starting_config({"n1": f"tcp://127.0.0.1:{port}"}, cluster=WATCHED, protocol="bakery")
+    with Node.start(parse(text, tmp_path), "n1", found=True) as node:
+        number = 0
+        news: fencelock.ClusterUp | fencelock.ClusterDown
+        ends = time.monotonic() + PATIENCE_S
+        while True:
+            news = node.ref("proxy").ask(fencelock.Watch(known=number), timeout=PATIENCE_S)
+            assert news.number != number
+            number = news.number
+            if isinstance(news, fencelock.ClusterUp) and news.ready:
+                break
+            assert time.monotonic() < ends
+        assert (news.complete, news.leaders) == (True, ("n1",))
+        waits = node.ref("proxy").ask(fencelock.Watch(known=number), block=False)
+        assert not waits.done
+
+
+def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    address = f"tcp://127.0.0.1:{port}"
+    config = parse(starting_config({"n1": address}, cluster=WATCHED), tmp_path)
+    with (
+        Node.start(config, "n1", found=True) as node,
+        fencelock.connect(address, cluster=WATCHED, connect_timeout=PATIENCE_S) as client,
+    ):
+        for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
+            with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
+                watch()
+        with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
+            node.ref("proxy").ask(fencelock.Watch(), timeout=PATIENCE_S)

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from support.holds import fence_of
+from support.real_nodes import until
+from support.samples import fence_of
 
 import fencelock
+from fencelock.actors.api.message import Contender
 from fencelock.actors.error import UnavailableError
 from fencelock.verification.bench.members import NodeProcesses
 
@@ -59,12 +61,12 @@ RESTARTS = [
 
 
 def wait_until_ready(client: fencelock.Client, node: str) -> None:
-    ends = time.monotonic() + LONG_S
-    ready: set[str] = set()
-    while node not in ready:
-        assert time.monotonic() < ends, f"{node} is not ready"
+    def is_ready() -> bool:
         with suppress(UnavailableError):
-            ready = {status.node for status in client.describe() if status.ready}
+            return node in {status.node for status in client.describe() if status.ready}
+        return False
+
+    until(is_ready, node)
 
 
 def granted_in_time(client: fencelock.Client) -> int:
@@ -80,12 +82,15 @@ def granted_in_time(client: fencelock.Client) -> int:
 
 def fence_shown(client: fencelock.Client) -> int | None:
     """Read under which fence the lock is held, once the server answers; None if nobody holds it."""
-    ends = time.monotonic() + LONG_S
-    while time.monotonic() < ends:
+    shown: list[Contender | None] = []
+
+    def is_shown() -> bool:
         with suppress(UnavailableError):
-            holder = client.status("a").holder
-            return None if holder is None else holder.fence
-    pytest.fail(f"the server did not answer within {LONG_S:g} s")
+            shown.append(client.status("a").holder)
+        return bool(shown)
+
+    until(is_shown)
+    return None if shown[0] is None else shown[0].fence
 
 
 def is_granted_at_once(client: fencelock.Client) -> bool:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.holds import fence_of
 from support.real_nodes import loopback_addresses, running
+from support.samples import fence_of
 from typer.testing import CliRunner
 
 from fencelock import __version__, connect

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from support.real_nodes import free_row
-from support.statuses import READY
+from support.samples import READY
 from typer.testing import CliRunner
 
 import fencelock
@@ -113,7 +113,7 @@ def client_statuses(address: str) -> tuple[fencelock.NodeStatus, ...]:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(options: tuple[str, ...], text: str) -> None:
+def test_impossible_arguments_are_refused_in_words(options: tuple[str, ...], text: str) -> None:
     done = CliRunner().invoke(app, ["dev", *options])
     assert isinstance(done.exception, ConfigError)
     assert text in str(done.exception)

@@ -49,7 +49,7 @@ def first_words(done: Result) -> list[str]:
     return [row.split()[0] for row in done.output.splitlines() if row.strip()]
 
 
-def test_what_locks_and_status_print_is_what_who_and_release_take(
+def test_names_that_locks_and_status_print_are_those_that_who_and_release_take(
     client: fencelock.Client,
 ) -> None:
     held = [

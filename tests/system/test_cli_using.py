@@ -1,10 +1,12 @@
-"""Objects from a shell: `semaphore`, `rw`, `election`, `latch`, `counter`, `map`; real nodes."""
+"""Commands that hold a lock or another object while a command runs, at real nodes."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -13,12 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hub_station import PATIENCE_S
 from support.real_nodes import running_nodes
+from support.retained_world import RawRetainer, retaining
+from typer.testing import CliRunner, Result
 
 import fencelock
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
+from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.error import LockTimeoutError
+from fencelock.cluster.cli import locks
 from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.node.node import Node
 
-PATIENCE_S = 30
 WAITS = "import sys; print('ready', flush=True); sys.stdin.readline()"
 SHOWS = "import os; print(os.environ['FENCELOCK_NAME'], os.environ['FENCELOCK_FENCE'])"
 
@@ -54,6 +65,12 @@ class Shell:
         )
 
     def run(self, *arguments: str, says: str = "") -> tuple[int, str, str]:
+        """Return the status and texts of a command: in this process, unless it runs a program."""
+        if "--" not in arguments:
+            done = CliRunner().invoke(app, arguments, input=says, env=self._environment)
+            if isinstance(done.exception, fencelock.FencelockError):  # `main` prints it.
+                return ExitStatus.REFUSED, done.stdout.rstrip("\n"), str(done.exception)
+            return done.exit_code, done.stdout.rstrip("\n"), done.stderr.rstrip("\n")
         process = self.start(*arguments)
         out, err = process.communicate(says, timeout=PATIENCE_S)
         return process.returncode, out.rstrip("\n"), err.rstrip("\n")
@@ -218,3 +235,284 @@ def test_a_watch_prints_the_entries_and_then_each_change(
         for process in (watching, plain):
             process.terminate()
             process.communicate(timeout=PATIENCE_S)
+
+
+CLUSTER = "faces"
+"""The cluster of the shared nodes."""
+COMMAND = (sys.executable, "-m", "fencelock", "lock")
+PRINTS = "import os; print(os.environ['FENCELOCK_NAME'], os.environ['FENCELOCK_FENCE'])"
+READY = "print('ready', flush=True); sys.stdin.readline()"
+READY_THEN_WAITS = f"import sys; {READY}"
+STUBBORN = f"import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}"
+
+
+@pytest.fixture
+def lock_client(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, label="the tests") as lock_client:
+        yield lock_client
+
+
+def begin(addresses: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "--connect", addresses, "--cluster", CLUSTER, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(addresses: str, *arguments: str) -> tuple[int, str, str]:
+    process = begin(addresses, *arguments)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+def holding(addresses: str, *arguments: str) -> subprocess.Popen[str]:
+    """Return the command once it runs, and so holds its lock."""
+    process = begin(addresses, *arguments)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    return process
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Return what the command wrote to standard error, once it has ended.
+
+    Its standard input stays open meanwhile: `WAITS` ends when that is closed.
+    """
+    process.wait(timeout=PATIENCE_S)
+    return process.communicate()[1]
+
+
+def test_a_command_learns_its_lock_and_its_fence_and_its_status_is_returned(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    before = lock_client.lock("report")
+    with before as hold:
+        fence = hold.fence
+    code, out, err = run(paxos_addresses, "report", *python(f"{PRINTS}; raise SystemExit(3)"))
+    name, later = out.split()
+    assert (code, name, err) == (3, "report", "")
+    assert int(later) > fence
+    assert lock_client.status("report").holder is None
+
+
+@pytest.mark.parametrize("how", [("--nonblock",), ("--timeout", "0.2")])
+def test_a_lock_that_is_held_is_not_had_and_its_holder_is_named(
+    paxos_addresses: str, lock_client: fencelock.Client, how: tuple[str, ...]
+) -> None:
+    with lock_client.lock("busy"):
+        code, out, err = run(paxos_addresses, "busy", *how, *python(PRINTS))
+    assert (code, out) == (75, "")
+    assert err.startswith("busy was not acquired: the tests (")
+
+
+@pytest.mark.parametrize(
+    ("code", "grace"), [(READY_THEN_WAITS, "30"), (STUBBORN, "0.1")], ids=["goes", "is killed"]
+)
+def test_a_command_whose_lock_is_lost_is_stopped(
+    paxos_addresses: str, lock_client: fencelock.Client, code: str, grace: str
+) -> None:
+    process = holding(paxos_addresses, "taken", "--grace", grace, *python(code))
+    holder = lock_client.status("taken").holder
+    assert holder is not None
+    assert holder.fence is not None
+    lock_client.evict("taken", holder.fence)
+    err = ended(process)
+    assert process.returncode == 74
+    assert re.search(r"the hold under fence \d+ was taken by '.*'\. Another client may", err)
+    assert f"fence {holder.fence}" in err
+
+
+def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    process = holding(paxos_addresses, "signalled", *python(READY_THEN_WAITS))
+    process.send_signal(signal.SIGTERM)
+    ended(process)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert lock_client.status("signalled").holder is None
+
+
+def test_a_signal_right_after_the_command_began_goes_to_the_command(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    code = "trap 'exit 3' TERM; kill -TERM $PPID; while read x; do :; done; exit 4"
+    process = begin(paxos_addresses, "early", "--", "sh", "-c", code)
+    ended(process)
+    assert process.returncode == 3
+    assert lock_client.status("early").holder is None
+
+
+def test_processes_that_a_command_started_end_too_if_the_lock_is_lost(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    """The child ignores SIGTERM and keeps the pipe open that `ended` reads to its end."""
+    child = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = holding(paxos_addresses, "family", "--grace", "0.2", *python(code))
+    holder = lock_client.status("family").holder
+    assert holder is not None
+    assert holder.fence is not None
+    lock_client.evict("family", holder.fence)
+    ended(process)
+    assert process.returncode == 74
+
+
+def test_a_signal_while_it_waits_ends_the_wait(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    with lock_client.lock("awaited"):
+        process = begin(paxos_addresses, "awaited", *python(PRINTS))
+        while not lock_client.status("awaited").waiters:
+            pass
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+        assert lock_client.status("awaited").waiters == ()
+
+
+def test_as_many_commands_run_as_there_are_permits(paxos_addresses: str) -> None:
+    held = [
+        holding(paxos_addresses, "encoder", "--shared", "2", *python(READY_THEN_WAITS))
+        for _ in range(2)
+    ]
+    code, _, err = run(paxos_addresses, "encoder", "--shared", "2", "--nonblock", *python(PRINTS))
+    assert (code, err) == (75, "encoder was not acquired: all 2 permits are taken\n")
+    for process in held:
+        process.communicate("go\n", timeout=PATIENCE_S)
+        assert process.returncode == 0
+    code, _, _ = run(paxos_addresses, "encoder", "--shared", "2", "--nonblock", *python(PRINTS))
+    assert code == 0
+
+
+def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
+    shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    own = (ExitStatus.LOST, ExitStatus.NOT_ACQUIRED, ExitStatus.NO_COMMAND)
+    assert {str(status.value) for status in own} == set(re.findall(r"with\s+(\d+)", shown))
+
+
+def test_without_a_command_nothing_is_locked(paxos_addresses: str) -> None:
+    code, _, err = run(paxos_addresses, "x", "--", "no-such-command")
+    assert (code, err) == (127, "no-such-command: command not found; x was not acquired\n")
+
+
+def test_without_a_node_the_lock_is_not_had() -> None:
+    printing = python(PRINTS)
+    process = subprocess.run(
+        [*COMMAND, "x", "--connect", "tcp://127.0.0.1:1", "--connect-timeout", "0.3", *printing],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        env=os.environ,
+    )
+    assert process.returncode == 75
+    assert process.stderr.startswith("x was not acquired: no node answered within 0.3 s")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]:
+    with running_nodes(tmp_path_factory.mktemp("nodes")) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def retaining_address(
+    nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> str:
+    addresses = [node.address for node in nodes.values()]
+    monkeypatch.setenv("FENCELOCK_CONNECT", ",".join(addresses))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    return addresses[0]
+
+
+@pytest.fixture
+def retainer(retaining_address: str) -> Iterator[RawRetainer]:
+    with retaining(retaining_address, "fencelock") as client:
+        yield client
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def row_of(command: str, name: str) -> str:
+    (row,) = (row for row in invoke(command).output.splitlines() if name in row)
+    return " ".join(row.split())
+
+
+def release(name: str, fence: int, *more: str) -> Result:
+    return invoke("release", name, "--fence", str(fence), "--yes", *more)
+
+
+def test_lists_show_what_is_retained_with_its_fences(retainer: RawRetainer) -> None:
+    fence = retainer.retain("a", span=50)
+    fences = f"{fence}-{fence + 49}"
+    for command in ("locks", "status"):
+        assert f"ann (retained) {fences}" in row_of(command, "(retained)")
+    lines = invoke("who", "a").output.splitlines()
+    assert lines[0] == f"a is held by ann ({retainer.session}/*)"
+    assert lines[1].endswith(f", under fences {fences}.")
+    assert lines[2].startswith("Its session retains it for its own owners")
+    assert json.loads(invoke("who", "a", "--json").stdout)["holder"]["span"] == 50
+    (one,) = json.loads(invoke("sessions", "--json").stdout)
+    assert (one["claims"], one["retained"]) == (1, 1)
+    assert "retained" in invoke("sessions").output
+
+
+OBJECTS: dict[str, dict[str, Any]] = {
+    "a": {"lock": "a"},
+    "rwlock:a": {"lock": object_name(RWLOCK, "a"), "permits": RWLOCK_PERMITS},
+    "semaphore:a": {"lock": object_name(SEMAPHORE, "a"), "permits": 3, "amount": 2},
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_release_asks_the_client_for_what_it_retains_and_does_not_use(
+    retainer: RawRetainer, name: str
+) -> None:
+    fence = retainer.retain(**OBJECTS[name])
+    done = release(name, fence)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == (
+        f"{name} was given back by ann ({retainer.session}/*), who held it under fence {fence}.\n"
+    )
+    assert {one.fence for one in retainer.recalls} == {fence}
+    assert f"{name} is free." in invoke("who", name).output
+    assert name not in [row["lock"] for row in json.loads(invoke("audit", "--json").stdout)]
+
+
+def test_release_takes_what_its_client_uses_by_force_only(
+    retainer: RawRetainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "RECALL_S", 0.2)
+    retainer.in_use = True
+    fence = retainer.retain("busy")
+    refused = release("busy", fence)
+    assert isinstance(refused.exception, LockTimeoutError)
+    assert "--force takes it at once" in str(refused.exception)
+    assert retainer.recalled.wait(PATIENCE_S)
+    taken = release("busy", fence, "--force")
+    assert taken.stdout.startswith("busy was taken from ann")
+    assert "busy" in [row["lock"] for row in json.loads(invoke("audit", "--json").stdout)]
+
+
+def test_a_recall_is_repeated_and_the_next_owner_gets_a_fence_above_the_span(
+    retaining_address: str, retainer: RawRetainer
+) -> None:
+    """The first recalls are ignored, as if they had been lost."""
+    retainer.in_use = True
+    fence = retainer.retain("b", span=50)
+    with fencelock.connect(retaining_address) as client:
+        lock = client.lock("b")
+        assert lock.acquire(timeout=0.5) is None
+        assert retainer.recalled.wait(PATIENCE_S)
+        retainer.in_use = False
+        hold = lock.acquire(timeout=PATIENCE_S)
+        assert hold is not None
+        assert hold.fence >= fence + 50
+        hold.release()
+    assert len(retainer.recalls) > 1

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.holds import fence_of
-from support.paxos_processes import LONG_S, PaxosProcesses, running_members
-from support.real_nodes import ask, running_nodes
+from support.real_nodes import LONG_S, PaxosProcesses, ask, running_members, running_nodes
+from support.samples import fence_of
 
 import fencelock
 from fencelock.actors.api.message import Acquire, Inspect, Release

@@ -13,8 +13,8 @@ import pytest
 from loguru import logger
 from msgspec.structs import replace
 from rich.console import Console
-from support.holds import fence_of
-from support.real_nodes import loopback_addresses
+from support.real_nodes import loopback_addresses, until
+from support.samples import fence_of
 
 import fencelock
 from fencelock.actors.api.message import Acquire, NodeStatus
@@ -95,12 +95,12 @@ def described(client: fencelock.Client, node: str) -> NodeStatus | None:
 
 def wait_until_ready(client: fencelock.Client) -> None:
     """Wait until `WRONG` follows the leader."""
-    ends = time.monotonic() + LONG_S
-    while time.monotonic() < ends:
+
+    def is_ready() -> bool:
         status = described(client, WRONG)
-        if status is not None and status.ready:
-            return
-    pytest.fail(f"{WRONG} is not ready")
+        return status is not None and status.ready
+
+    until(is_ready, WRONG)
 
 
 def use_until_found(client: fencelock.Client) -> NodeStatus:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import httpx
-from support import optional
+from support import programs
 from support.paths import EXAMPLES
 
 from fencelock.cluster.testing.ports import free_ports
@@ -56,7 +56,7 @@ def test_fastapi_serves_one_request_for_an_order_at_a_time(
 
 
 def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> None:
-    optional.package("django")
+    programs.package("django")
     example = loaded("django_app")
     django: Any = importlib.import_module("django.test")
     # Another test of this process may have configured Django before the example could.
@@ -73,7 +73,7 @@ def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> N
 
 
 def test_a_celery_task_runs_once(fencelock_cluster: LocalCluster, tmp_path: Path) -> None:
-    optional.package("celery")
+    programs.package("celery")
     example = loaded("celery_once")
     start_worker = importlib.import_module("celery.contrib.testing.worker").start_worker
     options: dict[str, Any] = {"perform_ping_check": False, "pool": "threads", "concurrency": 4}
@@ -136,7 +136,7 @@ def gunicorn(port: int, log: Path) -> Generator[str]:
 def test_workers_that_gunicorn_forks_have_clients_of_their_own(
     fencelock_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    optional.package("gunicorn")
+    programs.package("gunicorn")
     with gunicorn(free_ports(1)[0], tmp_path / "log") as where:
         processes: set[int] = set()
         fences: list[int] = []

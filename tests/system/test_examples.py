@@ -97,14 +97,14 @@ while between two kills, also if a node takes seconds to start."""
     "options",
     [
         (),
-        ("--protocol", "bakery", "--nodes", "5"),
+        pytest.param(("--protocol", "bakery", "--nodes", "5"), marks=pytest.mark.long),
         pytest.param(("--protocol", "central", "--journal", *RARER), marks=pytest.mark.long),
     ],
 )
 def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     options: tuple[str, ...],
 ) -> None:
-    kills = ("--kill-leader", "--kill-every", "2", "--seconds", "6", *FEW)
+    kills = ("--kill-leader", "--kill-every", "2", "--seconds", "5", *FEW)
     ended = run("cluster.py", *kills, "--json", *options)
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout.splitlines()[-1])
@@ -114,7 +114,8 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     demand_sound(verdict)
 
 
-@pytest.mark.parametrize("protocol", ["paxos", pytest.param("bakery", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["paxos", "bakery"])
 def test_a_cluster_grows_from_one_node_to_five_and_shrinks_while_clients_work(
     protocol: str,
 ) -> None:

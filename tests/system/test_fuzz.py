@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 from support.fuzz_live import LiveFuzzer
-from support.fuzz_offline import OfflineFuzzer, member_messages
-from support.fuzz_values import hints_of, messages, requests, variants_of
+from support.fuzz_offline import (
+    OfflineFuzzer,
+    hints_of,
+    member_messages,
+    messages,
+    requests,
+    variants_of,
+)
 
 import fencelock
 from fencelock.actors.api.role_request import ReadClock
@@ -202,7 +208,7 @@ def test_the_fuzzer_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch
     pytest.fail(f"{bug} was not found")
 
 
-def test_what_is_drawn_depends_on_the_seed_alone() -> None:
+def test_a_draw_depends_on_the_seed_alone() -> None:
     runs: list[tuple[int, float]] = []
     for _ in range(2):
         fuzzer = OfflineFuzzer(seed=5)

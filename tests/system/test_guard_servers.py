@@ -12,7 +12,7 @@ import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.orm import Session
 from support.django_guard import django_connection, protects_django
-from support.servers import postgres_server, redis_server
+from support.programs import postgres_server, redis_server
 
 import fencelock
 from fencelock.guard import RedisGuard, SqlGuard, StaleFenceError

@@ -1,4 +1,4 @@
-"""Each invariant of a protocol has a judge that reports it, and a planted bug that breaks it."""
+"""Each invariant has a judge and a planted bug; each rule of the table has tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 from support.paths import ROOT, TESTS
+from support.table_rules import PAGE, RULES, page, rules_and_tests
 
 from fencelock.actors.bakery import invariants as bakery
 from fencelock.actors.paxos import invariants as paxos
@@ -44,3 +45,14 @@ def test_no_comment_cites_a_number_that_needs_a_legend() -> None:
         if label.search(line)
     ]
     assert found == []
+
+
+def test_every_rule_has_a_test_and_every_named_rule_exists() -> None:
+    found = rules_and_tests()
+    assert [rule for rule, tests in found.items() if not tests] == []
+    assert set(found) - set(RULES) == set()
+
+
+def test_the_page_lists_the_tests_that_there_are() -> None:
+    command = "PYTHONPATH=tests python tests/support/table_rules.py --rewrite"
+    assert page() == PAGE.read_text(encoding="utf-8"), f"write it anew: {command}"

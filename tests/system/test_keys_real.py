@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.collected import Lines, logged_lines
 from support.hub_station import Make, Station, stations, until
-from support.keyed_nodes import LONG_S, KeyedNodes, KeyedProcesses, keyed_nodes
-from support.log_lines import Lines, logged_lines
+from support.real_nodes import LONG_S, KeyedNodes, KeyedProcesses, keyed_nodes
 
 import fencelock
 import fencelock.testing

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from support.holds import fence_of
 from support.real_nodes import LONG_S, NODES, loopback_addresses, running_nodes
+from support.samples import fence_of
 
 import fencelock
 from fencelock import aio

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.real_nodes import until
 from support.storm import LONG_S, Storm, raging
 from typer.testing import CliRunner, Result
 
@@ -58,13 +59,6 @@ def watcher(storm: Storm) -> Iterator[fencelock.Client]:
     ) as watcher:
         members.wait_until_ready(watcher)
         yield watcher
-
-
-def until(done: Callable[[], bool], what: str, told: Sequence[str] = ()) -> None:
-    ends = time.monotonic() + LONG_S
-    while not done():
-        assert time.monotonic() < ends, (what, *told[-3:])
-        time.sleep(PAUSE_S)
 
 
 def change(

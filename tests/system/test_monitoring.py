@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import optional
+from support import programs
 from support.paths import ROOT
+from support.programs import running, until_answered
 from support.real_nodes import LONG_S, running_nodes
-from support.servers import running, until_answered
 from typer.testing import CliRunner
 
 import fencelock
@@ -35,7 +35,7 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "fencelock.json"
 
 
 def loaded(path: Path) -> Any:
-    optional.package("yaml")
+    programs.package("yaml")
     import yaml  # noqa: PLC0415
 
     return yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def always(expr: str) -> str:
 )
 def test_promtool_accepts_the_configuration_and_the_alerts(check: list[str]) -> None:
     checked = subprocess.run(
-        [optional.program("promtool"), *check],
+        [programs.program("promtool"), *check],
         cwd=PROMETHEUS,
         capture_output=True,
         text=True,
@@ -119,7 +119,7 @@ class Prometheus:
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[tuple[Prometheus, ExitStack]]:
     """Return a Prometheus that scrapes a cluster of three nodes, and what stops the nodes."""
-    program = optional.program("prometheus")
+    program = programs.program("prometheus")
     with ExitStack() as last, ExitStack() as cluster:
         nodes = cluster.enter_context(running_nodes(tmp_path / "data"))
         addresses = [node.address for node in nodes.values()]
@@ -167,7 +167,7 @@ DEPLOY = ROOT / "deploy"
 
 
 def documents(name: str) -> list[Any]:
-    optional.package("yaml")
+    programs.package("yaml")
     import yaml  # noqa: PLC0415
 
     return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
@@ -273,7 +273,7 @@ KUBERNETES = ("1.29", "1.31")
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
-    optional.package("kubernetes_validate")
+    programs.package("kubernetes_validate")
     schemas: Any = importlib.import_module("kubernetes_validate")
     for document in documents("kubernetes/fencelock.yaml"):
         schemas.validate(document, version, strict=True)
@@ -282,7 +282,7 @@ def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
 
 
 def test_the_services_fit_the_schema_of_compose() -> None:
-    optional.package("check_jsonschema")
+    programs.package("check_jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     checked = subprocess.run(
         [*command, str(DEPLOY / "compose.yaml")],

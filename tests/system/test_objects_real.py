@@ -1,18 +1,30 @@
-"""A process that writes, or holds several locks, is killed: all is free after its TTL."""
+"""Objects with real processes: clients and nodes that are killed, stopped or paused."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.real_nodes import running_nodes
+from support.real_nodes import (
+    NODES,
+    PATIENCE_S,
+    Cluster,
+    running_members,
+    running_nodes,
+    started,
+    wait_until_ready,
+)
 
 import fencelock
+from fencelock import Client, LockTimeoutError, UnsupportedError
+from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
+from fencelock.actors.api.map import VALUE_BYTES_MAX
+from fencelock.cluster.client.operation import drive
 
-PATIENCE_S = 60
 HOLDER = """
 import sys
 import fencelock
@@ -32,7 +44,7 @@ FACES: dict[str, tuple[str, Face]] = {
 
 
 @pytest.mark.parametrize("kind", FACES)
-def test_what_a_killed_process_held_is_granted_to_others(tmp_path: Path, kind: str) -> None:
+def test_a_hold_of_a_killed_process_is_granted_to_others(tmp_path: Path, kind: str) -> None:
     code, face = FACES[kind]
     with running_nodes(tmp_path) as nodes:
         addresses = ",".join(node.address for node in nodes.values())
@@ -54,3 +66,259 @@ def test_what_a_killed_process_held_is_granted_to_others(tmp_path: Path, kind: s
             assert hold
             assert hold.fence > fence
             wanted.release()
+
+
+PERMIT_HOLDER = """
+import sys
+import fencelock
+client = fencelock.connect(sys.argv[1], ttl=1)
+semaphore = client.semaphore("printers", permits=3)
+print(semaphore.acquire(2).fence, flush=True)
+semaphore.release()
+print(semaphore.acquire(2).fence, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_permits_of_a_killed_process_are_granted_to_others(tmp_path: Path, at_once: bool) -> None:
+    with running_nodes(tmp_path) as nodes:
+        addresses = ",".join(node.address for node in nodes.values())
+        with (
+            fencelock.connect(addresses) as client,
+            subprocess.Popen(
+                [sys.executable, "-c", PERMIT_HOLDER, addresses],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            fences = [int(process.stdout.readline()) for _ in range(2)]
+            semaphore = client.semaphore("printers", permits=3)
+            assert [one.times for one in semaphore.status().holders] == [1, 2]
+            assert semaphore.acquire(blocking=False) is None
+            process.kill()
+            holds = [
+                semaphore.acquire(n, timeout=PATIENCE_S) for n in ((3,) if at_once else (1, 2))
+            ]
+            assert all(holds)
+            assert [one.times for one in semaphore.status().holders] == ([3] if at_once else [1, 2])
+            assert min(hold.fence for hold in holds if hold) > max(fences)
+
+
+COUNT = 600
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    yield from started(Cluster("paxos", 3, tmp_path))
+
+
+def count_down(client: Client, count: int = COUNT, latch: str = "deploy") -> int:
+    asked = CountDown(latch=latch, count=count)
+    reply = drive(client._connection.line.ask(asked))  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(reply, CountedDown)
+    return reply.left
+
+
+def wait(client: Client, wait_ms: int | None = None, count: int = COUNT) -> None:
+    asked = AwaitLatch(latch="deploy", count=count, wait_ms=wait_ms)
+    reply = drive(client._connection.line.ask(asked))  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(reply, LatchPassed)
+
+
+def test_each_count_down_counts_once_while_a_node_stops(cluster: Cluster) -> None:
+    """Three clients count a latch down to 0 while each node in turn is stopped and started."""
+    clients = [cluster.connect() for _ in range(3)]
+    lefts: list[int] = []
+    passed = threading.Event()
+
+    def work(client: Client) -> None:
+        for _ in range(COUNT // len(clients)):
+            lefts.append(count_down(client))
+
+    def await_it() -> None:
+        wait(clients[0])
+        passed.set()
+
+    waiter = threading.Thread(target=await_it)
+    waiter.start()
+    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for worker in workers:
+        worker.start()
+    for node in ("n1", "n2", "n3"):
+        cluster.stop(node)
+        cluster.start(node)
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert passed.wait(PATIENCE_S)
+    waiter.join(PATIENCE_S)
+    assert sorted(lefts) == list(range(COUNT))  # Each count was reached by one request.
+
+
+def test_each_change_of_a_counter_counts_once_while_a_node_stops(cluster: Cluster) -> None:
+    """Three clients add to a counter while each node in turn is stopped and started."""
+    clients = [cluster.connect() for _ in range(3)]
+    values: list[int] = []
+
+    def work(client: Client) -> None:
+        counter = client.counter("deploys")
+        for _ in range(COUNT // len(clients)):
+            values.append(counter.add())
+
+    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for worker in workers:
+        worker.start()
+    for node in ("n1", "n2", "n3"):
+        cluster.stop(node)
+        cluster.start(node)
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert sorted(values) == list(range(1, COUNT + 1))  # Each value was reached by one change.
+    assert cluster.connect().counter("deploys").get() == COUNT
+
+
+def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(
+    cluster: Cluster,
+) -> None:
+    """Three clients share two permits while each node in turn is stopped and started."""
+    clients = [cluster.connect() for _ in range(3)]
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(client: Client) -> None:
+        pool = client.semaphore("machines", 2, session_aware=False)
+        for _ in range(COUNT // len(clients) // 2):
+            with pool:
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for worker in workers:
+        worker.start()
+    for node in ("n1", "n2", "n3"):
+        cluster.stop(node)
+        cluster.start(node)
+    for worker in workers:
+        worker.join(PATIENCE_S)
+    assert len(most) == COUNT // 2
+    assert max(most) <= 2
+    assert cluster.connect().semaphore("machines", 2, session_aware=False).available() == 2
+
+
+def test_a_wait_times_out_and_its_client_counts_on(cluster: Cluster) -> None:
+    client = cluster.connect()
+    with pytest.raises(LockTimeoutError, match=r"latch 'deploy'.*count is 2 of 2"):
+        wait(client, 50, 2)
+    assert [count_down(client, 2), count_down(client, 2)] == [1, 0]
+    wait(client, 0, 2)
+
+
+def test_a_caller_inside_a_node_counts_too(cluster: Cluster) -> None:
+    node = cluster.running["n1"]
+    reply = node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S)
+    assert isinstance(reply, CountedDown)
+    assert (reply.left, count_down(cluster.connect(), 2, "a")) == (1, 0)
+
+
+@pytest.mark.parametrize("protocol", ["central", "lamport", "bakery"])
+def test_a_protocol_without_the_table_names_the_one_that_has_it(
+    protocol: str, tmp_path: Path
+) -> None:
+    for other in started(Cluster(protocol, 3, tmp_path)):
+        with pytest.raises(UnsupportedError, match=f"{protocol} has no CountDown; paxos has it"):
+            count_down(other.connect())
+
+
+WRITERS = 3
+FILLER = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
+MANY = 160
+"""Number of values of 64 KiB. Together they exceed the size at which a journal is trimmed."""
+
+WORKER = """
+import sys
+import fencelock
+client = fencelock.connect(sys.argv[1], ttl=1)
+print(client.map("workers").put("one", b"here", ephemeral=True), flush=True)
+sys.stdin.read()
+"""
+
+
+def connected(addresses: str) -> fencelock.Client:
+    return fencelock.connect(addresses, connect_timeout=PATIENCE_S)
+
+
+@pytest.mark.long
+def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None:
+    """The versions of a writer rise, all changes have different ones, and the last value stays."""
+    versions: dict[int, list[int]] = {writer: [] for writer in range(WRITERS)}
+    killed = threading.Event()
+
+    def write(client: fencelock.Client, writer: int) -> None:
+        kv, number, mine = client.map("registers"), 0, versions[writer]
+        mine.append(kv.put(f"{writer}", b"0"))
+        while not killed.is_set() or number < MANY:
+            number += 1
+            mine.append(kv.replace(f"{writer}", b"%d" % number, version=mine[-1]))
+
+    with running_members(tmp_path) as members:
+        clients = [connected(members.connect) for _ in range(WRITERS)]
+        threads = [
+            threading.Thread(target=write, args=(client, writer))
+            for writer, client in enumerate(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for node in NODES:
+            members.kill(node)
+            members.start(node)
+            wait_until_ready(clients[0], node)
+        killed.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        together = [version for mine in versions.values() for version in mine]
+        assert all(mine == sorted(mine) for mine in versions.values())
+        assert len(set(together)) == len(together)
+        for writer, mine in versions.items():
+            entry = clients[0].map("registers").get(f"{writer}")
+            assert entry == (b"%d" % (len(mine) - 1), mine[-1], None, "")
+        for client in clients:
+            client.close()
+
+
+def test_a_node_that_was_down_gets_the_large_values_that_it_missed(tmp_path: Path) -> None:
+    with running_members(tmp_path) as members:
+        with connected(members.connect) as client:
+            wait_until_ready(client, NODES[-1])
+            members.kill(NODES[-1])
+            kv = client.map("large")
+            last = [kv.put(f"{number % 8}", FILLER) for number in range(MANY)][-8:]
+            members.start(NODES[-1])
+            wait_until_ready(client, NODES[-1])
+        alone = members.connect.split(",")[-1]
+        with connected(alone) as client:
+            for number, version in enumerate(last, MANY - 8):
+                entry = client.map("large").get(f"{number % 8}", read="local", max_age=5)
+                assert entry == (FILLER, version, None, "")
+
+
+def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
+    with running_members(tmp_path) as members, connected(members.connect) as client:
+        workers = client.map("workers")
+        with subprocess.Popen(
+            [sys.executable, "-c", WORKER, members.connect],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            version = int(process.stdout.readline())
+            entry = workers.get("one")
+            assert entry is not None
+            assert entry.version == version
+            process.kill()
+        while workers.get("one") is not None:
+            pass
+        assert workers.put_if_absent("one", b"next")

@@ -1,25 +1,27 @@
-"""A cluster keeps one group: founders that lose their disks after others joined found no other."""
+"""Groups of real nodes: one is founded, lost journals do not vote, and a rogue member is named."""
 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.collected import Line, Lines, logged_lines
+from support.real_nodes import LONG_S, loopback_addresses, running, until
+from support.rogue_roles import ROGUE, with_rogue
 from typer.testing import CliRunner
 
 import fencelock
 from fencelock import ChangeMembers, FencelockError, MemberAction, MembershipError, UnavailableError
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.node.config import parse
+from fencelock.cluster.node import topology
+from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
-LONG_S = 60.0
 FOUNDERS = ("n1", "n2", "n3")
 DOWN_MS = 2_500
 """Time after which a node tries to connect to a missing one at the longest pauses (ms)."""
@@ -67,19 +69,12 @@ class Nodes:
 
 
 @pytest.fixture(params=["paxos", "bakery"])
-def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
+def founders(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
     with ExitStack() as stack:
-        nodes = Nodes(tmp_path, request.param)
-        stack.callback(lambda: nodes.stop(*nodes.running))
-        nodes.start(*FOUNDERS, found=True)
-        yield nodes
-
-
-def until(done: Callable[[], bool], what: str, refusals: Sequence[Exception] = ()) -> None:
-    ends = time.monotonic() + LONG_S
-    while not done():
-        assert time.monotonic() < ends, (what, refusals[-3:])
-        time.sleep(0.05)
+        founders = Nodes(tmp_path, request.param)
+        stack.callback(lambda: founders.stop(*founders.running))
+        founders.start(*FOUNDERS, found=True)
+        yield founders
 
 
 def change(client: fencelock.Client, action: MemberAction, node: str, new: str = "") -> None:
@@ -97,93 +92,94 @@ def change(client: fencelock.Client, action: MemberAction, node: str, new: str =
 
 
 def test_founders_that_lost_their_disks_cut_off_from_later_members_found_nothing(
-    nodes: Nodes,
+    founders: Nodes,
 ) -> None:
-    with nodes.client("n1", "n2", "n3") as client:
+    with founders.client("n1", "n2", "n3") as client:
         for name in ("n4", "n5"):
-            nodes.start(name)
+            founders.start(name)
             change(client, MemberAction.JOIN, name)
         lock = client.lock("x")
         assert lock.acquire(timeout=LONG_S)
-        group = nodes.group("n4")
+        group = founders.group("n4")
         assert group
 
-    reached = dict(nodes.at)
-    nodes.wipe(*FOUNDERS)
-    nodes.at.update(zip(FOUNDERS, free_ports(3), strict=True))  # Others cannot reach them there.
-    nodes.start(*FOUNDERS)
+    reached = dict(founders.at)
+    founders.wipe(*FOUNDERS)
+    founders.at.update(zip(FOUNDERS, free_ports(3), strict=True))  # Others cannot reach them there.
+    founders.start(*FOUNDERS)
     for name in FOUNDERS:
-        until(lambda: "no cluster is known to n1, n2, n3" in nodes.status(name).detail, name)  # noqa: B023
-        assert nodes.group(name) == ""
-    with nodes.client(*FOUNDERS) as other, pytest.raises(FencelockError):
+        until(lambda: "no cluster is known to n1, n2, n3" in founders.status(name).detail, name)  # noqa: B023
+        assert founders.group(name) == ""
+    with founders.client(*FOUNDERS) as other, pytest.raises(FencelockError):
         other.lock("x", timeout=1).acquire()
 
-    nodes.stop(*FOUNDERS)
-    nodes.at = reached
-    nodes.start(*FOUNDERS)
+    founders.stop(*FOUNDERS)
+    founders.at = reached
+    founders.start(*FOUNDERS)
     for name in FOUNDERS:
-        until(lambda: nodes.group(name) == group, f"{name} is not told its group")  # noqa: B023
-        assert "lost its journal" in nodes.status(name).detail
+        until(lambda: founders.group(name) == group, f"{name} is not told its group")  # noqa: B023
+        assert "lost its journal" in founders.status(name).detail
 
 
-def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(nodes: Nodes) -> None:
-    with nodes.client("n1", "n2", "n3") as client:
+def test_replaced_founders_that_start_empty_found_nothing_and_serve_nobody(founders: Nodes) -> None:
+    with founders.client("n1", "n2", "n3") as client:
         for old, new in zip(FOUNDERS, ("n4", "n5", "n6"), strict=True):
-            nodes.start(new, knows=(*FOUNDERS, *(one for one in ("n4", "n5") if one < new)))
+            founders.start(new, knows=(*FOUNDERS, *(one for one in ("n4", "n5") if one < new)))
             change(client, MemberAction.REPLACE, old, new)
-        group = nodes.group("n4")
-        nodes.wipe(*FOUNDERS)
+        group = founders.group("n4")
+        founders.wipe(*FOUNDERS)
 
-        nodes.start(*FOUNDERS)
+        founders.start(*FOUNDERS)
         # Whether they learn of the group depends on which links to former members are left.
         told = ("no cluster is known", "serves nobody", "n1 lost its journal")
         until(
-            lambda: any(one in nodes.status("n1").detail for one in told), "n1 says what it knows"
+            lambda: any(one in founders.status("n1").detail for one in told),
+            "n1 says what it knows",
         )
-        assert {nodes.group(name) for name in FOUNDERS} <= {"", group}
+        assert {founders.group(name) for name in FOUNDERS} <= {"", group}
         with client.lock("x", timeout=LONG_S):  # The group of the others goes on.
             pass
 
-        nodes.wipe("n1")
-        nodes.stop("n2", "n3")  # They may know the group, but not yet that n1 was replaced.
-        nodes.start("n1", knows=(*FOUNDERS, "n4"))
-        until(lambda: nodes.group("n1") == group, "n1 is not told of the group")
-        until(lambda: "serves nobody" in nodes.status("n1").detail, nodes.status("n1").detail)
-        assert not nodes.status("n1").ready
-        nodes.start("n2", "n3")
+        founders.wipe("n1")
+        founders.stop("n2", "n3")  # They may know the group, but not yet that n1 was replaced.
+        founders.start("n1", knows=(*FOUNDERS, "n4"))
+        until(lambda: founders.group("n1") == group, "n1 is not told of the group")
+        until(lambda: "serves nobody" in founders.status("n1").detail, founders.status("n1").detail)
+        assert not founders.status("n1").ready
+        founders.start("n2", "n3")
         change(client, MemberAction.JOIN, "n1")
-        until(lambda: nodes.status("n1").ready, nodes.status("n1").detail)
+        until(lambda: founders.status("n1").ready, founders.status("n1").detail)
 
 
 def test_founders_that_lost_their_disks_are_told_of_the_group_before_they_found_another(
-    nodes: Nodes,
+    founders: Nodes,
 ) -> None:
-    with nodes.client("n1", "n2", "n3") as client:
+    with founders.client("n1", "n2", "n3") as client:
         for name in ("n4", "n5"):
-            nodes.start(name)
+            founders.start(name)
             change(client, MemberAction.JOIN, name)
-    group = nodes.group("n4")
-    nodes.wipe(*FOUNDERS)
-    down_at = nodes.status("n4").uptime_ms
-    until(lambda: nodes.status("n4").uptime_ms > down_at + DOWN_MS, "n4 tries to connect seldom")
+    group = founders.group("n4")
+    founders.wipe(*FOUNDERS)
+    down_at = founders.status("n4").uptime_ms
+    until(lambda: founders.status("n4").uptime_ms > down_at + DOWN_MS, "n4 tries to connect seldom")
 
-    nodes.start(*FOUNDERS, found=True)
+    founders.start(*FOUNDERS, found=True)
 
     for name in FOUNDERS:
-        until(lambda: nodes.group(name) != "", f"{name} knows no group")  # noqa: B023
-        assert nodes.group(name) == group
+        until(lambda: founders.group(name) != "", f"{name} knows no group")  # noqa: B023
+        assert founders.group(name) == group
 
 
 def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(
-    nodes: Nodes,
+    founders: Nodes,
 ) -> None:
-    with nodes.client(*FOUNDERS) as client:
-        nodes.start("n4")
+    with founders.client(*FOUNDERS) as client:
+        founders.start("n4")
         until(lambda: "n4" in known_to(client), "n4 is not known")
-        nodes.wipe("n4")
-        nodes.start("n4")
+        founders.wipe("n4")
+        founders.start("n4")
         change(client, MemberAction.JOIN, "n4")
-        until(lambda: standing(nodes, "n4") == "VOTER", nodes.status("n4").detail)
+        until(lambda: standing(founders, "n4") == "VOTER", founders.status("n4").detail)
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery"])
@@ -191,20 +187,20 @@ def test_two_groups_of_one_cluster_refuse_each_other_and_status_shows_it(
     protocol: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        nodes = Nodes(tmp_path, protocol)
-        stack.callback(lambda: nodes.stop(*nodes.running))
+        founders = Nodes(tmp_path, protocol)
+        stack.callback(lambda: founders.stop(*founders.running))
         for name in ("n1", "n2"):
-            nodes.start(name, knows=(name,), found=True)
-            until(lambda: nodes.status(name).ready, f"{name} founds a group")  # noqa: B023
-        nodes.stop("n1", "n2")
+            founders.start(name, knows=(name,), found=True)
+            until(lambda: founders.status(name).ready, f"{name} founds a group")  # noqa: B023
+        founders.stop("n1", "n2")
 
-        nodes.start("n1", "n2", knows=("n1", "n2"))
+        founders.start("n1", "n2", knows=("n1", "n2"))
 
-        at = ",".join(f"tcp://127.0.0.1:{nodes.at[name]}" for name in ("n1", "n2"))
+        at = ",".join(f"tcp://127.0.0.1:{founders.at[name]}" for name in ("n1", "n2"))
         arguments = ["status", "--connect", at, "--cluster", "orders"]
         shown = "There are two groups under this cluster's name: refused by n1 ("
         until(lambda: shown in told(arguments), "status shows the refusals")
-        assert nodes.group("n1") != nodes.group("n2")
+        assert founders.group("n1") != founders.group("n2")
 
 
 def told(arguments: list[str]) -> str:
@@ -217,7 +213,162 @@ def known_to(client: fencelock.Client) -> set[str]:
     return {report.node for report in client.members().nodes if report.last_message_ms is not None}
 
 
-def standing(nodes: Nodes, name: str) -> str:
+def standing(founders: Nodes, name: str) -> str:
     """Return whether a node votes, as its journal stands in the group."""
-    roles = {role.name: dict(role.summary) for role in nodes.status(name).roles}
+    roles = {role.name: dict(role.summary) for role in founders.status(name).roles}
     return str(roles["bootstrap"]["standing"])
+
+
+NAMES = ("n1", "n2", "n3")
+
+
+class IdentityCluster:
+    """Three members of `paxos`, each with a folder of its own."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.nodes: dict[str, Node] = {}
+
+    def start(self, *names: str) -> None:
+        self.nodes.update((name, Node.start(self.config, name, found=True)) for name in names)
+
+    def stop(self, *names: str) -> None:
+        for name in names:
+            self.nodes.pop(name).stop()
+
+    def folder(self, name: str) -> Path:
+        folder = self.config.folder_of(name)
+        assert folder is not None
+        return folder
+
+    def lock(self, name: str, through: str, timeout: float = LONG_S) -> int | None:
+        """Take a lock through one node, and keep it; return its fence, None without a majority."""
+        client = fencelock.connect(self.config.nodes[through], connect_timeout=LONG_S, ttl=60)
+        self.clients.append(client)
+        try:
+            hold = client.lock(name).acquire(timeout=timeout)
+        except UnavailableError:
+            return None
+        return None if hold is None else hold.fence
+
+    def status(self, name: str) -> NodeStatus:
+        status = self.nodes[name].proxy.ask(Describe(), timeout=LONG_S)
+        assert isinstance(status, NodeStatus)
+        return status
+
+    def wait_until(self, name: str, is_so: Callable[[NodeStatus], bool]) -> None:
+        for _ in range(2_000):  # Each question waits for the node's answer.
+            if is_so(self.status(name)):
+                return
+        pytest.fail(f"{name} said last: {self.status(name)}")
+
+    clients: list[fencelock.Client]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
+    addresses = loopback_addresses()
+    cluster = IdentityCluster(parse(starting_config(addresses, protocol="paxos"), tmp_path))
+    cluster.clients = []
+    yield cluster
+    for client in cluster.clients:
+        client.close()
+    cluster.stop(*tuple(cluster.nodes))
+
+
+def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(
+    cluster: IdentityCluster,
+) -> None:
+    cluster.start("n1", "n2")
+    cluster.wait_until("n1", lambda status: "waiting for n3: a new cluster" in status.detail)
+    assert cluster.lock("a", "n1", timeout=0.2) is None
+
+    cluster.start("n3")
+
+    assert cluster.lock("a", "n2") is not None
+
+
+def test_a_lock_is_not_granted_twice_when_a_member_lost_its_journal(
+    cluster: IdentityCluster,
+) -> None:
+    cluster.start(*NAMES)
+    cluster.lock("warm", "n3")
+    cluster.stop("n3")
+    assert cluster.lock("a", "n1") is not None
+    cluster.stop("n1", "n2")
+
+    shutil.rmtree(cluster.folder("n2"))
+    cluster.start("n2", "n3")
+
+    assert cluster.lock("a", "n3", timeout=1) is None
+    cluster.wait_until("n2", lambda status: "n2 lost its journal" in status.detail)
+    cluster.start("n1")
+    assert cluster.lock("b", "n2") is not None  # It serves, and the other two decide.
+    assert "does not vote" in cluster.status("n2").detail
+
+
+def test_an_old_copy_of_a_journal_does_not_vote(cluster: IdentityCluster, tmp_path: Path) -> None:
+    cluster.start(*NAMES)
+    cluster.lock("warm", "n1")
+    cluster.stop("n2")
+    copy = tmp_path / "copy"
+    shutil.copytree(cluster.folder("n2"), copy)
+    cluster.start("n2")
+    fence = cluster.lock("a", "n2")
+    cluster.wait_until("n2", lambda status: "does not vote" not in status.detail)
+    cluster.stop("n2")
+
+    shutil.rmtree(cluster.folder("n2"))
+    shutil.copytree(copy, cluster.folder("n2"))
+    cluster.start("n2")
+
+    cluster.wait_until("n2", lambda status: "old copy of its journal" in status.detail)
+    later = cluster.lock("b", "n2")
+    assert fence is not None
+    assert later is not None
+    assert later > fence
+
+
+NAMED = {
+    "paxos": (f"{ROGUE} sent that slots are decided", f"{ROGUE} sent the digest of its state"),
+    "bakery": (f"{ROGUE} sent the members {ROGUE} after",),
+}
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    yield from logged_lines()
+
+
+def is_error(line: Line, text: str) -> bool:
+    level, node, what = line
+    return level == "ERROR" and node != ROGUE and what.startswith(text)
+
+
+def fence_of(nodes: dict[str, Node]) -> int:
+    """Acquire a lock through a node that is honest, and release it."""
+    addresses = [node.address for name, node in nodes.items() if name != ROGUE]
+    with (
+        fencelock.connect(addresses, connect_timeout=LONG_S) as client,
+        client.lock("a", timeout=LONG_S) as hold,
+    ):
+        assert hold.fence is not None
+        return hold.fence
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery"])
+def test_a_rogue_member_is_named_and_stops_nobody(
+    protocol: str, tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse(starting_config(loopback_addresses(), protocol=protocol), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setitem(
+            topology.PROTOCOLS, protocol, with_rogue(topology.PROTOCOLS[protocol], protocol)
+        )
+        with running(config) as nodes:
+            for text in NAMED[protocol]:
+                lines.until(lambda line, text=text: is_error(line, text))  # type: ignore[misc]
+            fences = [fence_of(nodes) for _ in range(3)]
+
+    with running(config) as nodes:  # All are honest now, and have read their journals.
+        assert fence_of(nodes) > max(fences)

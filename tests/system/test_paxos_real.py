@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.holds import fence_of
-from support.paxos_processes import LONG_S, PaxosProcesses, running_members, wait_until_ready
-from support.real_nodes import NODES
+from support.real_nodes import LONG_S, NODES, PaxosProcesses, running_members, wait_until_ready
+from support.samples import fence_of
 
 import fencelock
 

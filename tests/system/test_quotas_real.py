@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Generator
 
 import pytest
-from support.keyed_nodes import LONG_S, KeyedNodes, keyed_nodes
+from support.real_nodes import LONG_S, KeyedNodes, keyed_nodes
 from typer.testing import CliRunner
 
 import fencelock
@@ -88,6 +88,7 @@ def test_an_operator_finds_and_deletes_what_a_key_left(cluster: KeyedNodes) -> N
     assert deleted["deleted"] == {
         "barrier": 0,
         "counter": 0,
+        "key": 0,
         "latch": SHARE,
         "map": SHARE,
         "pool": 0,
@@ -141,8 +142,8 @@ def test_an_operator_raises_the_quota_of_one_key(cluster: KeyedNodes) -> None:
     assert "till may have: map entries 10" in run(cluster, "alice", "keys", "quota", "till")
     said = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
     assert (
-        "till now may have: map entries 30; map bytes 2 KiB; barriers, counters, latches, pools 10"
-        in said
+        "till now may have: map entries 30; map bytes 2 KiB; "
+        "barriers, counters, keys, latches, pools 10" in said
     )
     with cluster.connect("till") as client:
         assert not refusals(20, lambda n: client.map("tills/more").put(f"k{n}", b""))

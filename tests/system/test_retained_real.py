@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 from support.paths import SUPPORT
-from support.paxos_processes import PaxosProcesses, running_members
+from support.real_nodes import PaxosProcesses, running_members
 
 TTL_S = 1.5
 CLIENTS = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pykka
 import pytest
-from support.dispatchers import hub_without_peers
+from support.role_harness import hub_without_peers
 
 import fencelock
 from fencelock.actors.api.message import Acquire, Granted, Release
@@ -158,7 +158,7 @@ def test_a_role_that_has_stopped_cannot_be_stopped_again(dispatcher: Dispatcher)
     assert ref.stop(timeout=LONG_S) is False
 
 
-def test_what_was_asked_before_a_stop_is_answered(dispatcher: Dispatcher) -> None:
+def test_requests_made_before_a_stop_are_answered(dispatcher: Dispatcher) -> None:
     ref = dispatcher.ref(PARENT)
     answer = ref.ask(Acquire(lock="a"), block=False)
     assert ref.stop(timeout=LONG_S)

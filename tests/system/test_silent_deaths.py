@@ -171,7 +171,7 @@ def test_every_client_goes_on_when_the_first_two_leaders_of_five_nodes_stop(seed
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_who_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
+def test_a_member_that_notices_a_broken_link_stands_as_soon_as_the_lease_ends(seed: int) -> None:
     """Links of this simulation sometimes break unnoticed, so it may be the second follower."""
     world = world_of_three(seed)
     begun, reigns = world.marks["paxos.ballot_begun"], world.marks["paxos.leadership_begun"]

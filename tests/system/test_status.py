@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
-from support.statuses import READY
+from support.samples import READY
 
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.name import object_name

@@ -348,7 +348,7 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
             os.close(one)
 
 
-def test_whoever_sends_what_no_version_of_ours_does_is_not_listened_to_for_a_while(
+def test_a_sender_of_messages_that_no_version_of_ours_sends_is_muted_for_a_while(
     make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     node = make()

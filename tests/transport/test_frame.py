@@ -1,4 +1,4 @@
-"""Frames, and the tables of their messages."""
+"""Frames: bounds, the checks of what a peer sends, and commands of the log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Release
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, Message
+from fencelock.actors.paxos.message import Ballot, Batch, Promise, Vote
 from fencelock.cluster.node.lock_machine import LockMachine
-from fencelock.transport.admission import Dropped, FrameValidator, link_of
+from fencelock.transport import frame as frame_module
+from fencelock.transport.admission import (
+    CLIENT_BYTES_MAX,
+    CLIENT_ENVELOPES_MAX,
+    SMALL_BYTES,
+    Dropped,
+    FrameValidator,
+    has_few_arrays,
+    link_of,
+)
 from fencelock.transport.cbor import (
     DEPTH_MAX,
     FRAME_BYTES_MAX,
@@ -33,6 +43,8 @@ from fencelock.transport.frame import (
     Envelope,
     ForeignClusterError,
     Frame,
+    Mismatch,
+    Rejected,
     WrongVersionError,
     decode_frame,
     encode_frame,
@@ -336,3 +348,197 @@ def test_a_machine_applies_commands_together_as_one_by_one() -> None:
         ]
         assert told == knowing.apply(5, batch)
         assert together.digest() == single.digest() == knowing.digest()
+
+
+def frame_of(count: int, sender: str, message: Describe | Acquire | Granted) -> bytes:
+    envelope = Envelope(Address("n1/proxy"), Address(f"{sender}/session"), message)
+    return encode_frame(Frame("test", 0, 0, (envelope,) * count))
+
+
+def arrays(size: int) -> bytes:
+    """Return a frame of about ``size`` bytes, nearly all of them empty arrays."""
+    count = size - 32
+    start = b"\x85\x01" + cbor2.dumps("test") + b"\x00\x00"
+    return start + b"\x9a" + count.to_bytes(4, "big") + b"\x80" * count
+
+
+def node() -> FrameValidator:
+    return FrameValidator("n1", "test", client=False, members=frozenset({"n2"}))
+
+
+@pytest.mark.parametrize("size", [60_000, CLIENT_BYTES_MAX])
+def test_a_clients_frame_of_nested_arrays_is_not_decoded(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_module, "load", None)
+    dropped = node().admit("me", arrays(size))
+    assert isinstance(dropped, Dropped)
+    assert dropped.counter == "wire.malformed"
+    assert dropped.hostile
+
+
+def test_a_members_frame_of_a_mebibyte_of_nested_arrays_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_module, "load", None)
+    dropped = node().admit("n2", arrays(FRAME_BYTES_MAX))
+    assert isinstance(dropped, Dropped)
+    assert dropped.counter == "wire.malformed"
+
+
+def test_arrays_behind_many_other_items_are_refused_too() -> None:
+    """A walk through the items ends, whatever they are."""
+    numbers = b"\x9a" + (30_000).to_bytes(4, "big") + b"\x00" * 30_000
+    raw = b"\x85\x01" + cbor2.dumps("test") + b"\x00\x00" + b"\x82" + numbers + arrays(30_000)
+    assert not has_few_arrays(raw, member=False)
+
+
+def test_only_a_member_may_send_more_than_64_kib() -> None:
+    granted = Granted(lock="l" * 200, fence=1, session="s" * 100, owner="o" * 100, request=1)
+    raw = frame_of(200, "n2", granted)
+    assert len(raw) > CLIENT_BYTES_MAX
+    assert isinstance(node().admit("n2", raw), Frame)
+
+    raw = frame_of(200, "me", granted)
+    assert node().admit("me", raw) == Dropped("wire.oversized", hostile=True)
+
+
+def test_a_clients_frame_has_no_more_envelopes_than_a_gateway_sends() -> None:
+    describe = Describe(session="me", request=1)
+    assert isinstance(node().admit("me", frame_of(CLIENT_ENVELOPES_MAX, "me", describe)), Frame)
+    raw = frame_of(CLIENT_ENVELOPES_MAX + 1, "me", describe)
+    admission = node()
+    for _ in range(2):  # A frame that is like others is judged in another way.
+        assert admission.admit("me", raw) == Dropped("wire.oversized")
+    assert isinstance(admission.admit("n2", frame_of(ENVELOPES_MAX, "n2", describe)), Frame)
+
+
+@pytest.mark.parametrize("lock", ["orders/42", "é" * 120, "訂單" * 40, "🔒" * 60])
+def test_frames_of_ours_pass_in_whatever_script_their_names_are(lock: str) -> None:
+    acquire = Acquire(lock=lock, session="me", owner=lock, request=1 << 40, label=lock)
+    for count in (1, 20, 60):
+        raw = frame_of(count, "me", acquire)
+        assert has_few_arrays(raw, member=False)
+        assert isinstance(node().admit("me", raw), Frame)
+
+
+@pytest.mark.parametrize("commands", [(), (b"\x85\x18`bc1\x01\x19\x0b\xb8",)])
+def test_a_members_frame_of_the_smallest_votes_passes(commands: tuple[bytes, ...]) -> None:
+    """Simulated seed 10719 of paxos: such a frame was dropped, and so was each repetition."""
+    ballot = Ballot(1, Address("a/leader"))
+    votes = tuple(Vote(slot, ballot, Batch(time_ms=0, commands=commands)) for slot in range(16))
+    promise = Promise(ballot=ballot, asked=1, first=0, votes=votes, more=None)
+    envelope = Envelope(Address("n1/scout-3"), Address("n2/acceptor"), promise)
+    raw = encode_frame(Frame("test", 0, 0, (envelope,) * 60))
+    assert len(raw) > SMALL_BYTES
+    assert isinstance(node().admit("n2", raw), Frame)
+
+
+def test_bytes_that_look_like_arrays_pass_within_a_byte_string() -> None:
+    assert has_few_arrays(cbor2.dumps([b"\x80" * 10 * SMALL_BYTES, "text", 1 << 40]), member=False)
+
+
+TO, SENDER = Address("*/proxy"), Address("me/session")
+
+RELEASE: list[Any] = [0x11, "lock", 7, "me.1", "o", 1]
+INSPECT: list[Any] = [0x13, "lock", "me.1", 1, None]
+PLAIN_ENVELOPE: list[Any] = [TO, SENDER, RELEASE]
+
+
+def valid_frame_of(*messages: Message) -> bytes:
+    return encode_frame(Frame("test", 0, 0, tuple(Envelope(TO, SENDER, m) for m in messages)))
+
+
+def experienced() -> FrameValidator:
+    admission = FrameValidator("n1", "test", client=False)
+    raw = valid_frame_of(Release(lock="x", fence=1), Inspect(lock="x"), Acquire(lock="x"))
+    assert isinstance(admission.admit("me", raw), Frame)
+    return admission
+
+
+def with_item(at: int, value: Any) -> list[Any]:
+    return [TO, SENDER, [*RELEASE[:at], value, *RELEASE[at + 1 :]]]
+
+
+TAGS: list[Any] = [17.0, True, None, "17", [17], {}, 0x12, 0x70, 1 << 63]
+AGES: list[Any] = ["1", False, 0.0, 1 << 63, []]
+ODD: list[Any] = [
+    [],
+    PLAIN_ENVELOPE[:1],
+    PLAIN_ENVELOPE[:2],
+    [*PLAIN_ENVELOPE, 0],
+    [TO, SENDER, *RELEASE],
+    [TO, SENDER, []],
+    [TO, SENDER, RELEASE[:1]],
+    [TO, SENDER, RELEASE[:2]],
+    [TO, SENDER, [*RELEASE, *range(17)]],
+    [TO, SENDER, [*RELEASE[:4], 5, 1, "more"]],
+    [TO, SENDER, dict.fromkeys(RELEASE)],
+    [TO, SENDER, dict(enumerate(RELEASE))],
+    dict(enumerate(PLAIN_ENVELOPE)),
+    "".join(("*/proxy", "me/session")),
+    b"bytes of no meaning",
+    None,
+    0x11,
+    *(with_item(0, tag) for tag in TAGS),
+    *([to, SENDER, RELEASE] for to in (None, 1, [TO], "n2/proxy", "*", "")),
+    *([TO, sender, RELEASE] for sender in (None, 1, [SENDER], "you/session", "", TO)),
+    [None, None, RELEASE],
+    ["", "", RELEASE],
+    *(with_item(1, lock) for lock in (None, 1, b"lock", ["lock"])),
+    *(with_item(2, fence) for fence in (None, "7", True, 7.0, 1 << 63, -(1 << 63))),
+    *([TO, SENDER, [*INSPECT[:4], age_ms]] for age_ms in AGES),
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("behind", [0, 1])
+def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -> None:
+    raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
+    judged = experienced().admit("me", raw)
+    assert isinstance(judged, Dropped)
+    assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize(
+    ("of_another_version", "newer"),
+    [(RELEASE[:3], 0), (RELEASE[:-1], 0), ([*RELEASE, "more"], 1), ([*RELEASE, *range(16)], 1)],
+)
+def test_a_message_of_another_version_passes_as_if_it_were_the_first(
+    of_another_version: list[Any], newer: int, behind: int
+) -> None:
+    odd = [TO, SENDER, of_another_version]
+    raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
+    judged = experienced().admit("me", raw)
+    assert isinstance(judged, Frame)
+    assert judged.newer == newer
+    assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
+    (*_, (_, _, message)) = judged.envelopes
+    known = dict(zip(("session", "owner", "request"), of_another_version[3:], strict=False))
+    assert message == replace(Release(lock="lock", fence=7), **known)
+
+
+@pytest.mark.parametrize("number", [0, 1, 255, (1 << 63) - 1, -1, 1 - (1 << 63)])
+def test_every_number_of_64_bits_passes(number: int) -> None:
+    for odd in (with_item(2, number), [TO, SENDER, [*INSPECT[:4], number]]):
+        raw = cbor2.dumps([1, "test", 0, 0, [odd, PLAIN_ENVELOPE]])
+        judged = experienced().admit("me", raw)
+        assert isinstance(judged, Frame)
+        assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
+
+
+@pytest.mark.parametrize("field", ["group", "stamp"])
+@pytest.mark.parametrize("number", [-1, 1 << 63, True, 0.0, None])
+def test_the_numbers_of_a_frame_are_judged(field: str, number: Any) -> None:
+    numbers = [number, 5] if field == "group" else [5, number]
+    judged = experienced().admit("me", cbor2.dumps([1, "test", *numbers, [PLAIN_ENVELOPE]]))
+    assert isinstance(judged, Dropped)
+    assert judged.counter == "wire.malformed"
+
+
+def test_a_refusal_is_never_familiar() -> None:
+    admission = experienced()
+    raw = valid_frame_of(Rejected(code=Mismatch.CLUSTER, detail="no"))
+    for _ in range(3):
+        assert admission.admit("me", raw) == Dropped("wire.rejected", Mismatch.CLUSTER, "no")

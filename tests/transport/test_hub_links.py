@@ -151,7 +151,7 @@ def has_got(station: Station, count: int) -> bool:
     return len(station.arrivals) == count
 
 
-def test_what_waits_for_a_peer_that_does_not_read_is_bounded_in_bytes(
+def test_frames_for_a_peer_that_does_not_read_are_bounded_in_bytes(
     station: Make, proxy: Callable[[str], LineProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most, size = 1 << 20, 30_000

@@ -1,21 +1,41 @@
+"""A hub refuses bad frames, garbage and floods, and serves on."""
+
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
-from typing import get_type_hints
+from random import Random
+from typing import TypeAlias, get_type_hints
 
 import cbor2
+import psutil
 import pytest
 import zmq
-from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
+from msgspec.structs import replace
+from support.hub_station import PATIENCE_S, AnsweringHub, Make, Station, alive, stations, until
 
-from fencelock.actors.api.message import Cancel, KeepAlive, Reason, Refused, refused
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    KeepAlive,
+    LockStatus,
+    Reason,
+    Refused,
+    refused,
+)
 from fencelock.actors.api.request import Request
-from fencelock.actors.message import REGISTRY, Address
+from fencelock.actors.message import REGISTRY, Address, Message
 from fencelock.actors.role_message import LinkRefused, LinkUp
 from fencelock.transport import client_queue
-from fencelock.transport.admission import FrameValidator
-from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError
+from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError, UndecodableError
 from fencelock.transport.client_queue import CLIENT_FRAMES_MAX
 from fencelock.transport.frame import (
     Envelope,
@@ -25,6 +45,7 @@ from fencelock.transport.frame import (
     decode_frame,
     encode_frame,
 )
+from fencelock.transport.sockets import HEARTBEAT_MS, QUEUE_FRAMES_MAX
 
 LOWEST = 1 - (1 << 63)
 
@@ -216,7 +237,7 @@ def test_a_request_with_a_field_of_a_wrong_type_is_refused_and_not_left_waiting(
         request(0x10, "a" * 1024, "me.1", "o", 7, "soon"),
     ],
 )
-def test_what_cannot_be_read_as_a_request_is_not_answered(
+def test_a_frame_that_is_no_request_is_not_answered(
     wire: tuple[Station, zmq.Socket[bytes]], raw: bytes
 ) -> None:
     node, socket = wire
@@ -298,3 +319,288 @@ def test_integers_can_be_negated() -> None:
     raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", [Cancel.TAG, "a", "me", "o", LOWEST - 1]]]])
     with pytest.raises(MalformedFrameError, match=r"Cancel\.request: .* expected `int` >= "):
         decode_frame(raw)
+
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+
+
+FRAMES = 100_000
+GROWTH_BYTES_MAX = 64 << 20
+"""Queues of a socket and what an allocator keeps; a leak of every frame would be far more."""
+
+MESSAGES: tuple[Message, ...] = (
+    Acquire(lock="orders/42", session="me", owner="o", request=1, wait_ms=5000),
+    Granted(lock="orders/42", fence=1 << 40),
+    LockStatus(lock="x", holder=None, waiters=(), waits_for=()),
+    Rejected(code=Mismatch.VERSION, detail="no"),
+)
+
+
+def good(
+    message: Message, cluster: str = "test", *, to: str = "*/proxy", sender: str = "me/session"
+) -> bytes:
+    envelope = Envelope(Address(to), Address(sender), message)
+    return encode_frame(Frame(cluster, 0, 0, (envelope,)))
+
+
+def garbage(random: Random, count: int) -> Iterator[bytes]:
+    """Yield random bytes, and good frames with bytes changed, cut, repeated and joined."""
+    seeds = [good(one, cluster) for one in MESSAGES for cluster in ("test", "other")]
+    seeds.append(b"\x85\x02" + seeds[0][2:])
+    seeds += [good(MESSAGES[0], to="n2/proxy"), good(MESSAGES[0], sender="you/session")]
+    for _ in range(count):
+        raw = bytearray(random.choice(seeds))
+        match random.randrange(6):
+            case 0:
+                yield random.randbytes(random.randrange(80))
+            case 1:
+                yield bytes(raw[: random.randrange(len(raw))])
+            case 2:
+                yield bytes(raw) + random.randbytes(random.randrange(1, 9))
+            case 3:
+                at = random.randrange(len(raw))
+                yield bytes(raw[:at] + random.choice(seeds)[at:])
+            case _:
+                for _ in range(random.randrange(1, 5)):
+                    raw[random.randrange(len(raw))] = random.randrange(256)
+                yield bytes(raw)
+
+
+def test_the_decoder_meets_garbage_with_one_error_only() -> None:
+    outcomes: Counter[str] = Counter()
+    for raw in garbage(Random(1), FRAMES):
+        try:
+            frame = decode_frame(raw)
+        except MalformedFrameError as error:
+            outcomes[type(error).__name__] += 1
+        else:
+            assert decode_frame(encode_frame(frame)) == replace(frame, newer=0)
+            outcomes["decoded"] += 1
+    assert outcomes.keys() == {
+        "MalformedFrameError",
+        "UndecodableError",  # A subclass, as are the next two.
+        "FieldError",
+        "WrongVersionError",
+        "decoded",
+    }, outcomes
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(client: bool) -> None:
+    experienced = FrameValidator("n1", "test", client=client)
+    for one in MESSAGES:
+        experienced.admit("me", good(one))
+    outcomes: Counter[str] = Counter()
+    random = Random(4)
+    for raw in garbage(random, FRAMES // 5):
+        link = random.choice(("me", "me", "me", "you", "n1"))
+        judged = experienced.admit(link, raw)
+        assert judged == FrameValidator("n1", "test", client=client).admit(link, raw)
+        outcomes[judged.counter if isinstance(judged, Dropped) else "passed"] += 1
+    assert outcomes["passed"] > 100
+    assert len(outcomes) == 7, outcomes
+
+
+def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
+    admission = FrameValidator("n1", "test", client=False)
+    raw = good(MESSAGES[0])
+    for _ in range(3):
+        assert isinstance(admission.admit("me", raw), Frame)
+        assert admission.admit("you", raw) == Dropped("wire.spoofed_sender")
+
+
+class GrantingNode(AnsweringHub):
+    """A bridge on a thread that answers every Acquire with a Granted."""
+
+    def answers(self, to: Address, message: Message) -> list[Message]:
+        del to
+        if not isinstance(message, Acquire):
+            return []
+        return [Granted(lock=message.lock, fence=1, request=message.request)]
+
+
+@pytest.fixture
+def node() -> Iterator[GrantingNode]:
+    one = GrantingNode()
+    yield one
+    one.close()
+
+
+def dealer(context: zmq.Context[Socket], node: GrantingNode, identity: bytes) -> Socket:
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.ROUTING_ID, identity)
+    socket.connect(node.hub.endpoint)
+    return socket
+
+
+def served(socket: Socket, request: int) -> bool:
+    """Ask for a lock, again while muted; return whether it was granted before patience ended."""
+    ends = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends:
+        socket.send(good(Acquire(lock="a", session="me", request=request)))
+        while socket.poll(100):
+            ((_, _, message),) = decode_frame(socket.recv()).envelopes
+            if message == Granted(lock="a", fence=1, request=request):
+                return True
+    return False
+
+
+def is_decodable(raw: bytes) -> bool:
+    """Return whether ``raw`` is valid CBOR; a sender of invalid CBOR is muted for a while."""
+    try:
+        decode_frame(raw)
+    except UndecodableError:
+        return False
+    except MalformedFrameError:
+        return True
+    return True
+
+
+def flood(socket: Socket, random: Random, count: int, *, decodable: bool) -> None:
+    """Send garbage, and drop the replies."""
+    for raw in garbage(random, count):
+        if decodable and not is_decodable(raw):
+            continue
+        socket.send(raw)
+        while socket.poll(0):
+            socket.recv()
+    socket.send(b"")
+
+
+def test_a_node_under_a_hundred_thousand_frames_of_garbage_serves_on(
+    node: GrantingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine so much is dropped unread that the connection would be closed.
+    monkeypatch.setattr(client_queue, "FLOOD_FRAMES", 10 * FRAMES)
+    process = psutil.Process()
+    with zmq.Context() as context, dealer(context, node, b"me#1.1") as friend:
+        assert served(friend, 1)
+        with dealer(context, node, b"me#1.2") as enemy:
+            flood(enemy, Random(2), 2000, decodable=True)  # Caches and pools fill now.
+            fds, memory = process.num_fds(), process.memory_info().rss
+            flood(enemy, Random(3), FRAMES, decodable=True)
+            assert served(enemy, 2)  # Behind everything that was sent before.
+            flood(enemy, Random(4), FRAMES // 10, decodable=False)
+            assert served(enemy, 4)
+            grown = process.memory_info().rss - memory
+            assert process.num_fds() == fds
+        assert grown < GROWTH_BYTES_MAX
+        assert served(friend, 3)
+    # How often each is counted depends on how many frames a busy machine drops unread.
+    assert node.counters.keys() >= {
+        "arrived",
+        "wire.malformed",
+        "wire.misdirected",
+        "wire.muted",
+        "wire.rejected",
+        "wire.spoofed_sender",
+        "wire.wrong_cluster",
+        "wire.wrong_version",
+    }
+
+
+@pytest.mark.parametrize("parts", [b"\x02\x01a\x02\x00b", b"\x06\x00hello"])
+def test_messages_of_an_old_version_of_zmtp_are_dropped(node: GrantingNode, parts: bytes) -> None:
+    """Random bytes may look like one; such a message names no connection."""
+    host, _, port = node.hub.endpoint.removeprefix("tcp://").partition(":")
+    name = b"me#1.1"
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as wire:
+        wire.sendall(bytes((len(name) + 1, 0)) + name + parts)
+        end = time.monotonic() + PATIENCE_S
+        while not node.counters["wire.malformed"]:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+LONG_S = 60.0
+
+VICTIM = """
+import sys
+import zmq
+from fencelock.transport.sockets import bound_router, connected_dealer
+with zmq.Context() as context:
+    if sys.argv[1] == "router":
+        socket = bound_router(context, "tcp://127.0.0.1:*")
+        print(socket.getsockopt_string(zmq.LAST_ENDPOINT), flush=True)
+    else:
+        socket = connected_dealer(context, sys.argv[2], b"n1#1")
+        print("connected", flush=True)
+    sys.stdin.readline()
+    socket.disable_monitor()
+    socket.close()
+"""
+"""Reads nothing until it receives the request to end."""
+
+
+def victim(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", VICTIM, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outlives(process: subprocess.Popen[str], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def flood_raw(socket: zmq.Socket[bytes], prefix: list[bytes]) -> None:
+    """Send until both sides are full: for a moment nothing more can be sent."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends:
+        if not socket.poll(200, zmq.POLLOUT):
+            return
+        socket.send_multipart([*prefix, bytes(1000)], zmq.NOBLOCK)
+
+
+def end(process: subprocess.Popen[str]) -> int:
+    process.communicate("\n", timeout=LONG_S)
+    return process.returncode
+
+
+def test_a_router_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> None:
+    with victim("router") as router, zmq.Context() as context:
+        assert router.stdout is not None
+        endpoint = router.stdout.readline().strip()
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.setsockopt(zmq.SNDHWM, 10)
+        dealer.connect(endpoint)
+        flood_raw(dealer, [])
+        dealer.close()  # With frames unread, so that the connection is reset.
+        assert outlives(router, 3 * HEARTBEAT_MS / 1000)
+        assert end(router) == 0
+
+
+def test_a_dealer_outlives_a_peer_that_floods_it_and_breaks_the_connection() -> None:
+    with zmq.Context() as context:
+        router = context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.SNDHWM, 0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        with victim("dealer", f"tcp://127.0.0.1:{port}") as dealer:
+            assert dealer.stdout is not None
+            assert dealer.stdout.readline() == "connected\n"
+            wait_for_peer(router, b"n1#1")
+            for _ in range(10 * QUEUE_FRAMES_MAX):
+                router.send_multipart([b"n1#1", bytes(1000)])
+            router.close()
+            assert outlives(dealer, 3 * HEARTBEAT_MS / 1000)
+            assert end(dealer) == 0
+
+
+def wait_for_peer(router: zmq.Socket[bytes], identity: bytes) -> None:
+    """Return when something can be sent to ``identity``: its handshake is over."""
+    ends = time.monotonic() + LONG_S
+    while time.monotonic() < ends:
+        with contextlib.suppress(zmq.ZMQError):  # No route to the host, so far.
+            router.send_multipart([identity, b"first"])
+            return
+    raise AssertionError(f"{identity!r} did not connect")

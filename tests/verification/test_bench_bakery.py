@@ -160,7 +160,7 @@ def test_messages_of_a_pair_are_counted_by_step_and_warm_pairs_are_pairs(
     assert next(job.kind for side, job in stage.jobs if side == "bakery") is JobKind.PAIR
 
 
-def test_what_was_said_before_a_measurement_is_not_counted(
+def test_messages_before_a_measurement_are_not_counted(
     stage: ClusterStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = stage.members

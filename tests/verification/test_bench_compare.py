@@ -109,7 +109,7 @@ def test_profiles_of_versions_are_kept_with_the_figures(tmp_path: Path) -> None:
     assert kept == [{"name": "before", "sum_us": 5.0, "by_step": {"wire": 3.0, "sync": 2.0}}]
 
 
-def test_what_is_no_profile_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_file_that_is_no_profile_is_refused_in_words(tmp_path: Path) -> None:
     profile = tmp_path / "other.txt"
     profile.write_text('{"figures": {}}', encoding="utf-8")
     ended = run("--again", str(tmp_path / "none.json"), "--profiles", str(profile))
@@ -126,7 +126,7 @@ def test_two_holders_at_once_fail_the_run(tmp_path: Path) -> None:
     assert ended.returncode == 1
 
 
-def test_what_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_skipped_with_a_word(tmp_path: Path) -> None:
     ended = run("--rounds", "0", "--peers", "redis,etcd", path=str(tmp_path))
     assert "redis: skipped: apt-get install redis-server" in ended.stdout
     assert "etcd: skipped: apt-get install etcd-server" in ended.stdout

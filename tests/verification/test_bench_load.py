@@ -14,8 +14,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.programs import redis_server
 from support.real_nodes import running_nodes
-from support.servers import redis_server
 
 import fencelock
 from fencelock.actors.error import ConfigError

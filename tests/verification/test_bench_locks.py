@@ -1,9 +1,10 @@
-"""The benchmarks of locks and other objects."""
+"""The benchmark of locks, and the help of all benchmarks."""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from msgspec.structs import replace
-from support.statuses import READY
+from support.paths import PROGRAMS
+from support.samples import READY
 
 from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.node.config import parse
@@ -210,7 +212,7 @@ def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
     assert not processes_left_of(running.pid)
 
 
-def test_what_cannot_be_measured_is_refused_in_words() -> None:
+def test_a_subject_that_cannot_be_measured_is_refused_in_words() -> None:
     with bench("--protocol", "raft", "--json") as running:
         _, told = running.communicate(timeout=LONG_S)
     assert running.returncode == 2
@@ -263,3 +265,34 @@ def test_a_load_keeps_its_size_from_round_to_round(crowd: Crowd) -> None:
     run = crowd.load(10)
     run()
     run()  # It raises if a pair is not granted.
+
+
+PARTS = {"attackers.py", "compare_client.py", "compare_tasks.py", "compare_wire.py"}
+"""Programs that a benchmark starts itself."""
+
+STARTED = sorted(
+    path.name
+    for path in PROGRAMS.glob("*.py")
+    if path.name not in PARTS and "__main__" in path.read_text(encoding="utf-8")
+)
+assert len(STARTED) > len(PARTS)
+
+
+@pytest.mark.parametrize("program", STARTED)
+def test_a_benchmark_explains_itself(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PROGRAMS / program), run_name="__main__")
+    told = capsys.readouterr()
+    assert (ended.value.code, told.err) == (0, "")
+    assert told.out.startswith(f"usage: {program}")
+
+
+def test_a_benchmark_is_started_as_a_process() -> None:
+    """Each imports its neighbours, which only Python's own start of a program makes possible."""
+    command = [sys.executable, str(PROGRAMS / "compare.py"), "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith("usage: compare.py")

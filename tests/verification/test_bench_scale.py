@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from contests import CONTESTS
-from support.bench_programs import run_program
+from support.programs import run_program
 
 pytestmark = pytest.mark.long
 

@@ -1,13 +1,15 @@
-"""The program that draws mutants of the product, on a small module and with small tests."""
+"""The programs that draw mutants of the product and of journals."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import mutants
 import pytest
 from mutants import Selection, made_hang, mutants_of, run
-from support.paths import ROOT
+from support.paths import PROGRAMS, ROOT
 
 MODULE = """\
 LIMIT = 3
@@ -107,3 +109,10 @@ def test_the_nearest_test_files_judge_first_and_slow_ones_last(tmp_path: Path) -
         (tmp_path / name).write_text(text)
     chosen = Selection(tmp_path).tests_of("src/fencelock/actors/subject.py", 3)
     assert [test.stem for test in chosen] == ["test_subject", "test_user", "test_real"]
+
+
+def test_each_mutant_is_refused_or_recovers_without_damage() -> None:
+    command = [sys.executable, str(PROGRAMS / "journal_mutants.py"), "--mutants", "60"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert {"refused", "repairable"} <= set(ended.stdout.split())

@@ -40,7 +40,7 @@ from fencelock.verification.bench.members import READY_S, NodeProcesses
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from support.keyed_nodes import KeyedProcesses
+from support.real_nodes import KeyedProcesses
 
 RATIO_MAX = 3.0
 """Maximum factor of the p99 of a pair under attack."""

@@ -23,7 +23,7 @@ from fencelock.verification.bench.members import NodeProcesses
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from support.keyed_nodes import KeyedProcesses
+from support.real_nodes import KeyedProcesses
 
 LONG_S = 60.0
 WARM_S = 1.0

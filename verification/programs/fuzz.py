@@ -29,9 +29,15 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from support.fuzz_live import STALL_S, LiveFuzzer, LiveReport, Prober
-from support.fuzz_offline import OfflineFuzzer, member_messages
-from support.fuzz_values import Composer, messages, requests, variants_of
-from support.keyed_nodes import KeyedProcesses
+from support.fuzz_offline import (
+    Composer,
+    OfflineFuzzer,
+    member_messages,
+    messages,
+    requests,
+    variants_of,
+)
+from support.real_nodes import KeyedProcesses
 
 import fencelock
 from fencelock.actors.message import Message

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from support.keyed_nodes import LONG_S, KeyedProcesses
+from support.real_nodes import LONG_S, KeyedProcesses
 
 import fencelock
 from fencelock import aio

@@ -1,4 +1,4 @@
-"""A client's session with requests that change or await an object, and hold nothing."""
+"""A client's session with objects: read/write locks, semaphores, and updates that hold nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,213 @@ from support.session_harness import ANN, BEN, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged, PutEntry
-from fencelock.actors.api.message import Abandon, Acquire, Cancel, KeepAlive, Reason, Refused
+from fencelock.actors.api.message import (
+    Abandon,
+    Acquire,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, Open
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, role_of
 from fencelock.actors.role_message import LinkDown
+from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.lease import LINGER_MS
-from fencelock.actors.session.message import Close
+from fencelock.actors.session.message import Close, HoldsLost
+from fencelock.actors.session.requests import LockKey
 from fencelock.actors.table.latch import Latch
 
-LOCK = object_name(LATCH, "L")
+RWLOCK_KEY = LockKey(object_name(RWLOCK, "S"), "ann")
+
+
+def acquire_rwlock(harness: SessionHarness, token: int = 4, *, write: bool = True) -> list[Send]:
+    asked = AcquireReadWrite(rwlock="S", write=write, owner="ann", request=token)
+    return harness.hear(ANN, asked)
+
+
+def downgrade(harness: SessionHarness) -> list[Send]:
+    return harness.hear(ANN, Downgrade(rwlock="S", fence=7, owner="ann"))
+
+
+def hold_rwlock(harness: SessionHarness) -> None:
+    harness.grant(harness.open(acquire_rwlock(harness)))
+
+
+def rwlock_state(harness: SessionHarness) -> HoldState | None:
+    found = harness.role.session_state.holds.get(RWLOCK_KEY)
+    return None if found is None else found.state
+
+
+def test_a_writer_reads_under_the_same_hold_and_releases_twice(harness: SessionHarness) -> None:
+    hold_rwlock(harness)
+    said = acquire_rwlock(harness, 5, write=False)
+    assert one(AcquireReadWrite, said).write is False
+    assert one(Granted, harness.grant(said, count=2), ANN).count == 2
+    for left in (1, 0):
+        said = harness.hear(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
+        assert one(Released, harness.free(said, left), ANN).count == left
+    assert rwlock_state(harness) is None
+
+
+def test_a_refused_upgrade_leaves_the_hold(harness: SessionHarness) -> None:
+    hold_rwlock(harness)
+    said = harness.refuse(acquire_rwlock(harness, 5), Reason.ALREADY_HELD)
+    assert one(Refused, said, ANN).reason is Reason.ALREADY_HELD
+    assert rwlock_state(harness) is HoldState.HELD
+
+
+def test_a_downgrade_keeps_the_hold_and_all_its_levels(harness: SessionHarness) -> None:
+    hold_rwlock(harness)
+    harness.grant(acquire_rwlock(harness, 5, write=False), count=2)
+    assert one(Released, harness.free(downgrade(harness), 1), ANN).count == 1
+    assert rwlock_state(harness) is HoldState.HELD
+    assert of(Release, harness.run(1_000)) == []  # The session owes nothing.
+    for left in (1, 0):
+        said = harness.hear(ANN, Release(lock=RWLOCK_KEY.lock, fence=7, owner="ann"))
+        harness.free(said, left)
+    assert rwlock_state(harness) is None
+
+
+def test_a_downgrade_without_an_answer_is_repeated_under_its_number(
+    harness: SessionHarness,
+) -> None:
+    hold_rwlock(harness)
+    first = one(Downgrade, downgrade(harness))
+    again = of(Downgrade, harness.run(2_000))
+    assert again
+    assert {one.request for one in again} == {first.request}
+
+
+def test_a_downgrade_of_a_reader_is_refused_and_the_hold_stays(harness: SessionHarness) -> None:
+    hold_rwlock(harness)
+    refused = one(Refused, harness.refuse(downgrade(harness), Reason.INVALID), ANN)
+    assert refused.reason is Reason.INVALID
+    assert rwlock_state(harness) is HoldState.HELD
+
+
+def test_a_downgrade_after_the_loss_is_refused_as_lost(harness: SessionHarness) -> None:
+    hold_rwlock(harness)
+    assert one(HoldsLost, harness.run(60_000)).losses[0].fence == 7
+    refused = one(Refused, downgrade(harness), ANN)
+    assert refused.reason is Reason.OWNERSHIP_LOST
+    assert refused.detail.startswith("rwlock 'S': ")
+
+
+def test_a_downgrade_that_the_protocol_does_not_have_leaves_the_hold(
+    harness: SessionHarness,
+) -> None:
+    hold_rwlock(harness)
+    said = harness.refuse(downgrade(harness), Reason.UNSUPPORTED)
+    assert one(Refused, said, ANN).reason is Reason.UNSUPPORTED
+    assert rwlock_state(harness) is HoldState.HELD
+
+
+SEMAPHORE_NAME = object_name(SEMAPHORE, "S")
+SEMAPHORE_KEY = LockKey(SEMAPHORE_NAME, "ann")
+
+
+def acquire_permits(harness: SessionHarness, user: Address = ANN, amount: int = 3) -> list[Send]:
+    owner = role_of(user)
+    permits = AcquirePermits(semaphore="S", permits=5, amount=amount, owner=owner, request=4)
+    return harness.hear(user, permits)
+
+
+def part(harness: SessionHarness, amount: int, user: Address = ANN) -> list[Send]:
+    return harness.hear(user, ReleasePermits(semaphore="S", fence=7, amount=amount, owner="ann"))
+
+
+def hold_permits(harness: SessionHarness) -> None:
+    said = acquire_permits(harness)
+    harness.grant(harness.open(said), count=3)
+
+
+def semaphore_state(harness: SessionHarness) -> HoldState | None:
+    found = harness.role.session_state.holds.get(SEMAPHORE_KEY)
+    return None if found is None else found.state
+
+
+def test_a_claim_goes_out_with_session_and_number_and_its_grant_comes_back(
+    harness: SessionHarness,
+) -> None:
+    said = harness.open(acquire_permits(harness))
+    sent = one(AcquirePermits, said)
+    assert (sent.lock, sent.session, sent.amount, sent.permits) == (SEMAPHORE_NAME, "c.1", 3, 5)
+    granted = one(Granted, harness.grant(said, count=3), ANN)
+    assert (granted.lock, granted.count, granted.request) == (SEMAPHORE_NAME, 3, 4)
+    assert semaphore_state(harness) is HoldState.HELD
+
+
+def test_a_release_of_a_part_leaves_the_hold(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    said = part(harness, 2)
+    assert semaphore_state(harness) is HoldState.RELEASING
+    assert one(Released, harness.free(said, 1), ANN).count == 1
+    assert semaphore_state(harness) is HoldState.HELD
+    assert of(Release, harness.run(1_000)) == []  # The session owes nothing.
+    harness.free(part(harness, 1), 0)
+    assert semaphore_state(harness) is None
+
+
+def test_a_part_without_an_answer_is_repeated_under_its_number(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    first = one(ReleasePermits, part(harness, 2))
+    again = of(ReleasePermits, harness.run(2_000))
+    assert again
+    assert {(one.request, one.amount) for one in again} == {(first.request, 2)}
+
+
+def test_parts_are_sent_one_after_the_other_and_each_once(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    first = part(harness, 1)
+    assert of(ReleasePermits, part(harness, 1, BEN)) == []
+    then = harness.free(first, 2)
+    assert one(Released, then, ANN).count == 2
+    assert one(Released, harness.free(then, 1), BEN).count == 1
+    assert semaphore_state(harness) is HoldState.HELD
+
+
+def test_a_part_that_nobody_waits_for_any_more_still_happens(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    said = part(harness, 1)
+    harness.hear(ANN, Abandon())
+    full = Release(lock=SEMAPHORE_NAME, fence=7, owner="ann")
+    assert of(Release, harness.hear(BEN, full)) == []  # It waits for the part, and is not merged.
+    then = harness.free(said, 2)
+    harness.free(then, 0)
+    assert semaphore_state(harness) is None
+
+
+def test_too_large_a_part_is_refused_at_once_and_the_hold_stays(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    refused = one(Refused, harness.refuse(part(harness, 4), Reason.INVALID), ANN)
+    assert refused.reason is Reason.INVALID
+    assert semaphore_state(harness) is HoldState.HELD
+
+
+def test_a_grant_that_nobody_waits_for_is_given_back_whole(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    release = one(Release, harness.hear(ANN, Abandon()))
+    assert (release.lock, release.fence, release.owner) == (SEMAPHORE_NAME, 7, "ann")
+
+
+def test_permits_are_lost_with_the_session(harness: SessionHarness) -> None:
+    hold_permits(harness)
+    lost = one(HoldsLost, harness.run(60_000))
+    assert [(loss.lock, loss.fence) for loss in lost.losses] == [(SEMAPHORE_NAME, 7)]
+    refused = one(Refused, part(harness, 1), ANN)
+    assert refused.reason is Reason.OWNERSHIP_LOST
+    assert refused.detail.startswith("semaphore 'S': ")
+
+
+LATCH_NAME = object_name(LATCH, "L")
 
 
 def count_down(harness: SessionHarness, user: Address = ANN, owner: str = "") -> list[Send]:
@@ -45,7 +241,7 @@ def test_an_update_goes_out_with_session_and_number_and_its_reply_comes_back(
 ) -> None:
     said = harness.open(count_down(harness))
     sent = one(CountDown, said)
-    assert (sent.lock, sent.session, sent.owner, sent.count) == (LOCK, "c.1", "ann", 3)
+    assert (sent.lock, sent.session, sent.owner, sent.count) == (LATCH_NAME, "c.1", "ann", 3)
     reply = one(CountedDown, counted(harness, said), ANN)
     assert (reply.left, reply.request, reply.owner) == (2, 4, "")
     assert harness.role.session_state.holds == {}
@@ -141,7 +337,7 @@ def test_a_wait_takes_what_is_left_of_its_time_along(harness: SessionHarness) ->
 def test_a_wait_that_is_abandoned_is_cancelled(harness: SessionHarness) -> None:
     sent = one(AwaitLatch, harness.open(wait(harness)))
     cancel = one(Cancel, harness.hear(ANN, Abandon()))
-    assert (cancel.lock, cancel.owner, cancel.request) == (LOCK, sent.owner, sent.request)
+    assert (cancel.lock, cancel.owner, cancel.request) == (LATCH_NAME, sent.owner, sent.request)
 
 
 @pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.UNAVAILABLE])
@@ -168,7 +364,7 @@ W = AwaitLatch(latch="L", count=2)
 
 
 def left(callers: LocalCallers) -> int:
-    latch = callers.table.objects[LOCK]
+    latch = callers.table.objects[LATCH_NAME]
     assert isinstance(latch, Latch)
     return latch.left
 
@@ -201,13 +397,13 @@ def test_a_wait_that_times_out_and_one_that_is_cancelled_leave_nothing_in_the_qu
     callers = LocalCallers()
     callers.do(ONE, AwaitLatch(latch="L", count=2, wait_ms=1_000))
     callers.do(TWO, W)
-    assert callers.table.objects[LOCK].waiting == 2
+    assert callers.table.objects[LATCH_NAME].waiting == 2
     callers.do(TWO, Abandon())
     callers.pass_time(2_000)
     assert callers.reason(ONE) is Reason.TIMED_OUT
     (refused,) = callers.heard(ONE, Refused)
     assert refused.detail == "latch 'L': waited 1000 ms; its count is 2 of 2"
-    assert LOCK not in callers.table.objects
+    assert LATCH_NAME not in callers.table.objects
     assert callers.table.claims == 0
     assert callers.is_idle()
 
@@ -226,7 +422,7 @@ def test_an_update_whose_session_has_ended_at_the_cluster_is_answered_once() -> 
     (refused,) = callers.heard(TWO, Refused)
     assert refused.reason is Reason.SESSION_EXPIRED
     assert "unknown" in refused.detail
-    assert LOCK not in callers.table.objects
+    assert LATCH_NAME not in callers.table.objects
 
 
 def test_a_copy_that_the_table_has_forgotten_says_that_its_outcome_is_unknown() -> None:

@@ -1,4 +1,4 @@
-"""Count-down latches with threads, tasks and asks, on a `paxos` cluster."""
+"""Latches and barriers as users meet them: threads, tasks and asks, on a `paxos` cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.real_nodes import ask
 
 import fencelock
 import fencelock.aio
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.name import object_name
 from fencelock.cluster.guarantee import Guarantee, demand
@@ -163,3 +164,130 @@ def test_callers_inside_a_node_count_and_wait(
 def test_other_protocols_name_the_one_that_has_latches(protocol: str) -> None:
     with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
         demand(protocol, Guarantee.LATCHES)
+
+
+ROUNDS = 5
+
+
+def until_arrived(client: fencelock.Client, name: str, parties: int = 1) -> None:
+    while client.barrier(name, 9).n_waiting() < parties:
+        pass
+
+
+def test_all_pass_together_each_with_its_own_index(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    barriers = [connect().barrier(name, 4) for _ in range(4)]
+    assert barriers[0].parties == 4
+    for _ in range(ROUNDS):
+        waits = [pool.submit(barrier.wait, PATIENCE_S) for barrier in barriers]
+        assert sorted(wait.result(PATIENCE_S) for wait in waits) == [0, 1, 2, 3]
+    assert barriers[0].n_waiting() == 0
+
+
+def test_the_index_is_the_place_in_the_order_of_arrival(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    one, two = connect(), connect()
+    first = pool.submit(one.barrier(name, parties=3).wait, PATIENCE_S)
+    until_arrived(two, name)
+    second = pool.submit(two.barrier(name, 3).wait, PATIENCE_S)
+    until_arrived(two, name, 2)
+    assert two.barrier(name, 3).wait(PATIENCE_S) == 2
+    assert (first.result(PATIENCE_S), second.result(PATIENCE_S)) == (0, 1)
+
+
+def test_a_wait_that_times_out_breaks_the_generation_and_the_next_is_clean(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    one, two = connect(), connect()
+    other = pool.submit(one.barrier(name, 3).wait, PATIENCE_S)
+    until_arrived(two, name)
+    with pytest.raises(fencelock.BrokenBarrierError, match="2 of 3 parties have arrived"):
+        two.barrier(name, 3, timeout=0.05).wait()
+    with pytest.raises(fencelock.BrokenBarrierError, match="is broken: a party"):
+        other.result(PATIENCE_S)
+    with pytest.raises(RuntimeError):
+        one.barrier(name, 2).wait(0)
+    waits = pool.submit(one.barrier(name, 2).wait, PATIENCE_S)
+    assert {two.barrier(name, 2).wait(PATIENCE_S), waits.result(PATIENCE_S)} == {0, 1}
+
+
+def test_a_client_that_closes_breaks_the_generation(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    gone, stays = connect(), connect()
+    leaves = pool.submit(gone.barrier(name, 3).wait, PATIENCE_S)
+    stays_there = pool.submit(stays.barrier(name, 3).wait, PATIENCE_S)
+    until_arrived(stays, name, 2)
+    gone.close()
+    with pytest.raises(fencelock.BrokenBarrierError):
+        stays_there.result(PATIENCE_S)
+    with pytest.raises(fencelock.FencelockError):
+        leaves.result(PATIENCE_S)
+
+
+def test_parties_must_agree_and_arguments_have_limits(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    client = connect()
+    waits = pool.submit(client.barrier(name, 2).wait, PATIENCE_S)
+    until_arrived(client, name)
+    with pytest.raises(
+        fencelock.InvalidRequestError, match=f"barrier '{name}' has 2 parties; this"
+    ):
+        client.barrier(name, 3).wait()
+    status = client.barrier(name, 2).status()
+    assert (status.left, status.permits, len(status.waiters)) == (1, 2, 1)
+    (listed,) = client.objects(f"{BARRIER}\x1f{name}")
+    assert listed == (object_name(BARRIER, name), 1, 1, 2)
+    assert client.barrier(name, 2).wait(PATIENCE_S) == 1
+    assert waits.result(PATIENCE_S) == 0
+    for made in (
+        lambda: client.barrier(name, 0),
+        lambda: client.barrier("", 2),
+        lambda: client.barrier(name, 2, timeout=-2),
+        lambda: client.barrier(name, 2).wait(-2),
+    ):
+        with pytest.raises(ValueError, match=r"must be|allowed|bytes"):
+            made()
+    wrong: Any = "3"
+    with pytest.raises(TypeError, match="parties is '3', and must be an int from 1 to 10000"):
+        client.barrier(name, wrong)
+    assert repr(client.barrier(name, 2)) == f"<Barrier '{name}' of 2 parties>"
+
+
+def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
+    paxos_nodes: list[Node], name: str
+) -> None:
+    async def scene() -> None:
+        addresses = ",".join(node.address for node in paxos_nodes)
+        async with fencelock.aio.connect(addresses, cluster="faces") as client:
+            barrier = client.barrier(name, parties=3)
+            indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
+            assert sorted(indices) == [0, 1, 2]
+            waits = [asyncio.create_task(barrier.wait()) for _ in range(2)]
+            while await barrier.n_waiting() < 2:
+                pass
+            waits[0].cancel()
+            with pytest.raises(fencelock.BrokenBarrierError):
+                await waits[1]
+            assert not (await barrier.status()).waiters
+
+    asyncio.run(scene())
+
+
+def test_callers_inside_a_node_meet_others(
+    connect: Connect, paxos_nodes: list[Node], pool: ThreadPoolExecutor, name: str
+) -> None:
+    waits = pool.submit(connect().barrier(name, 2).wait, PATIENCE_S)
+    until_arrived(connect(), name)
+    passed = ask(paxos_nodes[0], AwaitBarrier(barrier=name, parties=2))
+    assert isinstance(passed, BarrierPassed)
+    assert (passed.index, waits.result(PATIENCE_S)) == (1, 0)
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
+def test_other_protocols_name_the_one_that_has_barriers(protocol: str) -> None:
+    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
+        demand(protocol, Guarantee.BARRIERS)

@@ -1,4 +1,4 @@
-"""Messages of members with fields that no honest member sends."""
+"""Messages and values that tests copy with other fields."""
 
 from __future__ import annotations
 
@@ -7,11 +7,39 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fencelock.actors.api.message import NodeStatus
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import Level, RoleNotice
-from support.effects import at, sent
+from fencelock.cluster.client.hold import BaseHold
+from fencelock.cluster.node.storage.backup import BackupHeader
+from support.role_harness import at, sent
+
+READY = NodeStatus(
+    node="n1",
+    protocol="paxos",
+    nodes=("n1",),
+    ready=True,
+    detail="ready",
+    uptime_ms=1,
+    counters=(),
+    locks=(),
+)
+"""A node that serves alone and knows of no lock; see `dataclasses.replace`."""
+
+
+HEADER = BackupHeader(
+    cluster="orders",
+    protocol="paxos",
+    node="n2",
+    date="2025-11-22T13:47:33+00:00",
+    slot=54,
+    time_ms=1859,
+    fence=3,
+    parts=1,
+    release="0.1.0",
+)
 
 
 class Row(NamedTuple):
@@ -53,3 +81,9 @@ def demand_bounds(
     for kind in kinds:
         known = bounded.get(kind, set()) | harmless.get(kind, {}).keys()
         assert known == set(kind.__struct_fields__), kind
+
+
+def fence_of(hold: BaseHold | None) -> int:
+    """Return the fence of ``hold``, which must not be None."""
+    assert hold is not None
+    return hold.fence

@@ -1,12 +1,12 @@
-"""Findings of a review of the log: messages of strangers, and overtaken leaderships."""
+"""The log with messages of strangers, and with leaderships that others overtook."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import Any
 
-from support.effects import HOST, T0, at, only_sent
 from support.log_workload import LogCounter
+from support.role_harness import HOST, T0, at, only_sent
 
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -158,7 +158,7 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
     ]
 
 
-def test_whoever_asked_hears_of_its_command_also_if_a_successor_decided_it() -> None:
+def test_a_client_learns_the_outcome_of_its_command_also_if_a_successor_decided_it() -> None:
     role = replica()
     role.handle(config.leader_of("a"), REIGN, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)

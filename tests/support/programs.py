@@ -1,11 +1,14 @@
-"""Private servers of PostgreSQL and Redis for tests, on sockets in temporary folders."""
+"""Programs and servers that tests run, and without which they are skipped, but never in CI."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
@@ -13,7 +16,50 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.optional import program
+import pytest
+
+from support.paths import PROGRAMS
+
+
+def package(name: str, where: str = "it is in the extra 'examples' or 'redis'") -> None:
+    """Skip the test if the package ``name`` is missing; in CI, fail. ``where`` says where it is."""
+    if importlib.util.find_spec(name) is None:
+        _without(f"{name} is not installed: {where}")
+
+
+def program(name: str, *places: str) -> str:
+    """Return the path of a program, also from folders like ``usr/lib/*/bin``; else as above."""
+    found = shutil.which(name)
+    for place in places:
+        found = found or next(map(str, sorted(Path("/").glob(f"{place}/{name}"))), None)
+    if found is None:
+        _without(f"{name} is not installed: .ci/run installs it with apt as root")
+    assert found is not None
+    return found
+
+
+def _without(reason: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+LONG_S = 120.0
+
+
+def run_program(program: str, *options: str) -> tuple[dict[str, Any], int]:
+    """Run ``program`` with ``--json``; return what it prints, and its exit status."""
+    ended = subprocess.run(
+        [sys.executable, str(PROGRAMS / program), "--json", *options],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+    assert ended.stderr == ""
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found, ended.returncode
+
 
 START_S = 60.0
 """Time within which a server must answer (s)."""

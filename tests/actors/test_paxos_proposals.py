@@ -1,0 +1,533 @@
+"""Proposals on their way into the log: forwarded, ordered, held back, and sent together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.log_workload import LogCounter
+from support.role_harness import HOST, T0
+from support.table_scene import HERE, LISTENER, replica_of_a
+
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message, address_of
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.config import WINDOW, leader_of, replica_of
+from fencelock.actors.paxos.event import (
+    BatchDelay,
+    Decided,
+    Drain,
+    Gather,
+    LeaderChanged,
+    Leadership,
+    Order,
+    ProposalBatch,
+    SlotOutcomes,
+    SteppedDown,
+)
+from fencelock.actors.paxos.message import (
+    BATCH_BYTES_MAX,
+    BATCH_COMMANDS_MAX,
+    COMMAND_BYTES_MAX,
+    Ballot,
+    Decline,
+    Declined,
+    Propose,
+    Proposed,
+    fits,
+)
+from fencelock.actors.paxos.ordering import BATCH_DELAY_MS, QUEUE_MAX, Ordering
+from fencelock.actors.paxos.replica import WAITING_BYTES_MAX, Replica
+from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.table.wire import LogCommand
+from fencelock.cluster.node.lock_machine import LockMachine
+from fencelock.transport.codec import encode
+
+OTHER, COMMANDER = address_of("b", "proxy"), address_of("a", "commander-3")
+BALLOT = Ballot(3, leader_of("a"))
+ANN = address_of("ann", "session")
+
+
+class Patient(LogCounter):
+    """A machine whose command ``wait`` would only wait for another."""
+
+    def version_of(self, command: bytes) -> int:
+        del command
+        return 1
+
+    def is_patient(self, command: bytes) -> bool:
+        return command == b"wait"
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return replica_of_a(machine=Patient())
+
+
+@pytest.fixture
+def leader(replica: Replica) -> Replica:
+    """Return a replica that leads, with nothing under way."""
+    leadership = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
+    decide(replica, replica.handle(leader_of("a"), leadership, T0))
+    return replica
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    members = ("a", "b", "c")
+    proxy = Proxy(LISTENER, HOST, backend=PaxosBackend("a", members, encode))
+    proxy.begin(T0)
+    return proxy
+
+
+def proposal_batch(*commands: bytes, first: int = 1) -> ProposalBatch:
+    numbers = tuple(range(first, first + len(commands)))
+    return ProposalBatch(client=LISTENER, numbers=numbers, commands=commands)
+
+
+def orders(effects: Effects) -> list[Order]:
+    sent = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [message for message in sent if isinstance(message, Order)]
+
+
+def decide(replica: Replica, effects: Effects) -> list[Send]:
+    """Decide all ordered slots; return the messages sent then."""
+    return [
+        effect
+        for order in orders(effects)
+        for effect in replica.handle(COMMANDER, Decided(slot=order.slot, batch=order.batch), T0)
+        if isinstance(effect, Send)
+    ]
+
+
+def declined(number: int, why: Decline, leader: str = "") -> Send:
+    return Send(LISTENER, Declined(number=number, why=why, leader=leader))
+
+
+def acquire(request: int) -> Acquire:
+    return Acquire(lock=f"l{request}", session="ann.7", owner="o", request=request)
+
+
+def test_a_proxy_brings_all_of_a_turn_at_its_end(proxy: Proxy) -> None:
+    gather, tick = proxy.handle(ANN, acquire(2), T0)
+    assert gather == Send(LISTENER, Gather())
+    assert proxy.handle(ANN, acquire(3), T0) == ()
+
+    (brought,) = proxy.handle(LISTENER, Gather(), T0)
+
+    assert isinstance(brought, Send)
+    assert isinstance(brought.message, ProposalBatch)
+    assert (brought.to, len(brought.message.commands)) == (HERE, 2)
+    assert brought.message.numbers == (1, 2)
+    assert tick == Wake(250, Tick())
+    assert proxy.handle(ANN, acquire(4), T0) == (Send(LISTENER, Gather()),)
+
+
+def test_a_proxy_that_gathered_nothing_brings_nothing(proxy: Proxy) -> None:
+    effects = proxy.handle(LISTENER, Gather(), T0)
+    assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_each_of_a_bundle_is_answered_by_its_own_outcome(proxy: Proxy) -> None:
+    for request in (2, 3):
+        proxy.handle(ANN, acquire(request), T0)
+    proxy.handle(LISTENER, Gather(), T0)
+    outcomes = tuple(
+        Granted(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1)
+        for n in (3, 2)
+    )
+
+    effects = proxy.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
+
+    told = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert [one.request for one in told if isinstance(one, Granted)] == [3, 2]
+
+
+def test_a_bundle_gets_a_slot_at_once(leader: Replica) -> None:
+    (order,) = orders(leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0))
+    assert order.batch.commands == (b"x", b"y")
+
+
+def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(leader: Replica) -> None:
+    far = Propose(client=OTHER, number=7, command=b"far")
+    assert leader.handle(replica_of("b"), far, T0) == [Send(HERE, Gather())]
+    assert leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0) == ()
+
+    ordered = leader.handle(HERE, Gather(), T0)
+
+    (order,) = orders(ordered)
+    assert order.batch.commands == (b"far", b"x", b"y")
+    told = [effect.message for effect in decide(leader, ordered) if effect.to == OTHER]
+    assert told[-1] == Proposed(number=7, slot=order.slot)
+
+
+def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(leader: Replica) -> None:
+    commands = tuple(b"%d" % n for n in range(BATCH_COMMANDS_MAX + 3))
+    first, second = orders(leader.handle(LISTENER, proposal_batch(*commands), T0))
+    assert first.batch.commands + second.batch.commands == commands
+    assert len(first.batch.commands) == BATCH_COMMANDS_MAX
+
+    half = b"x" * (BATCH_BYTES_MAX // 2)
+    halves = orders(leader.handle(LISTENER, proposal_batch(*[half] * 5), T0))
+    assert [len(order.batch.commands) for order in halves] == [2, 2, 1]
+
+
+def test_a_command_above_the_limit_of_a_slot_has_one_of_its_own(leader: Replica) -> None:
+    large = b"x" * COMMAND_BYTES_MAX
+    effects = leader.handle(LISTENER, proposal_batch(b"1", large, large, b"2", b"3"), T0)
+    batches = [order.batch for order in orders(effects)]
+    assert [batch.commands for batch in batches] == [(b"1",), (large,), (large,), (b"2", b"3")]
+    assert all(map(fits, batches))
+
+
+def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(leader: Replica) -> None:
+    (lingers,) = leader.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0)
+    assert isinstance(lingers, Wake)
+    assert lingers.timer == BatchDelay()
+    (order,) = orders(leader.handle(LISTENER, proposal_batch(b"wait", b"x", first=3), T0))
+    assert order.batch.commands == (b"wait", b"wait", b"wait", b"x")
+
+
+def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> None:
+    replica.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
+
+    passed = replica.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
+
+    assert list(passed) == [
+        Send(
+            replica_of("c"),
+            Propose(client=LISTENER, number=number, command=command, forwarded=True),
+        )
+        for number, command in ((1, b"x"), (2, b"y"))
+    ]
+
+
+def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(leader: Replica) -> None:
+    leader.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
+    assert list(leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)) == []
+
+    passed = leader.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
+
+    sent = [effect.message for effect in passed if isinstance(effect, Send)]
+    assert [one.command for one in sent if isinstance(one, Propose)] == [b"x", b"y"]
+
+
+def test_of_a_bundle_only_what_is_too_large_is_declined(leader: Replica) -> None:
+    large = b"x" * (COMMAND_BYTES_MAX + 1)
+    effects = leader.handle(LISTENER, proposal_batch(large, b"y"), T0)
+    assert list(effects) == [declined(1, Decline.INVALID, "a"), Send(HERE, Gather())]
+
+
+def test_when_too_much_waits_each_of_a_bundle_is_declined(leader: Replica) -> None:
+    for _ in range(WINDOW):
+        assert orders(leader.handle(LISTENER, proposal_batch(b"x"), T0))
+    leader.handle(LISTENER, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
+    effects = leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
+    assert list(effects) == [declined(number, Decline.OVERLOADED, "a") for number in (1, 2)]
+
+
+def test_each_command_of_a_batch_is_declined_when_a_leadership_ends(leader: Replica) -> None:
+    leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
+    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("c")), pause_ms=0)
+    effects = leader.handle(leader_of("a"), deposed, T0)
+    told = [effect for effect in effects if isinstance(effect, Send)]
+    assert told[-2:] == [declined(number, Decline.NOT_LEADER) for number in (1, 2)]
+
+
+@pytest.fixture
+def follower() -> Replica:
+    return replica_of_a()
+
+
+def proposal(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> Propose:
+    return Propose(client=client, number=number, command=command)
+
+
+def test_a_command_goes_to_the_leader_and_waits_while_none_is_known(follower: Replica) -> None:
+    mine, forwarded = proposal(1), Propose(client=OTHER, number=2, command=b"y", forwarded=True)
+    assert follower.handle(LISTENER, mine, T0) == ()
+    assert follower.handle(replica_of("b"), forwarded, T0) == ()
+
+    followed = follower.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
+
+    passed = Propose(client=LISTENER, number=1, command=b"x", forwarded=True)
+    assert list(followed) == [
+        Send(LISTENER, LeaderChanged(leader="c")),
+        Send(replica_of("c"), passed),
+        Send(replica_of("c"), forwarded),
+    ]
+    declined = Declined(number=2, why=Decline.NOT_LEADER, leader="c")
+    assert follower.handle(replica_of("b"), forwarded, T0) == (Send(OTHER, declined),)
+
+
+def test_bytes_that_are_no_command_are_declined_or_dropped(follower: Replica) -> None:
+    large = proposal(command=b"x" * (COMMAND_BYTES_MAX + 1))
+    invalid = Declined(number=1, why=Decline.INVALID, leader="")
+
+    assert follower.handle(LISTENER, large, T0) == (Send(LISTENER, invalid),)
+    nobody = proposal(client=Address("nobody"))
+    assert follower.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)
+
+
+def test_commands_that_wait_for_a_leader_are_bounded_in_bytes(follower: Replica) -> None:
+    large = b"x" * COMMAND_BYTES_MAX
+    fitting = 1 + WAITING_BYTES_MAX // COMMAND_BYTES_MAX
+    for number in range(1, fitting + 1):
+        assert follower.handle(LISTENER, proposal(number, command=large), T0) == ()
+    full = Declined(number=0, why=Decline.OVERLOADED, leader="")
+    assert follower.handle(LISTENER, proposal(0, command=b"x"), T0) == (Send(LISTENER, full),)
+    assert follower.handle(LISTENER, proposal(1, command=large), T0) == ()  # This is a repetition.
+
+    followed = follower.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
+
+    assert len(list(followed)) == 1 + fitting
+    follower.handle(leader_of("a"), LeaderChanged(leader=""), T0)
+    assert follower.handle(LISTENER, proposal(0, command=b"x"), T0) == ()
+
+
+REPLICA = address_of("a", "replica")
+
+
+def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
+    """Return one whose leadership begins at ``T0``; phase one found stamps up to ``time_ms``."""
+    one = Ordering((b"open",))
+    one.clock.set(applied_ms, T0)
+    ballot = Ballot(3, address_of("a", "leader"))
+    leadership = Leadership(ballot=ballot, commander=COMMANDER, first=first, time_ms=time_ms)
+    one.begin(leadership, applied_ms, T0)
+    return one
+
+
+def propose(one: Ordering, number: int) -> None:
+    one.proposals.add(Propose(client=address_of("b", "proxy"), number=number, command=b"x"))
+
+
+def test_all_commands_of_one_turn_share_a_slot() -> None:
+    one = ordering()
+    propose(one, 1)
+    assert one.gather(REPLICA) == [Send(REPLICA, Gather())]
+    propose(one, 2)
+    assert one.gather(REPLICA) == []  # One is on its way, behind all that has come.
+
+    (both,) = orders(one.order(2, T0))
+
+    assert both.batch.commands == (b"x", b"x")
+    assert one.gather(REPLICA) == [Send(REPLICA, Gather())]
+
+
+def test_log_time_goes_on_from_what_phase_one_found_though_it_was_not_applied_here() -> None:
+    """Or it would stand still until this node's own clock had caught up with that stamp."""
+    one = ordering(time_ms=3_600_000, applied_ms=1_000)
+    propose(one, 1)
+
+    (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
+
+    assert order.batch.time_ms == 3_600_500
+
+
+def test_log_time_is_not_set_back_by_what_phase_one_found() -> None:
+    one = ordering(time_ms=10, applied_ms=1_000)
+    propose(one, 1)
+
+    (order,) = orders(one.order(2, Instant(T0 + 500 * NS_PER_MS)))
+
+    assert order.batch.time_ms == 1_500
+
+
+ELSEWHERE = address_of("b", "proxy")
+GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
+
+
+class DelayingLeader:
+    """A replica that leads, over a real table; whatever gets a slot is decided when told."""
+
+    def __init__(self) -> None:
+        self.machine = LockMachine()
+        self.replica = replica_of_a(machine=self.machine, listener=None)
+        self.number = 0
+        ballot = Ballot(3, leader_of("a"))
+        reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
+        self.decide(self.replica.handle(leader_of("a"), reign, T0))
+        self.put(Open(session="s", request=1, ttl_ms=60_000))
+        self.session = next(iter(self.machine.table.sessions.by_id))
+
+    def propose(self, command: LogCommand) -> Effects:
+        self.number += 1
+        written = self.machine.write(command)
+        word = Propose(client=ELSEWHERE, number=self.number, command=written)
+        return self.replica.handle(ELSEWHERE, word, T0)
+
+    def gather(self) -> Effects:
+        return self.replica.handle(HERE, Gather(), T0)
+
+    def decide(self, effects: Effects) -> list[Message | Local]:
+        """Decide all ordered slots, and return the messages about them."""
+        told: list[Message | Local] = []
+        for order in orders(effects):
+            word = Decided(slot=order.slot, batch=order.batch)
+            told += [
+                one.message
+                for one in self.replica.handle(COMMANDER, word, T0)
+                if isinstance(one, Send)
+            ]
+        return told
+
+    def put(self, command: LogCommand) -> list[Message | Local]:
+        assert self.propose(command) == [GATHER]
+        return self.decide(self.gather())
+
+    def acquire(self, owner: str, request: int = 1, wait_ms: int | None = None) -> Acquire:
+        return Acquire(
+            session=self.session,
+            owner=owner,
+            request=request,
+            lock="proxy",
+            wait_ms=wait_ms,
+            limit=0,
+        )
+
+
+def sizes(effects: Effects) -> list[int]:
+    """Return how many commands each slot has that was given."""
+    return [len(order.batch.commands) for order in orders(effects)]
+
+
+@pytest.fixture
+def delaying_leader() -> DelayingLeader:
+    """Return a leader at which owner ``1`` holds the lock."""
+    one = DelayingLeader()
+    assert isinstance(one.put(one.acquire("1"))[0], Granted)
+    return one
+
+
+def test_an_acquire_that_must_wait_shares_the_slot_of_the_release_and_is_granted_by_it(
+    delaying_leader: DelayingLeader,
+) -> None:
+    assert delaying_leader.propose(delaying_leader.acquire("2")) == [LATER]
+    assert delaying_leader.propose(delaying_leader.acquire("3")) == []  # That timer serves both.
+    release = Release(session=delaying_leader.session, owner="1", request=2, lock="proxy", fence=1)
+
+    assert delaying_leader.propose(release) == [GATHER]
+    ordered = delaying_leader.gather()
+
+    assert sizes(ordered) == [3]
+    granted = [told for told in delaying_leader.decide(ordered) if isinstance(told, Granted)]
+    assert [held.owner for held in granted] == ["2"]
+
+
+def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_lingers_again(
+    delaying_leader: DelayingLeader,
+) -> None:
+    delaying_leader.propose(delaying_leader.acquire("2"))
+
+    ordered = delaying_leader.replica.handle(HERE, BatchDelay(), T0)
+
+    assert sizes(ordered) == [1]
+    delaying_leader.decide(ordered)
+    assert delaying_leader.propose(delaying_leader.acquire("3")) == [LATER]
+
+
+def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
+    delaying_leader: DelayingLeader,
+) -> None:
+    delaying_leader.propose(
+        Release(session=delaying_leader.session, owner="1", request=2, lock="proxy", fence=1)
+    )
+    assert sizes(delaying_leader.gather()) == [1]
+
+    assert delaying_leader.propose(delaying_leader.acquire("2")) == [GATHER]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 99])
+def test_a_short_wait_is_queued_at_once(delaying_leader: DelayingLeader, wait_ms: int) -> None:
+    assert delaying_leader.propose(delaying_leader.acquire("2", wait_ms=wait_ms)) == [GATHER]
+
+
+def test_a_holder_that_acquires_again_is_answered_at_once(delaying_leader: DelayingLeader) -> None:
+    assert delaying_leader.propose(delaying_leader.acquire("1", request=2)) == [GATHER]
+
+
+Claim = AcquirePermits | AcquireReadWrite | Lead | AcquireAll
+
+LOCK: dict[str, Any] = {"session": "s.1", "owner": "1", "request": 1}
+HELD: dict[str, Claim] = {
+    "a semaphore": AcquirePermits(semaphore="x", permits=2, amount=2, **LOCK),
+    "a read/write lock": AcquireReadWrite(rwlock="x", write=True, **LOCK),
+    "an election": Lead(election="x", value="v", **LOCK),
+    "several locks": AcquireAll(locks=("x", "y"), **LOCK),
+}
+
+
+@pytest.fixture(params=HELD)
+def claim(request: pytest.FixtureRequest, delaying_leader: DelayingLeader) -> Claim:
+    """Return a claim of which the same one was granted to another owner."""
+    held = HELD[request.param]
+    assert isinstance(delaying_leader.put(held)[0], Granted)
+    return held
+
+
+def test_a_claim_of_every_kind_that_must_wait_is_delayed(
+    delaying_leader: DelayingLeader, claim: Claim
+) -> None:
+    assert delaying_leader.propose(replace(claim, owner="2")) == [LATER]
+    release = Release(session=claim.session, owner="1", request=2, lock=claim.lock, fence=2)
+    assert delaying_leader.propose(release) == [GATHER]
+    ordered = delaying_leader.gather()
+    assert sizes(ordered) == [2]
+    granted = [told for told in delaying_leader.decide(ordered) if isinstance(told, Granted)]
+    assert [held.owner for held in granted] == ["2"]
+
+
+def test_a_claim_of_every_kind_that_is_answered_at_once_is_not_delayed(
+    delaying_leader: DelayingLeader, claim: Claim
+) -> None:
+    for known in (
+        replace(claim, request=2),  # Of the holder.
+        replace(claim, owner="2", session="s.9"),  # Without a session.
+        replace(claim, owner="2", wait_ms=99),
+    ):
+        delaying_leader.put(known)
+    if isinstance(claim, AcquirePermits):
+        delaying_leader.put(replace(claim, owner="2", permits=3))
+
+
+def test_a_claim_of_one_lock_waits_for_a_holder_of_several(delaying_leader: DelayingLeader) -> None:
+    delaying_leader.put(AcquireAll(locks=("x", "y"), **LOCK))
+    one = replace(delaying_leader.acquire("2"), lock="y")
+    assert delaying_leader.propose(one) == [LATER]
+
+
+def test_a_claim_behind_others_waits_although_its_permits_are_free(
+    delaying_leader: DelayingLeader,
+) -> None:
+    delaying_leader.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
+    first = replace(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK), owner="2")
+    assert delaying_leader.propose(first) == [LATER]
+    delaying_leader.decide(delaying_leader.replica.handle(HERE, BatchDelay(), T0))
+    behind = replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="3")
+    assert delaying_leader.propose(behind) == [LATER]
+
+
+def test_a_claim_whose_permits_are_free_is_granted_at_once(delaying_leader: DelayingLeader) -> None:
+    delaying_leader.put(AcquirePermits(semaphore="x", permits=3, amount=2, **LOCK))
+    (granted,) = delaying_leader.put(
+        replace(AcquirePermits(semaphore="x", permits=3, **LOCK), owner="2")
+    )[:1]
+    assert isinstance(granted, Granted)
+
+
+def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(
+    delaying_leader: DelayingLeader,
+) -> None:
+    delaying_leader.propose(delaying_leader.acquire("2"))
+    replica = delaying_leader.replica
+    assert [asker.number for asker in replica.ordering.end()] == [delaying_leader.number]
+
+    assert not replica.handle(HERE, BatchDelay(), T0)
