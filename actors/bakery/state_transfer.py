@@ -44,6 +44,8 @@ class StateTransfer:
         self.arriving: Import | None = None
         self.merged = 0
         """The epoch for which the table was completed last."""
+        self.installed = 0
+        """The last epoch whose seating is known to be installed, of those that it takes part in."""
         self.exported: list[Table] = []
         """The table that was handed over last, by whether its receiver knows shared tickets. A
         repeated request gets the same parts, since parts of two tables do not fit together."""
@@ -60,7 +62,7 @@ class StateTransfer:
             return [Observe("bakery.lead_ignored")]
         if lead.epoch < self.epoch_state.barred:
             return [self._barred(), Observe("bakery.lead_ignored")]
-        if self.epoch_state.serving and self.epoch_state.epoch == lead.epoch:
+        if self.installed == lead.epoch:
             return [Observe("bakery.lead_ignored")]  # It is installed; no coordinator waits.
         if self.merged == lead.epoch:
             return [self._merged(sender, lead.epoch, now)]
@@ -179,6 +181,7 @@ class StateTransfer:
                 self._clear()
             self.arriving, self.merged = None, serve.epoch
             self._take(serve.epoch, serve.leaders, serve.bound_ms, serve.copies)
+        self.installed = serve.epoch
         if not epoch_state.leads:
             self._leave_to_leaders(now)
             return []

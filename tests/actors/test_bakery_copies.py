@@ -9,7 +9,8 @@ from support.bakery_cluster_harness import ClusterHarness
 from support.role_harness import HOST
 
 from fencelock.actors.api.message import Granted, Released
-from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, leader_of, proxy_of
+from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, election_of, leader_of, proxy_of
+from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -18,12 +19,14 @@ from fencelock.actors.bakery.message import (
     DropTicket,
     Extend,
     Extended,
+    Lead,
+    Seating,
     TicketEnded,
     Yield,
 )
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.effect import Send
+from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Instant, Message
 from fencelock.verification.simulation.network import Cut
 
@@ -123,6 +126,18 @@ def test_a_renewal_is_kept_by_a_copy_that_missed_the_grant() -> None:
     assert copy.holds() == {ANN: pack_fence(1, 3)}
     late = Extend(epoch=1, ticket=ticket(BEN), fence=pack_fence(1, 2), number=9)
     assert copy.told(late) == [Extended(epoch=1, number=9, kept=False)]
+
+
+def test_a_late_request_for_an_installed_epoch_is_not_confirmed_by_a_copy_that_merged_nothing() -> (
+    None
+):
+    """Found by seed 2612 of `run_copies_seed`."""
+    copy = Copy()
+    seating: dict[str, Any] = {"epoch": 2, "leaders": LIVES[:3], "copies": LIVES[3:]}
+    copy.role.handle(election_of("n4"), Serve(bound_ms=1_000, **seating), NOW)
+    former = Seating(1, LIVES[:3], 1_000, LIVES[3:])
+    late = Lead(former=former, empty=False, **seating)
+    assert copy.role.handle(election_of("n1"), late, NOW) == [Observe("bakery.lead_ignored")]
 
 
 def whole(nodes: int) -> ClusterHarness:
