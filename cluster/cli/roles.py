@@ -122,8 +122,8 @@ def _request(name: str, fields: list[str]) -> RoleRequest[Any]:
         ConfigError: there is none, or a field is wrong.
 
     """
-    declared: list[Any] = RoleRequest.__subclasses__()
-    kinds: dict[str, type[RoleRequest[Any]]] = {kind.__name__: kind for kind in declared}
+    declared = cast("list[type[RoleRequest[Any]]]", RoleRequest.__subclasses__())
+    kinds = {kind.__name__: kind for kind in declared}
     if name not in kinds:
         raise ConfigError(f"{name[:80]!a} is no request to a role; there are {', '.join(kinds)}")
     own = {one.name: one.type for one in msgspec.structs.fields(kinds[name])}
