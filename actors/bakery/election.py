@@ -270,6 +270,7 @@ class ElectionCoordinator(VotingRole[Received]):
         return (
             ("epoch", seating.epoch),
             ("leaders", names_of(seating.leaders) or "not known"),
+            ("copies", names_of(seating.copies) or "none"),
             ("promised", self.durable_promises.promised),
             ("votes", self.is_voter),
         )

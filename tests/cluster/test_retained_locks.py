@@ -158,8 +158,9 @@ def test_another_client_waits_for_the_owner_that_has_it_and_for_no_other(
 
 
 def test_a_cohort_has_it_before_another_client(
-    connect: Connect, name: str, pool: ThreadPoolExecutor
+    connect: Connect, name: str, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fencelock.actors.session.retained.COHORT_MS", 1_000 * PATIENCE_S)
     lock, other = connect().lock(name, retain=60, cohort=2), connect().lock(name)
     hold = lock.acquire()
     assert hold is not None

@@ -46,7 +46,8 @@ def running(config: Config) -> Generator[dict[str, Node], None, None]:
     yield nodes
     for node in nodes.values():
         assert node.stop(LONG_S)
-        assert node.failure is None
+        if node.failure is not None:
+            raise node.failure
 
 
 def ask(node: Node, message: Any) -> Any:

@@ -233,6 +233,7 @@ def test_dev_ends_when_its_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(FailureDetector, "handle", fail_once_it_serves)
     monkeypatch.setattr("fencelock.cluster.cli.dev.greeting", note)
+    monkeypatch.setattr("fencelock.cluster.log.set_up", lambda *_, **__: None)
     ended = CliRunner().invoke(app, ["dev", "--port", str(free_ports(1)[0])])
     assert ended.exit_code == ExitStatus.BUG
     assert "dev stopped after a fatal error" in ended.stderr

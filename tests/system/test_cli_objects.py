@@ -245,7 +245,7 @@ def test_lists_show_counters_with_their_values(client: fencelock.Client) -> None
     (row,) = (row for row in run("counter", "list").output.splitlines() if "orders" in row)
     assert row.split() == ["counter:orders", "-42"]
     assert "counter:orders: -42." in run("who", "counter:orders").output
-    (listed,) = plain("locks", "--prefix", "counter:")
+    (listed,) = plain("locks", "--prefix", "counter:orders")
     assert (listed["lock"], listed["left"], listed["permits"]) == ("counter:orders", -42, 0)
     assert "Deleted 1 of counter orders." in run("counter", "delete", "orders", "--yes").output
     assert counter.get() == 0
