@@ -88,6 +88,7 @@ def test_a_bug_in_the_copies_is_seen_by_the_judge_named_for_it(
     assert_seen(judge, range(first, first + SEEDS_MOST), run)
 
 
+@pytest.mark.long
 def test_a_majority_knows_every_hold_whichever_members_were_lost() -> None:
     seen: Counter[str] = Counter()
     for seed in (0, 7):

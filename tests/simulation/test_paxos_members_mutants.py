@@ -267,6 +267,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str

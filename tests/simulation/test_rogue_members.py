@@ -193,6 +193,7 @@ def test_forged_members_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         serves_without(rogue, bakery)
 
 
+@pytest.mark.long
 def test_endless_leases_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     rogue = planted(bakery, rogue_leader)
     serves_without(rogue, bakery)

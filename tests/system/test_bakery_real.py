@@ -168,6 +168,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     assert later > fence
 
 
+@pytest.mark.long
 def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
     five: Processes, client: fencelock.Client
 ) -> None:

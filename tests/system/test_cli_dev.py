@@ -227,13 +227,16 @@ def test_dev_ends_when_its_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> N
             raise RuntimeError("planted")
         return handle(role, sender, event, now)
 
+    def leave_logs_alone(*_: object, **__: object) -> None:
+        pass
+
     def note(config: Config, data: Path | None) -> Iterator[str]:
         served.append(config.cluster)
         return greeting(config, data)
 
     monkeypatch.setattr(FailureDetector, "handle", fail_once_it_serves)
     monkeypatch.setattr("fencelock.cluster.cli.dev.greeting", note)
-    monkeypatch.setattr("fencelock.cluster.log.set_up", lambda *_, **__: None)
+    monkeypatch.setattr("fencelock.cluster.log.set_up", leave_logs_alone)
     ended = CliRunner().invoke(app, ["dev", "--port", str(free_ports(1)[0])])
     assert ended.exit_code == ExitStatus.BUG
     assert "dev stopped after a fatal error" in ended.stderr

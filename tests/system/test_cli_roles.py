@@ -109,7 +109,10 @@ def test_a_trace_has_the_messages_of_a_lock_in_causal_order_and_draws_them(
     ElementTree.fromstring(svg.read_text())
 
 
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport", "paxos"])
+LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("bakery", "central", "lamport")]
+
+
+@pytest.mark.parametrize("protocol", ["paxos", *LATER])
 def test_a_seed_is_drawn(protocol: str, tmp_path: Path) -> None:
     svg = tmp_path / "seed.svg"
     options = ("simulate", "--protocol", protocol, "--seed", "1", "--diagram", str(svg))

@@ -126,6 +126,7 @@ def test_a_cluster_grows_from_one_node_to_five_and_shrinks_while_clients_work(
     demand_sound(verdict)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [("--kill-leader", "--seconds", "7")])
 def test_objects_of_all_kinds_keep_their_promises(options: tuple[str, ...]) -> None:
     ended = run("cluster.py", "--objects", "--seconds", "3", "--json", *options)

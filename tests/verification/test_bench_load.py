@@ -142,6 +142,7 @@ def test_the_process_behind_an_address_is_found_if_it_is_ours() -> None:
     assert listener_at("tcp://no.such.host.invalid:4040") is None
 
 
+@pytest.mark.long
 def test_the_thesis_mix_is_measured_by_operation_role_and_node(tmp_path: Path) -> None:
     files = [tmp_path / f"load.{kind}" for kind in ("json", "csv", "svg")]
     written = [option for file in files for option in ("--write", str(file))]
