@@ -187,6 +187,7 @@ def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
     assert client.lock("kept", owner="other").acquire(timeout=PATIENCE_S) is not None
 
 
+@pytest.mark.long
 def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
     tmp_path: Path,
 ) -> None:

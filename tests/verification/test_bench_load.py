@@ -205,6 +205,7 @@ def test_a_running_cluster_is_measured_at_its_followers_and_keeps_nothing_of_it(
             assert client.locks() == ()
 
 
+@pytest.mark.long
 def test_an_early_end_shows_what_was_measured() -> None:
     command = ["bench", "load", "--nodes", "1", "--seconds", "600", "--durability", "memory"]
     with subprocess.Popen(

@@ -81,6 +81,7 @@ def test_the_verdict_is_that_of_the_tests(tmp_path: Path, body: str, verdict: st
     assert run(tmp_path, [test], test_seconds=5)[0] == verdict
 
 
+@pytest.mark.long
 def test_a_test_that_is_as_slow_without_the_mutant_shows_nothing(tmp_path: Path) -> None:
     test = tmp_path / "test_subject.py"
     imports = "import pytest, threading\n"
