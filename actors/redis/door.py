@@ -137,22 +137,24 @@ class Connection:
     half_closed: bool = False
 
 
-class RedisDoor(
-    Role[
-        Opened
-        | Received
-        | HalfClosed
-        | Disconnected
-        | KeysChanged
-        | KeysRead
-        | KeyList
-        | Refused
-        | Cancelled
-        | RightsChanged
-        | DoorTick
-        | DoorTurn
-    ]
-):
+DoorEvent = (
+    Opened
+    | Received
+    | HalfClosed
+    | Disconnected
+    | KeysChanged
+    | KeysRead
+    | KeyList
+    | Refused
+    | Cancelled
+    | RightsChanged
+    | DoorTick
+    | DoorTurn
+)
+"""Events that a `RedisDoor` handles."""
+
+
+class RedisDoor(Role[DoorEvent]):
     """Serves clients of Redis.
 
     Args:
@@ -214,23 +216,7 @@ class RedisDoor(
             "select": self._on_select,
         }
 
-    def handle(
-        self,
-        sender: Address,
-        event: Opened
-        | Received
-        | HalfClosed
-        | Disconnected
-        | KeysChanged
-        | KeysRead
-        | KeyList
-        | Refused
-        | Cancelled
-        | RightsChanged
-        | DoorTick
-        | DoorTurn,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
         """Serve clients, and pass on what the cluster replies."""
         del sender
         match event:

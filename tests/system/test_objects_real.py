@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,20 @@ FACES: dict[str, tuple[str, Face]] = {
     "read": ("client.rwlock('cfg').read()", lambda client: client.rwlock("cfg").write()),
     "several": ("client.lock_all('a', 'b')", lambda client: client.lock_all("b", "c")),
 }
+
+
+def work_while_nodes_stop(
+    cluster: Cluster, work: Callable[[Client], None], clients: Sequence[Client]
+) -> None:
+    """Run ``work`` for each client in a thread, while each node in turn is stopped and started."""
+    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
+    for worker in workers:
+        worker.start()
+    for node in ("n1", "n2", "n3"):
+        cluster.stop(node)
+        cluster.start(node)
+    for worker in workers:
+        worker.join(PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -144,14 +158,7 @@ def test_each_count_down_counts_once_while_a_node_stops(cluster: Cluster) -> Non
 
     waiter = threading.Thread(target=await_it)
     waiter.start()
-    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
-    for worker in workers:
-        worker.start()
-    for node in ("n1", "n2", "n3"):
-        cluster.stop(node)
-        cluster.start(node)
-    for worker in workers:
-        worker.join(PATIENCE_S)
+    work_while_nodes_stop(cluster, work, clients)
     assert passed.wait(PATIENCE_S)
     waiter.join(PATIENCE_S)
     assert sorted(lefts) == list(range(COUNT))  # Each count was reached by one request.
@@ -167,14 +174,7 @@ def test_each_change_of_a_counter_counts_once_while_a_node_stops(cluster: Cluste
         for _ in range(COUNT // len(clients)):
             values.append(counter.add())
 
-    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
-    for worker in workers:
-        worker.start()
-    for node in ("n1", "n2", "n3"):
-        cluster.stop(node)
-        cluster.start(node)
-    for worker in workers:
-        worker.join(PATIENCE_S)
+    work_while_nodes_stop(cluster, work, clients)
     assert sorted(values) == list(range(1, COUNT + 1))  # Each value was reached by one change.
     assert cluster.connect().counter("deploys").get() == COUNT
 
@@ -195,14 +195,7 @@ def test_each_permit_of_a_pool_is_taken_and_given_once_while_a_node_stops(
                 most.append(len(inside))
                 inside.pop()
 
-    workers = [threading.Thread(target=work, args=(client,)) for client in clients]
-    for worker in workers:
-        worker.start()
-    for node in ("n1", "n2", "n3"):
-        cluster.stop(node)
-        cluster.start(node)
-    for worker in workers:
-        worker.join(PATIENCE_S)
+    work_while_nodes_stop(cluster, work, clients)
     assert len(most) == COUNT // 2
     assert max(most) <= 2
     assert cluster.connect().semaphore("machines", 2, session_aware=False).available() == 2
