@@ -117,6 +117,7 @@ from fencelock.actors.bakery.leader_selection import (
     choose,
     coordinator_of,
     copies_for,
+    has_tables,
     identity_of,
     leadership,
     living,
@@ -749,17 +750,21 @@ class Election:
         return True
 
     def begin_merging(self, members: Sequence[Member], now: Instant) -> None:
-        """Request the former keepers' tables, or continue at once if none are needed."""
+        """Request the former keepers' tables, or continue at once if none are needed.
+
+        If too few tables are left, wait until all leases are over. If they are there, but leaders
+        of this election were lost meanwhile, the phase ends late, and others are proposed.
+        """
         self.phase, self.began = ElectionPhase.MERGING, now
         if self.former.epoch == 0:
             self.empty = True
         elif not all(
             can_merge(self.former, group, members) for group in (self.leaders, self.keepers)
         ):
-            if self.left_ms(now) > 0:
-                self.phase = ElectionPhase.WAITING
-            else:
+            if self.left_ms(now) == 0:
                 self.empty = True
+            elif not has_tables(self.former, members):
+                self.phase = ElectionPhase.WAITING
 
     def left_ms(self, now: Instant) -> int:
         """Return how long some lease of the former leaders may still live (ms).

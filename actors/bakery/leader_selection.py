@@ -105,6 +105,12 @@ def copies_for(
     return tuple(lives[name] for name in electorate.names if name in lives and name not in leading)
 
 
+def has_tables(former: Seating, members: Sequence[Member]) -> bool:
+    """Return whether enough keepers of ``former`` live to know all that was held."""
+    known = {Chosen(member.node, member.life) for member in members}
+    return len(known & {*former.keepers}) >= exports_needed(len(former.keepers))
+
+
 def can_merge(former: Seating, keepers: Sequence[Chosen], members: Sequence[Member]) -> bool:
     """Return whether a quorum of ``keepers`` reaches enough of those of ``former``.
 

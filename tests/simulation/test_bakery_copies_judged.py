@@ -96,3 +96,9 @@ def test_a_majority_knows_every_hold_whichever_members_were_lost() -> None:
         assert report.violation is None, f"seed {seed}: {report.violation}"
         seen.update(report.faults)
     assert {"2 members are lost at once", "3 members are lost at once"} <= seen.keys()
+
+
+def test_leaders_lost_while_they_are_elected_are_replaced_without_a_wait_for_leases() -> None:
+    report = run_survivors_seed(4013)
+    assert report.violation is None
+    assert report.grants > 0
