@@ -650,7 +650,7 @@ class Bootstrap(Role[BootstrapEvent]):
         followed = self.starts.get(first)
         if mine and (followed is None or followed.journal != registered.get(first)):
             self.later = self.own  # It recorded the journal it followed, and this copy lacks that.
-        # The configuration may list nodes that were never members: drop what they said of a start.
+        # The configuration may list nodes that were never members: drop their reports of starts.
         self.starts = {one: start for one, start in self.starts.items() if one in registered}
         self._take(replace(config, to=0), now)
         return [*self._write(), *self._join(), *self._announce((member,)), *self._go_on(now)]

@@ -72,7 +72,7 @@ class KeyState(IntEnum):
 
 
 class KeyAction(IntEnum):
-    """What a request does to a key. Numbers are on the wire."""
+    """The action of a request on a key. Numbers are on the wire."""
 
     SET = 1
     """Let the key be held with the new value. In the states EQUAL and RESERVED the hold goes on,
@@ -246,7 +246,7 @@ class AwaitKey(KeysRequest, tag=0x121):
 
 
 class KeyOutcome(NamedTuple):
-    """What has become of one key."""
+    """The outcome of a request for one key."""
 
     state: KeyState
     """Its state before."""

@@ -236,7 +236,7 @@ class ReadTrace(RoleRequest[TraceLines], tag=0x10A):
 
 
 class LogSetting(Message, tag=0x10D):
-    """What a node logs: the least level, and the roles traced at TRACE, all if there are none."""
+    """The log settings of a node: the least level, and the roles to trace (empty: all)."""
 
     level: str
     roles: tuple[str, ...]

@@ -83,7 +83,7 @@ So a member that is removed hands its table over, and a new one is a keeper from
 What is kept too long
 ---------------------
 
-A copy that was not told of a release has the hold until its lease ends. It does no harm: copies
+A copy that did not receive a release keeps the hold until its lease ends. It does no harm: copies
 give no votes, and a table that is merged beside it says that it was dropped. Only if that was so
 long ago that no list of ended requests has it (`ENDED_MAX`) the lock is free later, when the lease
 is over. A waiting copy ends after `COPY_MS` unless its owner repeats it.

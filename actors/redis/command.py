@@ -106,7 +106,7 @@ class Call(NamedTuple):
     name: str
     """In lower case."""
     arguments: list[bytes]
-    """What follows the name."""
+    """The arguments after the name."""
     date_ms: int
     """The date (ms since 1970)."""
     visible: tuple[str, ...]

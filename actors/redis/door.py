@@ -66,7 +66,7 @@ from fencelock.actors.redis.shapes import KNOWN, Operation, known_shapes, operat
 from fencelock.actors.role import Host, Role, Summary
 
 REDIS_VERSION = "7.4.0"
-"""The version that clients are told: they choose commands by it."""
+"""The version that is reported to clients: they choose commands by it."""
 
 HELD_BYTES_MAX = 32 << 20
 """Limit of the bytes of requests that are incomplete, or wait, on all connections (32 MiB)."""

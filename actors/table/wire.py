@@ -173,7 +173,7 @@ class WaitRecord(NamedTuple):
 
 
 class KeyRecord(NamedTuple):
-    """What only a hold through a Redis door has, or a wait for one."""
+    """The fields that only a hold through a Redis door has, or a wait for one."""
 
     value: bytes
     account: str

@@ -363,7 +363,7 @@ class Config:
     metrics: dict[str, str] = field(default_factory=dict[str, str])
     """The metrics address of each node that serves metrics, ``host:port``."""
     redis: dict[str, str] = field(default_factory=dict[str, str])
-    """Where each node serves clients of Redis, ``tcp://host:port``."""
+    """The address at which each node serves clients of Redis, ``tcp://host:port``."""
     overrides: tuple[str, ...] = ()
     """The environment variables that set something."""
 

@@ -275,7 +275,7 @@ class Node:
 
     @property
     def redis(self) -> str:
-        """Where clients of Redis reach this node (``tcp://host:port``), empty if they do not."""
+        """The address of this node for clients of Redis (``tcp://host:port``), or empty."""
         return "" if self._redis is None else self._redis.address
 
     @property
