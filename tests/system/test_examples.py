@@ -10,6 +10,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -27,15 +28,28 @@ import fencelock
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
-from fencelock.testing import local
+from fencelock.testing import LocalCluster, local
 
 LONG_S = 120.0
 
 PAGES = (
+    "index.md",
     "barrier.md",
+    "coming-from/etcd3.md",
+    "coming-from/kazoo.md",
+    "coming-from/pottery.md",
+    "coming-from/redis-py.md",
     "counter.md",
     "deadlines.md",
     "election.md",
+    "exceptions.md",
+    "how-to/cache.md",
+    "how-to/leader.md",
+    "how-to/migration.md",
+    "how-to/nightly-job.md",
+    "how-to/one-worker.md",
+    "how-to/rate-limit.md",
+    "how-to/two-services.md",
     "latch.md",
     "lock-all.md",
     "map.md",
@@ -246,18 +260,23 @@ def test_a_program_of_objects_runs_to_its_end(
     assert [line for line in lines if line not in ended.stdout] == []
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local() as started:
+        yield started
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs_as_it_is_shown(
-    page: str, monkeypatch: pytest.MonkeyPatch
+    page: str, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
-    with local() as cluster:
-        for name, value in cluster.environment.items():
-            monkeypatch.setenv(name, value)
-        for block in blocks:
-            exec(compile(block, page, "exec", dont_inherit=True), {})
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    for block in blocks:
+        exec(compile(block, page, "exec", dont_inherit=True), {})
 
 
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:

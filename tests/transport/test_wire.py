@@ -1,8 +1,9 @@
 """The wire: pinned bytes, round trips of every message, and the tables of messages.
 
 ``PYTHONPATH=tests python tests/transport/test_wire.py --rewrite`` writes the pins anew, and the
-fields in the tables of messages and structures in ``transport/README.md``. People write the last
-column of these, which says what a message means.
+fields in the tables of messages and structures in ``transport/README.md``, and the schema of the
+same messages, ``transport/wire.cddl``. People write the last column of the tables, which says what
+a message means.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import cbor2
+import pycddl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -307,6 +309,7 @@ def test_messages_nest_as_arrays_with_their_tags() -> None:
 
 
 PAGE = ROOT / "transport" / "README.md"
+SCHEMA = ROOT / "transport" / "wire.cddl"
 PLAIN: dict[type[inspect.Type], str] = {
     inspect.IntType: "int",
     inspect.EnumType: "int",
@@ -395,6 +398,71 @@ def test_the_page_has_every_message_of_clients_with_its_fields() -> None:
     assert "| ? |" not in page
 
 
+RULES = """\
+; The frames of clients and nodes in CDDL (RFC 8610). README.md says what the fields mean, and
+; limits frames further: definite lengths, depth, addresses. A newer node may send up to 16 fields
+; more at the end of a message. `python tests/transport/test_wire.py --rewrite` writes this file.
+
+frame = [version: 1, cluster: tstr, group: int64, stamp: int64, envelopes: [* envelope]]
+envelope = [to: tstr, from: tstr, message: message]
+int64 = int  ; -(2^63 - 1) to 2^63 - 1
+"""
+CDDL = {"int": "int64", "text": "tstr", "bytes": "bstr", "bool": "bool"}
+
+
+def schema(declared: dict[int, type[Message]]) -> str:
+    """Return ``declared`` in CDDL."""
+    kinds = [kind for cls in declared.values() for _, kind in columns_of(cls)]
+    structures = {one.__name__: one for kind in kinds for one in structures_in(kind)}
+    names = [cls.__name__ for _, cls in sorted(declared.items())]
+    rules = ["message = " + " /\n          ".join(names)]
+    rules += [f"{c.__name__} = [tag: {tag}{_typed(c)}]" for tag, c in sorted(declared.items())]
+    rules += [f"{name} = [{_typed(one)[2:]}]" for name, one in sorted(structures.items())]
+    used = sorted(set(re.findall(r"([\w-]+)-or-null", " ".join(rules))))
+    some = {name: f"[* {name[:-6]}]" if name.endswith("-array") else name for name in used}
+    rules += [f"{name}-or-null = {kind} / null" for name, kind in some.items()]
+    return "\n".join([RULES, *rules, ""])
+
+
+def _typed(cls: Any) -> str:
+    return "".join(f", {name}: {_in_cddl(spelled(kind))}" for name, kind in columns_of(cls))
+
+
+def _in_cddl(spelling: str) -> str:
+    if spelling.endswith("?"):
+        some = spelling[:-1]
+        array = some.startswith("[")
+        return f"{_in_cddl(some[1:-1]) + '-array' if array else _in_cddl(some)}-or-null"
+    if spelling.startswith("["):
+        return f"[* {_in_cddl(spelling[1:-1])}]"
+    return CDDL.get(spelling, spelling)
+
+
+def test_the_schema_has_every_message_of_clients() -> None:
+    written = SCHEMA.read_text(encoding="utf-8")
+    assert written == schema(messages())
+    assert pycddl.Schema(written)
+
+
+@pytest.mark.parametrize("cls", messages().values(), ids=lambda cls: cls.__name__)
+def test_the_schema_accepts_what_the_codec_writes_and_nothing_else(cls: type[Message]) -> None:
+    inner = [one for one in messages().values() if one.__name__ in fields_in_words(cls)]
+    small = schema({one.TAG: one for one in (cls, *inner)})  # The whole one takes half a second.
+    own = pycddl.Schema(small)
+
+    def check(message: list[Any], version: int = 1) -> None:
+        frame = [version, "fencelock", 0, 0, [["*/proxy", "me/me", message]]]
+        own.validate_cbor(cbor2.dumps(frame))
+
+    items = cbor2.loads(encode(sample(cls)))
+    check(items)
+    for wrong in ([*items, 1], [0xFFF0, *items[1:]], [1.5, *items[1:]], [*items[:-1], 1.5]):
+        with pytest.raises(pycddl.ValidationError):
+            check(wrong)
+    with pytest.raises(pycddl.ValidationError):
+        check(items, version=2)
+
+
 class Added(Message, tag=0xFF30):
     number: Int64 | None
     names: tuple[str, ...] = ()
@@ -411,4 +479,5 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--rewrite"]:
         sys.exit(f"usage: PYTHONPATH=tests python {sys.argv[0]} --rewrite   (pins and tables)")
     PINS.write_text(pinned(), encoding="utf-8")
+    SCHEMA.write_text(schema(messages()), encoding="utf-8")
     PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), messages()), encoding="utf-8")
