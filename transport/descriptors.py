@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import socket as tcp
 import struct
 import sys
@@ -24,6 +23,8 @@ from dataclasses import dataclass
 from errno import EMFILE, ENFILE
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
+
+from fencelock.transport.posix import NODE, posix
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ _ACCEPT = _INSTRUCTION.pack(_RETURN, 0, 0, 0xFFFFFFFF)
 
 def raise_limit() -> int:
     """Raise the limit of open descriptors of this process as far as it may; return the limit."""
+    resource = posix("resource", NODE)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < most:

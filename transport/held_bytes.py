@@ -39,16 +39,15 @@ before a large reply is sent.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import socket as tcp
 import struct
 import sys
-import termios
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from loguru import logger
@@ -57,6 +56,7 @@ from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_queue import SENDERS_MAX
 from fencelock.transport.descriptors import UnreadBytes, borrow, end_connection, peer_of, unread_of
+from fencelock.transport.posix import NODE, posix
 
 LOOK_S = 0.02
 """Interval of looks (s): libzmq takes some 400 KiB of parts within it."""
@@ -126,9 +126,10 @@ _COUNTS = struct.Struct("=120xQQ")
 _UNSPECIFIED = bytes(16)
 """A ``struct sockaddr`` of the family AF_UNSPEC."""
 
-_libc = ctypes.CDLL(None)
-_connect = _libc.connect
-"""connect(2): Python's makes addresses of a socket's own family only."""
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)
 
 
 class Ended(NamedTuple):
@@ -436,7 +437,8 @@ def abort(descriptor: int, peer: object) -> None:
     read megabytes that came before. Connecting a socket to no address does that.
     """
     if peer is not None and borrow(descriptor, peer_of) == peer:
-        _connect(descriptor, _UNSPECIFIED, len(_UNSPECIFIED))
+        # connect(2): Python's makes addresses of a socket's own family only.
+        _libc().connect(descriptor, _UNSPECIFIED, len(_UNSPECIFIED))
         end_connection(descriptor, peer)  # Where the former does not work.
 
 
@@ -453,7 +455,8 @@ def counts_of(descriptor: int) -> tuple[int, int]:
         return 0, 0
     try:
         info = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _COUNTS.size)
-        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))  # Last: rather too many.
+        unread = posix("termios", NODE).FIONREAD
+        waiting = posix("fcntl", NODE).ioctl(descriptor, unread, bytes(4))  # Last: rather too many.
     except OSError:
         return 0, 0
     finally:

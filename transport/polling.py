@@ -14,8 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import selectors
+import socket as tcp
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from time import perf_counter_ns
 
@@ -33,6 +37,24 @@ ONE = (1).to_bytes(8, sys.byteorder)
 
 CROWDED_NS = 20_000
 """If yielding the processor takes longer (ns), another process needs it more."""
+
+
+class SelectPoll:
+    """``select.poll``, where there is none, as on Windows."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.SelectSelector()
+        self.unregister = self._selector.unregister
+
+    def register(self, descriptor: int, events: int) -> None:
+        """Watch ``descriptor`` for something to read; see `select.poll`."""
+        del events
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def poll(self, timeout_ms: float | None) -> list[tuple[int, int]]:
+        """Return the readable descriptors; see `select.poll`."""
+        ready = self._selector.select(None if timeout_ms is None else timeout_ms / 1000)
+        return [(key.fd, events) for key, events in ready]
 
 
 class Poller:
@@ -53,10 +75,12 @@ class Poller:
     """
 
     def __init__(self, *, spins: bool = False) -> None:
-        self._spins = spins and len(os.sched_getaffinity(0)) > 1
+        self._spins = (
+            spins and hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+        )
         self._brief = False
         """Whether the last wait was brief."""
-        self._poll = select.poll()
+        self._poll = select.poll() if hasattr(select, "poll") else SelectPoll()
         self._sources: dict[int, Socket | int] = {}
         self.used: dict[Socket, int] = {}
 
@@ -67,7 +91,7 @@ class Poller:
         else:
             descriptor = source.FD
             self.used[source] = POLLIN
-        self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(descriptor, POLLIN)
         self._sources[descriptor] = source
 
     def unregister(self, source: Socket) -> None:
@@ -120,19 +144,27 @@ class Poller:
 class Doorbell:
     """A file descriptor that is readable from `ring` until `answer`.
 
-    It is an ``eventfd``, or where there is none, as on macOS, the read end of a pipe.
+    It is an ``eventfd``, or where there is none, as on macOS and Windows, one of a pair of sockets.
 
     Several rings before the answer are one wake-up and one write. The woken thread must
     answer first and look for work after, or it loses a ring.
     """
 
     def __init__(self) -> None:
+        self._write: Callable[[bytes], object]
+        self._read: Callable[[int], object]
+        self._closing: list[Callable[[], object]]
         if hasattr(os, "eventfd"):
-            self.fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._write, self._read = partial(os.write, self.fd), partial(os.read, self.fd)
+            self._closing = [partial(os.close, self.fd)]
         else:
-            self.fd, self._write_fd = os.pipe()
-            os.set_blocking(self.fd, False)
-            os.set_blocking(self._write_fd, False)
+            ours, theirs = tcp.socketpair()
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            self.fd = ours.fileno()
+            self._write, self._read = theirs.send, ours.recv
+            self._closing = [ours.close, theirs.close]
         self._lock = threading.Lock()
         self._rung = False
         self._open = True
@@ -143,7 +175,7 @@ class Doorbell:
             return
         with self._lock:  # Against `close`: a closed descriptor's number may be another's by now.
             if self._open and not self._rung:
-                os.write(self._write_fd, ONE)  # First: an interrupt must not leave the bell deaf.
+                self._write(ONE)  # First: an interrupt must not leave the bell deaf.
                 self._rung = True
 
     def answer(self) -> None:
@@ -151,13 +183,12 @@ class Doorbell:
         with self._lock:
             self._rung = False
             with contextlib.suppress(BlockingIOError):
-                os.read(self.fd, len(ONE))
+                self._read(len(ONE))
 
     def close(self) -> None:
         """Free the descriptor; from the owning thread."""
         with self._lock:
             if self._open:
                 self._open = False
-                os.close(self.fd)
-                if self._write_fd != self.fd:
-                    os.close(self._write_fd)
+                for close in self._closing:
+                    close()

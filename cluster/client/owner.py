@@ -31,7 +31,8 @@ def _name_anew() -> None:
     _acquires.clear()
 
 
-os.register_at_fork(after_in_child=_name_anew)
+if hasattr(os, "register_at_fork"):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_name_anew)
 
 
 def owner_of_thread() -> str:

@@ -16,4 +16,5 @@ def _note_fork() -> None:
     ForkCounter.forks += 1
 
 
-os.register_at_fork(after_in_child=_note_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_note_fork)

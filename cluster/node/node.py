@@ -45,6 +45,7 @@ from fencelock.cluster.node.topology import NodeContext, keeps_journal, make_rol
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
+from fencelock.transport.posix import NODE, posix
 
 if TYPE_CHECKING:
     from fencelock.cluster.host.scheduler import Scheduler
@@ -140,6 +141,7 @@ class Node:
             ConfigError: the config has no such node, or lacks something that the node needs, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
+            UnsupportedError: the system is not POSIX, as Windows.
             fencelock.cluster.node.storage.directory.JournalDamagedError: the journal is not
                 readable.
             fencelock.cluster.node.storage.directory.JournalForeignError: the journal belongs to
@@ -147,6 +149,7 @@ class Node:
 
         """
         check_assertions()
+        posix("fcntl", NODE)
         if not isinstance(config, Config):
             config = load(config)
         if node_id not in config.nodes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Generator
@@ -12,6 +11,7 @@ from pathlib import Path
 from fencelock.actors.error import StaleFenceError
 from fencelock.cluster.client.guard.guard import check_fence
 from fencelock.cluster.node.storage.directory import sync_directory
+from fencelock.transport.posix import posix
 
 DIGITS = 19
 """The digits of a kept fence, with leading zeros: its file is overwritten in place, within one
@@ -70,9 +70,11 @@ class FileGuard:
 
         Raises:
             StaleFenceError: see `Guard.check`; the body does not run.
+            UnsupportedError: the system has no ``flock``, as Windows.
 
         """
         check_fence(fence)
+        fcntl = posix("fcntl", "FileGuard")
         kept = os.open(self._fence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(kept, fcntl.LOCK_EX)  # Until it is closed.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from pathlib import Path
 
 from fencelock.actors.error import FencelockError
 from fencelock.transport.descriptors import NO_RESERVE, Reserve
+from fencelock.transport.posix import NODE, posix
 
 LOCK_NAME = "lock"
 PID_BYTES_MAX = 32
@@ -60,6 +60,7 @@ class DirectoryLock:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        fcntl = posix("fcntl", NODE)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._descriptor = os.open(folder / LOCK_NAME, flags, FILE_MODE)
         try:
