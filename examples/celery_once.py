@@ -4,12 +4,12 @@
 
 A task that finds the lock taken ends as "skipped". Brokers deliver a task again when a worker dies
 or is slow, so "once" needs both the lock, against two at a time, and a record of what is done.
+Celery forks its workers: each connects when it first needs a lock.
 """
 
 from __future__ import annotations
 
 import os
-from functools import cache
 from pathlib import Path
 
 from celery import Celery
@@ -21,17 +21,11 @@ app = Celery("celery_once", broker=os.environ.get("CELERY_BROKER", "memory://"))
 app.conf.update(task_acks_late=True, result_backend="cache+memory://")
 
 
-@cache
-def _connected(pid: int) -> fencelock.Client:
-    del pid  # Celery forks its workers: each process has a client of its own.
-    return fencelock.connect()
-
-
 @app.task
 def write_report(day: str, folder: str) -> str:
     """Write the report of ``day``, unless another worker does or has done it."""
     report = Path(folder) / f"report-{day}"
-    hold = _connected(os.getpid()).lock(f"report/{day}").acquire(blocking=False)
+    hold = fencelock.lock(f"report/{day}").acquire(blocking=False)
     if hold is None:
         return "skipped"
     with hold:

@@ -2,15 +2,13 @@
 
     FENCELOCK_CONNECT=tcp://10.0.0.1:4040 python examples/django_app.py runserver
 
-It is a project in one file. What you copy is `locks` and `publish`: each process connects when it
-first needs a lock, so it does not matter whether the server forks before or after.
+It is a project in one file. What you copy is `publish`: each process connects when it first needs a
+lock, so it does not matter whether the server forks before or after.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from functools import cache
 from typing import Any
 
 import django
@@ -29,21 +27,10 @@ if not settings.configured:
     django.setup()
 
 
-@cache
-def _connected(pid: int) -> fencelock.Client:
-    del pid
-    return fencelock.connect()
-
-
-def locks() -> fencelock.Client:
-    """Return this process's client. A forked process makes its own."""
-    return _connected(os.getpid())
-
-
 def publish(request: HttpRequest, page: str) -> JsonResponse:
     del request
     try:
-        with locks().lock(f"pages/{page}", timeout=5) as hold:
+        with fencelock.lock(f"pages/{page}", timeout=5) as hold:
             return JsonResponse({"page": page, "fence": hold.fence})
     except fencelock.LockTimeoutError:
         return JsonResponse({"error": f"{page} is being published"}, status=409)

@@ -2,42 +2,30 @@
 
     FENCELOCK_CONNECT=tcp://10.0.0.1:4040 uvicorn fastapi_app:app --workers 4
 
-Each worker process connects once, when it starts. A request waits for the lock for 5 s.
+Each worker process connects when it first needs a lock, so the service starts while no node runs. A
+request waits for the lock for 5 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException
 
 from fencelock import LockTimeoutError, aio
 
-
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    async with aio.connect() as client:
-        app.state.locks = client
-        yield
-
-
-app = FastAPI(lifespan=lifespan)
+app = FastAPI()
 paid: dict[str, int] = {}
 
 
-async def order_lock(order: str, request: Request) -> AsyncIterator[aio.Hold]:
+async def order_lock(order: str) -> AsyncIterator[aio.Hold]:
     """Hold the lock of ``order`` until the response is ready; answer 409 if it is taken."""
-    lock = request.app.state.locks.lock(f"orders/{order}", timeout=5)
     try:
-        hold = await lock.acquire()
+        async with aio.lock(f"orders/{order}", timeout=5) as hold:
+            yield hold
     except LockTimeoutError:
-        hold = None
-    if hold is None:
-        raise HTTPException(409, f"order {order} is being worked on")
-    async with hold:
-        yield hold
+        raise HTTPException(409, f"order {order} is being worked on") from None
 
 
 @app.post("/orders/{order}/pay")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from fencelock.actors.api.account import AccountUsage, Amounts, ListedMap, Purge, Quota
 from fencelock.actors.api.backup_message import BackupPart
@@ -23,7 +22,7 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.session.message import Surveyed
-from fencelock.cluster.client import accounts, operation
+from fencelock.cluster.client import accounts
 from fencelock.cluster.client.barrier import AsyncBarrier, BarrierFactory
 from fencelock.cluster.client.base_client import BaseClient, namer
 from fencelock.cluster.client.base_lock import LockFactory
@@ -31,6 +30,7 @@ from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.counter import AsyncCounter, CounterFactory
 from fencelock.cluster.client.election import AsyncElection, ElectionFactory
 from fencelock.cluster.client.latch import AsyncLatch, LatchFactory
+from fencelock.cluster.client.lazy import LoopConnection, defaults
 from fencelock.cluster.client.lock import AsyncLock, AsyncRLock
 from fencelock.cluster.client.lock_all import AsyncLockAll, LockAllFactory
 from fencelock.cluster.client.loop import LoopExecutor, drive_async
@@ -61,12 +61,8 @@ class AsyncClient(
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
     running; ``async with`` and the end of the process call it. Arguments, values and errors are as
-    in `fencelock.Client`.
+    in `fencelock.Client`. A lazy client has a connection for each loop that uses it.
     """
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        atexit.register(self._close_at_exit)
 
     _lock_type = AsyncLock
     _rlock_type = AsyncRLock
@@ -205,24 +201,17 @@ class AsyncClient(
         Waits up to 2 s until reachable nodes confirm, or until it is cancelled. Tasks that wait
         for a lock get `fencelock.AcquireCancelledError`.
         """
-        await drive_async(self._connection.closing(self._closed))
+        await drive_async(self._given.closing())
 
     async def __aenter__(self) -> Self:
-        self._connection.line.check()
+        self._given.check()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<AsyncClient {self._connection}>"
-
-    def _close_at_exit(self) -> None:
-        """Close as a thread does, since the loop is gone."""
-        operation.drive(self._connection.closing(self._closed))
-
-    def _closed(self) -> None:
-        atexit.unregister(self._close_at_exit)
+        return f"<AsyncClient {self._given}>"
 
 
 class Connecting:
@@ -256,6 +245,7 @@ class Connecting:
             raise
 
 
+@overload
 def async_connect(
     addresses: str | Sequence[str] | None = None,
     *,
@@ -266,15 +256,53 @@ def async_connect(
     key: str | os.PathLike[str] | None = None,
     retain: float = 0.0,
     stay: bool = False,
-) -> Connecting:
+    lazy: Literal[False] = False,
+) -> Connecting: ...
+
+
+@overload
+def async_connect(
+    addresses: str | Sequence[str] | None = None,
+    *,
+    cluster: str | None = None,
+    connect_timeout: float = CONNECT_S,
+    ttl: float = 15.0,
+    label: str | None = None,
+    key: str | os.PathLike[str] | None = None,
+    retain: float = 0.0,
+    stay: bool = False,
+    lazy: Literal[True],
+) -> AsyncClient: ...
+
+
+def async_connect(
+    addresses: str | Sequence[str] | None = None,
+    *,
+    cluster: str | None = None,
+    connect_timeout: float = CONNECT_S,
+    ttl: float = 15.0,
+    label: str | None = None,
+    key: str | os.PathLike[str] | None = None,
+    retain: float = 0.0,
+    stay: bool = False,
+    lazy: bool = False,
+) -> Connecting | AsyncClient:
     """Return a connection to be awaited, or entered with ``async with``.
 
     Arguments and errors are those of `fencelock.connect`. If it is cancelled, nothing is
-    left running.
+    left running. With ``lazy`` it returns the client itself, also where no loop runs yet. That
+    client connects at its first use in each loop, and its connection ends with the loop.
 
     Raises:
         ConfigError: an argument is not usable; at once.
 
     """
     target = Target.find(addresses, cluster, key)
-    return Connecting(Settings(target, connect_timeout, ttl, label, retain, stay))
+    settings = Settings(target, connect_timeout, ttl, label, retain, stay)
+    if lazy:
+        return AsyncClient(LoopConnection(lambda: settings, retain=retain))
+    return Connecting(settings)
+
+
+default_async_client = AsyncClient(defaults.add(LoopConnection(defaults.settings, reopens=True)))
+"""The client whose methods `fencelock.aio.lock` and the like are. It may be used after `close`."""

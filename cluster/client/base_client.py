@@ -18,7 +18,12 @@ class BaseClient:
     """The part of a client that neither waits nor makes objects: session, protocol, callbacks."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._given = connection
+
+    @property
+    def _connection(self) -> Connection:
+        """The connection to use here and now."""
+        return self._given.present()
 
     @property
     def session(self) -> str:
@@ -27,7 +32,7 @@ class BaseClient:
 
     @property
     def protocol(self) -> str:
-        """The protocol that the cluster runs."""
+        """The protocol that the cluster runs; empty if the client is lazy and has not asked."""
         return self._connection.protocol
 
     def on_lost(self, callback: Callback) -> None:
@@ -45,15 +50,15 @@ class BaseClient:
             TypeError: ``callback`` is not callable, or is a coroutine function.
 
         """
-        self._connection.hold_registry.listeners.add(HoldState.LOST, callback)
+        self._given.hold_registry.listeners.add(HoldState.LOST, callback)
 
     def on_unlocking(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when the duration of any hold ends; see `on_lost`."""
-        self._connection.hold_registry.listeners.add(HoldState.UNLOCKING, callback)
+        self._given.hold_registry.listeners.add(HoldState.UNLOCKING, callback)
 
     def on_suspect(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when any lock becomes suspect; see `on_lost`."""
-        self._connection.hold_registry.listeners.add(HoldState.SUSPECT, callback)
+        self._given.hold_registry.listeners.add(HoldState.SUSPECT, callback)
 
     @property
     def cluster(self) -> ClusterState:

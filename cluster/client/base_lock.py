@@ -92,8 +92,9 @@ class BaseLock(Generic[H]):
         self._key = lock_key_named(options.name, RETAINER)
         """The owner that the client is to the cluster while it retains the lock."""
         self._listeners = Listeners()
-        self._acquired: list[tuple[object, Ownership, int, int]] = []
-        """The acquires of this object: the thread or task, the owner, the token and the amount."""
+        self._acquired: list[tuple[object, Ownership, int, int, BaseHold]] = []
+        """The acquires of this object: the thread or task, the owner, the token, the amount, and
+        the hold, which is not dropped while this object may release it."""
 
     @property
     def name(self) -> str:
@@ -203,7 +204,7 @@ class BaseLock(Generic[H]):
         there = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
         if len(there) > 1:
             here = self._here()
-            for runner, own, token, _ in reversed(there):
+            for runner, own, token, *_ in reversed(there):
                 if runner == here:
                     return own, token
         return there[-1 if latest else 0][1:3] if there else None
@@ -244,6 +245,7 @@ class BaseLock(Generic[H]):
         listeners = self._listeners
         if channel.closed or channel.forks != ForkCounter.forks or listeners.unreported:
             self._refuse()
+            channel, registry = self._channel, self._registry
         call = AcquireCall(registry.granted)
         call.token = token = next(tokens)
         try:
@@ -258,12 +260,13 @@ class BaseLock(Generic[H]):
                 self._submit(own, call, asked, wait_ms)
                 yield call
             self._check_granted(own, call)
+            hold = self._hold_type(channel, registry, own, token, self._confirm)
             if not options.reentrant:
                 if self._acquired:
                     self._prune()
                 amount = asked.amount or call.count
-                self._acquired.append((self._here(), own, token, amount))
-            return self._hold_type(channel, registry, own, token, self._confirm)
+                self._acquired.append((self._here(), own, token, amount, hold))
+            return hold  # noqa: TRY300 (an interrupt here undoes the acquire, too)
         except FencelockError as error:
             if trying and self._is_not_now(error, blocking):
                 return None
@@ -406,9 +409,23 @@ class BaseLock(Generic[H]):
 
     def _refuse(self) -> None:
         """Raise why the object cannot be used now, or the error of a release without a caller."""
-        self._channel.check()
+        self._reach()
         with suppress(IndexError):  # Another thread has raised it.
             raise self._listeners.unreported.pop(0)
+
+    def _reach(self) -> None:
+        """Use the present connection of a lazy client, or raise why there is none.
+
+        What was acquired through another connection is not released through this object any more:
+        that one is closed, or the parent's.
+        """
+        channel = self._channel
+        if channel.present is None or not (channel.closed or channel.forked):
+            channel.check()
+            return
+        connection = channel.present()
+        self._channel, self._registry = connection.line, connection.hold_registry
+        self._acquired.clear()
 
     def _confirming(self) -> Operation[None]:
         """Wait a moment for an earlier release of the lock by this client, if one is pending."""
@@ -443,12 +460,10 @@ class BaseLock(Generic[H]):
         awaited = self._confirm if wait is None else wait
         release = releasing if awaited else releasing_unawaited
         if len(acquired) == 1:
-            _, own, token, _ = acquired[0]
+            _, own, token, *_ = acquired[0]
             if token in own.acquisitions:
                 return release(self._channel, self._registry, own, token)
-        channel = self._channel
-        if channel.closed or channel.forks != ForkCounter.forks:
-            channel.check()
+        self._reach()
         try:
             own, token = self._to_release()
         except NotHeldError:
@@ -481,6 +496,7 @@ class BaseLock(Generic[H]):
         return exiting(self._releasing, self._options.name, error)
 
     def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
+        self._reach()
         yield from self._confirming()
         return (yield from self._channel.inspecting(self._options.name, age_ms))
 
@@ -500,7 +516,7 @@ class BaseLock(Generic[H]):
         """Forget the acquire that was released."""
         acquired = self._acquired
         for one in tuple(acquired):
-            _, own, token, _ = one
+            _, own, token, *_ = one
             leaving = own.leaving
             released = token not in own.acquisitions and (leaving is None or leaving.token != token)
             if released or len(acquired) >= UNREPORTED_MAX:

@@ -14,8 +14,9 @@ from fencelock.actors.error import RefusedError
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.lock_options import check_name_type
 from fencelock.cluster.client.operation import Operation
+from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import Guarantee
 
 _numbers = count(1)
 """Numbers of owners, unique in this process."""
@@ -53,15 +54,22 @@ class BaseObject:
     """
 
     def __init__(self, connection: Connection, name: str, kind: str, guarantee: Guarantee) -> None:
-        connection.line.check()
+        connection.check()
         check_name_type(name, kind)
         check_new_lock_name(name, kind)
-        demand(connection.protocol, guarantee)
+        connection.demand(guarantee)
         self.name = name
         """The name under which all clients know the object."""
-        self._connection = connection
-        self._channel = connection.line
+        self._given = connection
         self._full_name = object_name(kind, name)
+
+    @property
+    def _connection(self) -> Connection:
+        return self._given.present()
+
+    @property
+    def _channel(self) -> SessionChannel:
+        return self._given.present().line
 
     def _updating(self, request: UpdateRequest) -> Operation[Any]:
         """Send a request, and end with its reply."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import inspect
 import os
@@ -32,6 +31,7 @@ from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.counter import Counter, CounterFactory
 from fencelock.cluster.client.election import Election, ElectionFactory
 from fencelock.cluster.client.latch import Latch, LatchFactory
+from fencelock.cluster.client.lazy import LazyConnection, defaults
 from fencelock.cluster.client.lock import Lock, RLock
 from fencelock.cluster.client.lock_all import LockAll, LockAllFactory
 from fencelock.cluster.client.map import Map, MapFactory
@@ -62,12 +62,10 @@ class Client(
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
-    call. After a fork only the parent may use it.
+    call. If it is dropped without that, with all its objects and holds, Python warns
+    (`ResourceWarning`), and it is closed in the background. After a fork only the parent may use
+    it, unless it is lazy: see `connect`.
     """
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        atexit.register(self.close)
 
     _lock_type = Lock
     _rlock_type = RLock
@@ -114,6 +112,14 @@ class Client(
             return locked
 
         return decorate
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that the cluster runs. A lazy client connects to learn it, as `connect`."""
+        connection = self._connection
+        if not connection.protocol:
+            drive(connection.greeting())
+        return connection.protocol
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return the holder and the queue of ``name``, in order; stale on arrival.
@@ -384,17 +390,17 @@ class Client(
         Waits up to 2 s until reachable nodes confirm. Threads that wait for a lock get
         `AcquireCancelledError`. Closing again, or in a forked process, does nothing.
         """
-        drive(self._connection.closing(lambda: atexit.unregister(self.close)))
+        drive(self._given.closing())
 
     def __enter__(self) -> Self:
-        self._connection.line.check()
+        self._given.check()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Client {self._connection}>"
+        return f"<Client {self._given}>"
 
 
 def connect(
@@ -407,6 +413,7 @@ def connect(
     key: str | os.PathLike[str] | None = None,
     retain: float = 0.0,
     stay: bool = False,
+    lazy: bool = False,
 ) -> Client:
     """Connect to a cluster and return once a node answered.
 
@@ -428,6 +435,9 @@ def connect(
             (s), unless `Client.lock` says otherwise; see there. 0 for not at all.
         stay: send requests to the nodes of ``addresses`` only, and to one of them for as long as
             it works. By default the client learns the other members, and moves to the leader.
+        lazy: return at once, and connect when something is first asked of the cluster; no node need
+            run before that. A forked process connects anew at its first use, and objects made
+            before the fork work in it; what was held before belongs to the parent.
 
     Raises:
         ConfigError: an argument is not usable.
@@ -438,6 +448,8 @@ def connect(
     """
     target = Target.find(addresses, cluster, key)
     settings = Settings(target, connect_timeout, ttl, label, retain, stay)
+    if lazy:
+        return Client(LazyConnection(lambda: settings, retain=retain))
     return Client(greeted(settings, ThreadExecutor()))
 
 
@@ -455,3 +467,7 @@ def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:
         connection.stop()
         raise
     return connection
+
+
+default_client = Client(defaults.add(LazyConnection(defaults.settings, reopens=True)))
+"""The client whose methods `fencelock.lock` and the like are. It may be used after `close`."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import secrets
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import pykka
 
@@ -49,6 +51,7 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.error import (
     FencelockError,
     InvalidRequestError,
+    OverloadedError,
     UnavailableError,
     WrongClusterError,
 )
@@ -79,7 +82,7 @@ from fencelock.cluster.client.lock_options import (
     term_ms_of,
     wait_ms_of,
 )
-from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.operation import AwaitReply, Operation, drive
 from fencelock.cluster.client.owner import process_label
 from fencelock.cluster.client.reachability import LOOK_S, looking
 from fencelock.cluster.client.retaining import Retaining
@@ -89,6 +92,7 @@ from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.log import inform
@@ -122,7 +126,8 @@ def alias_of(number: int) -> str:
 class Connection:
     """One client's node: a thread with a session role; see `Client` for its operations.
 
-    The methods that end in -ing are operations, for a client to drive.
+    The methods that end in -ing are operations, for a client to drive. Its thread does not refer to
+    it, so that it ends with the last object that uses it; see `SessionChannel`.
     """
 
     def __init__(self, settings: Settings, executor: CallbackExecutor) -> None:
@@ -138,7 +143,9 @@ class Connection:
         self.executor = executor
         self.owners = defaultdict[str, list[str]](list)
         """Owners without a request in flight, by kind; see `BaseObject`."""
-        self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
+        refs: dict[str, RoleRef] = {}
+        tell = partial(_tell, refs)
+        self.cluster_watch = ClusterWatch(executor, lambda: tell(WatchCluster()))
         self._guard = threading.Lock()
         links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
@@ -157,20 +164,27 @@ class Connection:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             holds: dict[LockKey, ClientHold] = {}
             cancels: dict[CancelKey, PendingCancel] = {}
-            self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, self._send)
-            self.retaining = Retaining(self.hold_registry, self._tell_retainer)
+            self.hold_registry = HoldRegistry(READ_CLOCK, holds, cancels, executor, tell)
+            self.retaining = Retaining(
+                self.hold_registry,
+                lambda message: refs["retainer"].tell(message),  # noqa: PLW0108 (it comes later)
+            )
             self.hold_registry.retaining = self.retaining
             role_set = self._cast(settings, tuple(links), holds, cancels)
             self._dispatcher.start(role_set)
             self._dispatcher.ended.add_done_callback(self.retaining.close)
+            self._dispatcher.ended.add_done_callback(partial(executor.stop, 0))
         except BaseException:
             hub.close()
             raise
         try:
-            self.line = SessionChannel(self._dispatcher.ref(address_of(self.session, "session")))
-            self._retainer = self._dispatcher.ref(address_of(self.session, "retainer"))
-            self.session_ref = self._dispatcher.ref(address_of(self.session, "session"))
-            self.asker = self._dispatcher.ref(address_of(self.session, "asker"))
+            for role in ("session", "retainer", "asker"):
+                refs[role] = self._dispatcher.ref(address_of(self.session, role))
+            self.session_ref, self.asker = refs["session"], refs["asker"]
+            self.line = SessionChannel(self.session_ref)
+            self.line.later = self._dispatcher.enter
+            self.line.dropped = self._dispatcher.end
+            _open.add(self)
         except BaseException:
             self._dispatcher.stop(STOP_S, at_once=True)
             raise
@@ -188,7 +202,10 @@ class Connection:
             "endpoints": tuple(address_of(link, "proxy") for link in links),
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
-            "watcher": self._dispatcher.listen("watcher", self._notify),
+            "watcher": self._dispatcher.listen(
+                "watcher",
+                partial(notify, self.executor, self.cluster_watch, self.hold_registry),
+            ),
             "retainer": address_of(self.session, "retainer"),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
@@ -216,24 +233,33 @@ class Connection:
             closings=(Closing(session.address, Close(), 2 * CLOSE_MS),),
         )
 
-    def _send(self, message: Event) -> None:
-        self.line.tell(message)  # It is made after the registry.
+    def present(self) -> Connection:
+        """Return the connection to use here and now: itself, unless its client is lazy."""
+        return self
 
-    def _tell_retainer(self, message: Event) -> None:
-        self._retainer.tell(message)
+    def check(self) -> None:
+        """Refuse if no new object can be made.
 
-    def _notify(self, event: Event) -> None:
-        if isinstance(event, ClusterState):
-            self.cluster_watch.on_event(event)
-        elif isinstance(event, EndpointChanged):
-            self.executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
-        else:
-            self.hold_registry.on_event(event)
+        Raises:
+            ClosedError: the client is closed, or this is a forked process.
+
+        """
+        self.line.check()
+
+    def demand(self, guarantee: Guarantee) -> None:
+        """Return if the protocol gives ``guarantee``; while it is unknown, the nodes judge that.
+
+        Raises:
+            UnsupportedError: it does not.
+
+        """
+        if self.protocol:
+            demand(self.protocol, guarantee)
 
     def watching(self) -> ClusterWatch:
         """Return the cluster watch, where nodes report their state; see `BaseClient.on_cluster`."""
         self.line.check()
-        demand(self.protocol, Guarantee.CLUSTER_EVENTS)
+        self.demand(Guarantee.CLUSTER_EVENTS)
         return self.cluster_watch
 
     def greeting(self) -> Operation[None]:
@@ -301,7 +327,7 @@ class Connection:
         cohort: int = 0,
     ) -> LockOptions:
         """Check the arguments for a lock, or another ``kind`` of object; see `LockFactory.lock`."""
-        self.line.check()
+        self.check()
         check_name_type(name, kind)
         check_new_lock_name(name, kind)
         wait_ms_of(timeout)
@@ -318,10 +344,10 @@ class Connection:
             )
         most = limit if limit is not None else (0 if reentrant else 1)
         if most != 1:
-            demand(self.protocol, Guarantee.REENTRANT)
+            self.demand(Guarantee.REENTRANT)
         hold_ms, grace_ms = term_ms_of("duration", duration), term_ms_of("grace", grace)
         if hold_ms or grace_ms:
-            demand(self.protocol, Guarantee.DEADLINES)
+            self.demand(Guarantee.DEADLINES)
         # Check the types once for all later acquires: roles trust those of local messages.
         check_types(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         if type(confirm_release) is not bool:
@@ -336,7 +362,7 @@ class Connection:
                 f"retain is {retain}: a lock that is retained has no duration and no grace"
             )
         if retain_ms:
-            demand(self.protocol, Guarantee.RETAINED)
+            self.demand(Guarantee.RETAINED)
         if owner in RETAINERS:
             raise InvalidRequestError(f"owner is {owner!r}, a name reserved for retained locks")
         return LockOptions(
@@ -371,7 +397,7 @@ class Connection:
         """
         age_ms = age_ms_of(read, max_age)
         if age_ms is not None:
-            demand(self.protocol, Guarantee.BOUNDED_READS)
+            self.demand(Guarantee.BOUNDED_READS)
         return age_ms
 
     def listing(self, prefix: str, read: Read, max_age: float) -> Operation[tuple[ListedLock, ...]]:
@@ -450,11 +476,12 @@ class Connection:
         return reply
 
     def __str__(self) -> str:
-        state = "closed" if self.line.closed else f"of a {self.protocol} cluster"
+        kind = f"a {self.protocol} cluster" if self.protocol else ", ".join(self.endpoints)
+        state = "closed" if self.line.closed else f"of {kind}"
         return f"{self.session} {state}"
 
-    def closing(self, then: Callable[[], None]) -> Operation[None]:
-        """Release all holds, cancel all waits, stop all threads, and call ``then``."""
+    def closing(self) -> Operation[None]:
+        """Release all holds, cancel all waits, and stop all threads."""
         if self.line.forked:
             return
         with self._guard:
@@ -474,10 +501,44 @@ class Connection:
                 yield AwaitReply(self._dispatcher.ended, STOP_S)
         finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
             self.stop()
-            then()
+
+    def stop_later(self) -> None:
+        """Begin to stop in order, without waiting; see `Dispatcher.end`."""
+        self.line.closed = True
+        self._dispatcher.end()
 
     def stop(self) -> None:
         """Stop at once; the nodes notice later that holds and waits are abandoned."""
+        self.line.closed = True
+        _open.discard(self)
         self._dispatcher.stop(STOP_S, at_once=True)
         self.executor.stop(STOP_S)
         self.hold_registry.clear()
+
+
+def _tell(refs: dict[str, RoleRef], message: Event) -> None:
+    """Send the session a message that needs no answer, if it is there."""
+    with suppress(pykka.ActorDeadError, OverloadedError):
+        refs["session"].tell(message)
+
+
+def notify(
+    executor: CallbackExecutor, watch: ClusterWatch, registry: HoldRegistry, event: Event
+) -> None:
+    """Handle what the session reports; on the dispatcher's thread."""
+    if isinstance(event, ClusterState):
+        watch.on_event(event)
+    elif isinstance(event, EndpointChanged):
+        executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
+    else:
+        registry.on_event(event)
+
+
+_open: WeakSet[Connection] = WeakSet()
+"""Those that were not closed; in a forked process also its parent's, which `closing` leaves."""
+
+
+@atexit.register
+def _close_all() -> None:
+    for connection in list(_open):
+        drive(connection.closing())

@@ -20,7 +20,7 @@ from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import Operation, drive
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import Guarantee
 
 C = TypeVar("C", bound=BaseLock[Any])
 
@@ -61,11 +61,15 @@ class BaseElection(Generic[C]):
     def __init__(
         self, connection: Connection, name: str, timeout: float | None, label: str
     ) -> None:
-        connection.line.check()
-        demand(connection.protocol, Guarantee.ELECTIONS)
-        self._connection = connection
+        connection.check()
+        connection.demand(Guarantee.ELECTIONS)
+        self._given = connection
         self._options = connection.options(name, timeout, None, label, None, None, kind=ELECTION)
         self._lock = object_name(ELECTION, name)
+
+    @property
+    def _connection(self) -> Connection:
+        return self._given.present()
 
     @property
     def name(self) -> str:
@@ -88,7 +92,7 @@ class BaseElection(Generic[C]):
             TypeError: ``value`` is not text.
 
         """
-        return self._candidate_type(self._connection, self._options, value)
+        return self._candidate_type(self._given, self._options, value)
 
     def _leader(self, read: Read, max_age: float) -> Operation[Leader | None]:
         """End with the present leader, or with None if nobody leads."""

@@ -11,8 +11,8 @@ class Factory:
     A client has one such part for each kind, as a base class.
     """
 
-    _connection: Connection
+    _given: Connection
 
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
-        return self._connection
+        return self._given

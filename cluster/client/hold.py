@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pykka
 
@@ -62,6 +64,24 @@ class BaseHold:
         self.token = token
         assert own.hold is not None
         self._hold = own.hold
+
+    def __del__(self) -> None:
+        own = self.own
+        if not own.single or self.token not in own.acquisitions:
+            return
+        channel, registry = self._channel, self._registry
+        if channel.later is None or channel.closed or channel.forked:
+            return
+        if self._hold.state_at(registry.now()) is HoldState.LOST:
+            return
+        channel.later(partial(_release_dropped, channel, registry, own, self.token))
+        warnings.warn(
+            f"{titled(own.lock)} was released since its hold was dropped: keep the hold, or the "
+            "object that acquired it, and release it, or use `with`",
+            ResourceWarning,
+            source=self,
+            stacklevel=1,
+        )
 
     @property
     def name(self) -> str:
@@ -291,6 +311,14 @@ def releasing_unawaited(
     except BaseException:
         give_back(channel, registry, own, token)  # Interrupted.
         raise
+
+
+def _release_dropped(
+    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+) -> None:
+    with suppress(FencelockError):
+        for _ in releasing_unawaited(channel, registry, own, token):
+            raise AssertionError("it does not wait")
 
 
 def give_back(channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int) -> None:

@@ -165,6 +165,8 @@ class Ownership:
     """The release that has begun and is not confirmed; one at a time."""
     changed: AskReply | None = field(init=False, default=None)
     """Answered when the owner may acquire again, if anybody waits for that."""
+    single: bool = field(init=False, default=False)
+    """Whether it is one acquire, which only its hold and its lock object can release."""
     write_fence: int = field(init=False, default=0)
     """Of a read/write lock: the fence under which it writes, 0 while it only reads."""
     retained: tuple[LockKey, int] | None = field(init=False, default=None)
@@ -305,7 +307,7 @@ class HoldRegistry:
             if self._is_taken(lock, owner):
                 owner, number = self._another(lock)
             own = Ownership(lock, owner, number, [listeners])
-            own.acquisitions, own.acquiring = [], call.token
+            own.acquisitions, own.acquiring, own.single = [], call.token, True
             call.own = self._owners[lock, owner] = own
         return own
 

@@ -68,7 +68,7 @@ class Lock(BaseLock[Hold], Exiting):
 
     As with ``threading.Lock``, any thread that has the object may release the lock, and acquiring
     it again waits until it is released. It stays held when the thread that acquired it ends, until
-    the client is closed.
+    the client is closed, or this object and the hold are dropped.
 
     With ``with``, the body runs only while the lock is held, as far as this client knows; a
     resource that checks the `fence` refuses a late holder. Callbacks run one after the other on

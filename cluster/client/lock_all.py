@@ -15,7 +15,7 @@ from fencelock.cluster.client.lock_options import LockOptions, check_name_type
 from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import Operation, drive
 from fencelock.cluster.client.owner import task_here
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import Guarantee
 from fencelock.transport.codec import check_types
 
 
@@ -43,12 +43,12 @@ class BaseLockAll(BaseLock[A]):
     def __init__(
         self, connection: Connection, names: tuple[str, ...], timeout: float | None, label: str
     ) -> None:
-        connection.line.check()
+        connection.check()
         for name in names:
             check_name_type(name)
         if not names:
             raise InvalidRequestError("no lock was named; lock_all takes their names")
-        demand(connection.protocol, Guarantee.LOCK_ALL)
+        connection.demand(Guarantee.LOCK_ALL)
         connection.options(names[0], timeout, None, label, None, None)  # It checks them.
         asked = AcquireAll(locks=names, request=1, label=label)
         check_types(asked)

@@ -30,7 +30,7 @@ from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import Operation, drive
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.settings import Read
-from fencelock.cluster.guarantee import Guarantee, demand, promises
+from fencelock.cluster.guarantee import Guarantee, promises
 
 S = TypeVar("S", bound=BaseRLock[Any])
 
@@ -149,9 +149,10 @@ class BaseRWLock(Generic[S]):
         retain: float | None = None,
         cohort: int = 0,
     ) -> None:
-        connection.line.check()
-        demand(connection.protocol, Guarantee.RWLOCKS)
-        limit = None if promises(connection.protocol, Guarantee.REENTRANT) else 1
+        connection.check()
+        connection.demand(Guarantee.RWLOCKS)
+        protocol = connection.protocol  # While it is unknown, the nodes refuse a second acquire.
+        limit = None if not protocol or promises(protocol, Guarantee.REENTRANT) else 1
         options = connection.options(
             name,
             timeout,
@@ -166,7 +167,7 @@ class BaseRWLock(Generic[S]):
             retain=retain,
             cohort=cohort,
         )
-        self._connection = connection
+        self._given = connection
         self._name = name
         self._reader = self._side_type(connection, options, write=False)
         self._writer = self._side_type(connection, options, write=True)
@@ -185,7 +186,7 @@ class BaseRWLock(Generic[S]):
         return self._writer
 
     def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
-        return self._connection.evicting(object_name(RWLOCK, self._name), fence, operator)
+        return self._given.present().evicting(object_name(RWLOCK, self._name), fence, operator)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"

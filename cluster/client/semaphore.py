@@ -37,7 +37,7 @@ from fencelock.cluster.client.operation import Operation, drive
 from fencelock.cluster.client.owner import task_here
 from fencelock.cluster.client.pool import BasePool
 from fencelock.cluster.client.settings import Read, age_ms_of
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import Guarantee
 
 H = TypeVar("H", bound=BaseHold)
 
@@ -55,24 +55,26 @@ class BaseSemaphore(BaseLock[H]):
     def __init__(
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
-        connection.line.check()
+        connection.check()
         check_name_type(name, SEMAPHORE)
         check_new_lock_name(name, SEMAPHORE)
         wait_ms_of(timeout)
-        demand(connection.protocol, Guarantee.SEMAPHORES)
+        connection.demand(Guarantee.SEMAPHORES)
         _check_permits(permits)
-        self._connection = connection
+        self._given = connection
         self._template = checked(
             AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
         )
         options = LockOptions(object_name(SEMAPHORE, name), timeout, label=label)
         super().__init__(connection.line, connection.hold_registry, options)
         self._acquire = self._template
-        self._evicting = connection.evicting
         self._guard = threading.Lock()
         self._given_back: dict[int, int] = {}
         """The permits of acquires that were given back, perhaps unconfirmed, by their tokens."""
         self._prune_at = 1
+
+    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
+        return self._given.present().evicting(self._options.name, fence, operator)
 
     @property
     def permits(self) -> int:
@@ -99,14 +101,14 @@ class BaseSemaphore(BaseLock[H]):
         if hold is None:
             return 0
         with self._guard:
-            return next(amount for _, _, token, amount in self._acquired if token == hold.token)
+            return next(amount for _, _, token, amount, _ in self._acquired if token == hold.token)
 
     def _resizing(self, permits: int) -> Operation[int]:
         """Change the number of permits, and end with the number of those that are free."""
         _check_permits(permits)
         name, before = self._template.semaphore, self.permits
         request = ResizeSemaphore(semaphore=name, permits=before, size=permits, request=1)
-        reply = yield from updating(self._connection, request)
+        reply = yield from updating(self._given.present(), request)
         assert isinstance(reply, SemaphoreResized)
         self._acquire = self._template = replace(self._template, permits=permits)
         return max(0, reply.free)
@@ -135,7 +137,7 @@ class BaseSemaphore(BaseLock[H]):
         """Release permits like a semaphore's `release`."""
         known = self._acquired[:]
         if len(known) == 1:  # Nearly always: `_take` would find the same.
-            _, own, token, held = known[0]
+            _, own, token, held, _ = known[0]
             if held == amount and token in own.acquisitions and token not in self._given_back:
                 return self._releasing_all(own, token, amount)
         return self._releasing_parts(amount)
@@ -161,7 +163,7 @@ class BaseSemaphore(BaseLock[H]):
 
     def _releasing_parts(self, amount: int) -> Operation[None]:
         """Release permits of several holds: all of them, even if one release fails."""
-        self._channel.check()
+        self._reach()
         parts = self._take(amount)
         failure: FencelockError | None = None
         while parts:
@@ -194,7 +196,7 @@ class BaseSemaphore(BaseLock[H]):
         with self._guard:
             acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
             mine = [one for one in reversed(acquired) if one[0] == here]
-            for _, own, token, held in (*mine, *(one for one in acquired if one[0] != here)):
+            for _, own, token, held, _ in (*mine, *(one for one in acquired if one[0] != here)):
                 count = held - self._given_back.get(token, 0)
                 if count and left:
                     parts.append((own, token, min(count, left), count <= left))
@@ -225,7 +227,7 @@ class BaseSemaphore(BaseLock[H]):
         with self._guard:
             held = sum(
                 amount - self._given_back.get(token, 0)
-                for _, own, token, amount in self._acquired
+                for _, own, token, amount, _ in self._acquired
                 if own.is_unreleased(token)
             )
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
@@ -407,7 +409,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
 
     def evict(self, fence: int, operator: str | None = None) -> Contender:
         """Take the permits of the hold under ``fence``; see `Client.evict`."""
-        return drive(self._evicting(self._options.name, fence, operator))
+        return drive(self._evicting(fence, operator))
 
     def __enter__(self) -> Hold:
         """Hold one permit and return the hold, or raise; see `fencelock.Lock`."""
@@ -452,7 +454,7 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
 
     async def evict(self, fence: int, operator: str | None = None) -> Contender:
         """Take the permits of the hold under ``fence``."""
-        return await drive_async(self._evicting(self._options.name, fence, operator))
+        return await drive_async(self._evicting(fence, operator))
 
     async def __aenter__(self) -> AsyncHold:
         """Hold one permit and return the hold, or raise."""

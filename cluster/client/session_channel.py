@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Protocol
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pykka
 
@@ -16,6 +18,9 @@ from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.codec import check_types
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client.connection import Connection
 
 
 class SessionRole(Protocol):
@@ -35,7 +40,18 @@ class SessionRole(Protocol):
 
 
 class SessionChannel:
-    """Carries requests of any thread to the session, and refuses them when there is none."""
+    """Carries requests of any thread to the session, and refuses them when there is none.
+
+    The objects of a client and their holds refer to it, and no thread of the client does. So when
+    the last of them is dropped without `Client.close`, the channel stops the client.
+    """
+
+    present: Callable[[], Connection] | None = None
+    """Of a lazy client: returns its connection here and now, which it may have to make."""
+    dropped: Callable[[], None] | None = None
+    """Stops the client in the background; None if the channel has none of its own."""
+    later: Callable[[Callable[[], None]], object] | None = None
+    """Runs a call on the client's own thread, where no lock of the client is held."""
 
     def __init__(self, session: SessionRole) -> None:
         self.closed = False
@@ -49,6 +65,16 @@ class SessionChannel:
         self._session = session
         self._pid = os.getpid()
         self.forks = ForkCounter.forks
+
+    def __del__(self) -> None:
+        if self.dropped is not None and not (self.closed or self.forked):
+            self.dropped()
+            warnings.warn(
+                "a fencelock client was dropped without close(); its locks are released",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
 
     @property
     def forked(self) -> bool:
@@ -69,9 +95,14 @@ class SessionChannel:
 
     def why_forked(self) -> str:
         """Return why a forked process cannot use this client, and what to do."""
+        if self.present is not None:
+            return (
+                f"it was acquired in process {self._pid}, which forked process {os.getpid()} and "
+                "still holds it: acquire anew after a fork"
+            )
         return (
             f"this client belongs to process {self._pid}, which forked process {os.getpid()}: "
-            "connect anew after a fork"
+            "connect anew after a fork, or once with connect(lazy=True)"
         )
 
     def ask(self, message: Event) -> Operation[Any]:

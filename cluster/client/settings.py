@@ -105,7 +105,7 @@ class Settings:
     """
 
     target: Target
-    timeout: float
+    timeout: float = CONNECT_S
     ttl: float = TTL_S
     label: str | None = None
     retain: float = 0.0

@@ -160,6 +160,11 @@ class Dispatcher:
             self._thread.join(timeout)
         return self.stopped.is_set()
 
+    def end(self) -> None:
+        """Begin to stop in order. From any thread, also where it holds locks."""
+        self._stopping = True
+        self._links.ring()
+
     def add(self, role: Role[Any]) -> RoleRef:
         """Run ``role``, which is new, beside those of the node. From any other thread.
 
@@ -181,7 +186,7 @@ class Dispatcher:
 
     def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
-        self._enter(partial(self._abandon, reply))
+        self.enter(partial(self._abandon, reply))
 
     def read(self, look: Callable[[Scheduler], A], timeout: float | None) -> A:
         """Return what ``look`` returns on the dispatcher's thread. From any other thread.
@@ -199,7 +204,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001  # Goes to the caller.
                 reply.fail(error)
 
-        if not self._enter(answer):
+        if not self.enter(answer):
             raise pykka.ActorDeadError(f"node {self.node} has stopped") from self.failure
         value: A = reply.get(timeout=timeout)
         return value
@@ -224,7 +229,7 @@ class Dispatcher:
 
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             enter()
-        elif self._enter(enter):
+        elif self.enter(enter):
             entered.wait()
 
     def _welcome(self, role_slot: RoleSlot) -> None:
@@ -270,7 +275,7 @@ class Dispatcher:
             self._turn_away(reply, OverloadedError(f"{ARRIVALS_MAX} events wait for {self.node}"))
             return
         arrivals.put(arrival)
-        if self._closed and arrivals.take_back(arrival):  # See `_enter`.
+        if self._closed and arrivals.take_back(arrival):  # See `enter`.
             self._turn_away(reply, pykka.ActorDeadError(f"{role_slot.address} has stopped"))
 
     def _turn_away(self, reply: AskReply | None, error: Exception) -> None:
@@ -278,7 +283,7 @@ class Dispatcher:
             raise error
         reply.fail(error)
 
-    def _enter(self, arrival: Callable[[], None]) -> bool:
+    def enter(self, arrival: Callable[[], None]) -> bool:
         """Run ``arrival`` on the dispatcher's thread; return False when it has stopped."""
         self._arrivals.put(arrival)
         # The closing thread sets `_closed`, then empties the queue. An arrival that was added

@@ -7,11 +7,9 @@ from typing import Any, Self
 
 from fencelock.actors.error import ConfigError
 from fencelock.actors.role import Role
-from fencelock.cluster.client.aio_client import AsyncClient, Connecting, async_connect
-from fencelock.cluster.client.client import Client, connect, greeted
-from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.loop import LoopExecutor
-from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target
+from fencelock.cluster.client.aio_client import Connecting, async_connect
+from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.settings import DEFAULT_CLUSTER
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.node import Node
@@ -20,9 +18,6 @@ from fencelock.cluster.testing.ports import free_ports
 
 STARTS = 5
 """Attempts to start on a free port, which another process may take before it is bound."""
-
-CONNECT_S = 10.0
-"""Timeout for connecting to a node of this process (s), which takes milliseconds."""
 
 
 class LocalCluster:
@@ -85,23 +80,3 @@ def local() -> LocalCluster:
         with suppress(*(() if attempt == STARTS else (ConfigError,))):
             return LocalCluster(Node.start(config, "local", found=True))
     raise AssertionError("the last attempt returns or raises")
-
-
-class FixtureClient(AsyncClient):
-    """An asyncio client that was connected outside of a loop. It belongs to its first caller's."""
-
-    @classmethod
-    def connect(cls, cluster: LocalCluster) -> FixtureClient:
-        """Connect to ``cluster``; blocks for some milliseconds."""
-        target = Target(cluster.addresses, DEFAULT_CLUSTER, "")
-        return cls(greeted(Settings(target, CONNECT_S), LoopExecutor()))
-
-    def _begin(self) -> Connection:
-        executor = self._connection.executor
-        assert isinstance(executor, LoopExecutor)
-        executor.bind()
-        return self._connection
-
-    def close_outside(self) -> None:
-        """Close the client where no loop runs."""
-        self._close_at_exit()

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fencelock_cluster(monkeypatch: pytest.MonkeyPatch) -> Generator[LocalCluster]:
-    """Return a cluster in memory, new for each test; `fencelock.connect` finds it by itself."""
+    """Return a cluster in memory, new for each test.
+
+    `fencelock.connect` and the default clients (`fencelock.lock`) find it by themselves.
+    """
+    from fencelock.cluster.client.lazy import defaults  # noqa: PLC0415
     from fencelock.cluster.testing.local import local  # noqa: PLC0415
 
     with local() as cluster:
         for name, value in cluster.environment.items():
             monkeypatch.setenv(name, value)
+        defaults.reset()
         yield cluster
+        defaults.reset()
 
 
 @pytest.fixture
@@ -35,8 +41,11 @@ def fencelock_client(fencelock_cluster: LocalCluster) -> Client:
 @pytest.fixture
 def fencelock_aio_client(fencelock_cluster: LocalCluster) -> Generator[AioClient]:
     """Return an asyncio client of the test's own cluster, for the loop that first uses it."""
-    from fencelock.cluster.testing.local import FixtureClient  # noqa: PLC0415
+    from fencelock.cluster.client.aio_client import AsyncClient  # noqa: PLC0415
+    from fencelock.cluster.client.lazy import LoopConnection  # noqa: PLC0415
+    from fencelock.cluster.client.settings import DEFAULT_CLUSTER, Settings, Target  # noqa: PLC0415
 
-    client = FixtureClient.connect(fencelock_cluster)
-    yield client
-    client.close_outside()
+    target = Target(fencelock_cluster.addresses, DEFAULT_CLUSTER, "")
+    connection = LoopConnection(lambda: Settings(target))
+    yield AsyncClient(connection)
+    connection.close_all()

@@ -2,9 +2,10 @@
 
 For example::
 
-    with fencelock.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
-        with client.lock("orders/42") as hold:
-            storage.write(order, fence=hold.fence)
+    fencelock.configure("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040")  # Or set FENCELOCK_CONNECT.
+
+    with fencelock.lock("orders/42") as hold:
+        storage.write(order, fence=hold.fence)
 """
 
 from importlib import import_module
@@ -116,9 +117,11 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.client.barrier import Barrier
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.client import default_client as _client
 from fencelock.cluster.client.counter import Counter
 from fencelock.cluster.client.election import Candidate, Election, ElectionWatch, Leader
 from fencelock.cluster.client.latch import Latch
+from fencelock.cluster.client.lazy import defaults as _defaults
 from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.client.lock_all import HoldAll, LockAll
 from fencelock.cluster.client.map import Entry, Map, MapChange, MapListing, MapWatch
@@ -134,6 +137,21 @@ if TYPE_CHECKING:
     from fencelock.cluster.node.node import Node
 
 __version__ = "0.1.0"
+
+# The default client of this process, which connects at its first use.
+configure = _defaults.configure
+lock = _client.lock
+rlock = _client.rlock
+semaphore = _client.semaphore
+rwlock = _client.rwlock
+lock_all = _client.lock_all
+election = _client.election
+map = _client.map
+latch = _client.latch
+barrier = _client.barrier
+counter = _client.counter
+locked = _client.locked
+close = _client.close
 
 __all__ = [
     "Absence",
@@ -265,10 +283,22 @@ __all__ = [
     "Watch",
     "WrongClusterError",
     "aio",
+    "barrier",
+    "close",
+    "configure",
     "connect",
+    "counter",
+    "election",
     "kind_of",
+    "latch",
     "load",
+    "lock",
+    "lock_all",
+    "locked",
     "plain_name",
+    "rlock",
+    "rwlock",
+    "semaphore",
 ]
 
 _LATER = {

@@ -2,14 +2,14 @@
 
 For example::
 
-    async with fencelock.aio.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
-        async with client.lock("orders/42") as hold:
-            await storage.write(order, fence=hold.fence)
+    async with fencelock.aio.lock("orders/42") as hold:
+        await storage.write(order, fence=hold.fence)
 """
 
 from fencelock.cluster.client.aio_client import AsyncClient as Client
 from fencelock.cluster.client.aio_client import Connecting
 from fencelock.cluster.client.aio_client import async_connect as connect
+from fencelock.cluster.client.aio_client import default_async_client as _client
 from fencelock.cluster.client.barrier import AsyncBarrier as Barrier
 from fencelock.cluster.client.counter import AsyncCounter as Counter
 from fencelock.cluster.client.election import AsyncCandidate as Candidate
@@ -27,6 +27,20 @@ from fencelock.cluster.client.pool import AsyncPool as Pool
 from fencelock.cluster.client.remote_ref import AsyncRemoteRef as RemoteRef
 from fencelock.cluster.client.rwlock import AsyncRWLock as RWLock
 from fencelock.cluster.client.semaphore import AsyncSemaphore as Semaphore
+
+# The default client of the running loop, which connects at its first use.
+lock = _client.lock
+rlock = _client.rlock
+semaphore = _client.semaphore
+rwlock = _client.rwlock
+lock_all = _client.lock_all
+election = _client.election
+map = _client.map
+latch = _client.latch
+barrier = _client.barrier
+counter = _client.counter
+locked = _client.locked
+close = _client.close
 
 __all__ = [
     "Barrier",
@@ -48,5 +62,16 @@ __all__ = [
     "RWLock",
     "RemoteRef",
     "Semaphore",
+    "barrier",
+    "close",
     "connect",
+    "counter",
+    "election",
+    "latch",
+    "lock",
+    "lock_all",
+    "locked",
+    "rlock",
+    "rwlock",
+    "semaphore",
 ]

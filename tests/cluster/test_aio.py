@@ -162,7 +162,7 @@ def test_closing_ends_what_waits_and_leaves_no_thread(paxos_addresses: str) -> N
     async def run() -> None:
         holder = await connect(paxos_addresses)
         client = await connect(paxos_addresses)
-        await holder.lock("closed").acquire()
+        _held = await holder.lock("closed").acquire()
         waiting = asyncio.create_task(client.lock("closed").acquire())
         while not (await holder.status("closed")).waiters:
             pass
@@ -182,8 +182,10 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
         "import asyncio, sys\n"
         "from fencelock import aio\n"
         "async def main():\n"
+        "    global client, hold\n"
         f"    client = await aio.connect(sys.argv[1], cluster={CLUSTER!r})\n"
-        "    print((await client.lock('exit').acquire()).fence)\n"
+        "    hold = await client.lock('exit').acquire()\n"
+        "    print(hold.fence)\n"
         "asyncio.run(main())\n"
     )
     ended = subprocess.run(
@@ -196,7 +198,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
     assert int(ended.stdout) > 0
     assert ended.stderr == ""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER) as client:
-        assert client.lock("exit").acquire(timeout=PATIENCE_S)
+        assert (_held := client.lock("exit").acquire(timeout=PATIENCE_S))
 
 
 def test_impossible_arguments_are_refused_before_anything_runs() -> None:

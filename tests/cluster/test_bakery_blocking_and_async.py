@@ -52,7 +52,7 @@ def cluster(
             stack.enter_context(Node.start(config, node, found=True))
         addresses = ",".join(config.nodes.values())
         with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-            client.lock("first").acquire(
+            _held = client.lock("first").acquire(
                 timeout=PATIENCE_S
             )  # From now on there are leaders: no wait for them.
         yield config

@@ -328,14 +328,14 @@ def test_closing_releases_what_is_held_and_ends_what_waits(
 ) -> None:
     first, second = cluster.connect(), cluster.connect()
     waits = waiting(cluster, "y", 1)
-    assert first.lock("x").acquire()
-    assert second.lock("y").acquire()
+    assert (_held := first.lock("x").acquire())
+    assert (_held2 := second.lock("y").acquire())
     waiter: Future[Hold | None] = pool.submit(first.lock("y").acquire)
     wait_for(waits)
     first.close()
     with pytest.raises(AcquireCancelledError):
         waiter.result(PATIENCE_S)
-    assert second.lock("x").acquire(timeout=PATIENCE_S)
+    assert (_held3 := second.lock("x").acquire(timeout=PATIENCE_S))
 
 
 def test_an_interrupted_close_leaves_nothing_running(
@@ -400,7 +400,7 @@ def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Clu
         text=True,
     )
     assert int(ended.stdout) > 0
-    assert cluster.connect().lock("x").acquire(timeout=PATIENCE_S)
+    assert (_held := cluster.connect().lock("x").acquire(timeout=PATIENCE_S))
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -419,7 +419,7 @@ def test_a_forked_child_is_refused_and_does_not_disturb_its_parent(cluster: Clus
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert lock.held
-    assert client.lock("x").acquire(timeout=PATIENCE_S)
+    assert (_held := client.lock("x").acquire(timeout=PATIENCE_S))
 
 
 def test_any_node_will_do_and_one_that_goes_away_is_left_for_another(central: Cluster) -> None:

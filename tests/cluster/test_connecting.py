@@ -18,6 +18,7 @@ from support.real_nodes import LONG_S, running_nodes
 import fencelock
 from fencelock import aio
 from fencelock.actors.session.message import EndpointChanged
+from fencelock.cluster.client.connection import notify
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, local, lose, partition
 
@@ -106,15 +107,14 @@ def test_a_lost_hold_and_a_lost_session_are_warnings(cluster: LocalCluster, line
     lose(hold)
     text = lines.wait_for(logging.WARNING, "lost: ").getMessage()
     assert f"lock 'evicted' (fence {hold.fence})" in text
-    for number in range(5):
-        client.lock(f"many-{number}").acquire()
+    _many = [client.lock(f"many-{number}").acquire() for number in range(5)]
     expire(client)
     assert "and 2 more" in lines.wait_for(logging.WARNING, "many-").getMessage()
 
 
 def test_a_suspect_session_is_a_warning(cluster: LocalCluster, lines: Lines) -> None:
     client = cluster.connect(ttl=1)
-    client.lock("a").acquire()
+    _held = client.lock("a").acquire()
     with partition(client):
         text = lines.wait_for(logging.WARNING, "suspect: ").getMessage()
         assert "lock 'a' (fence" in text
@@ -200,5 +200,7 @@ def test_acquires_keep_their_time_without_a_majority(tmp_path: Path) -> None:
 def test_another_endpoint_is_news(cluster: LocalCluster, lines: Lines) -> None:
     """`test_session_endpoints.py` shows when the session sends it."""
     client: Any = cluster.connect()
-    client._connection._notify(EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1"))
+    connection = client._connection
+    changed = EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1")
+    notify(connection.executor, connection.cluster_watch, connection.hold_registry, changed)
     lines.wait_for(logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")

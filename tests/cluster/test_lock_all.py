@@ -48,7 +48,7 @@ def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> 
             assert holder.fence == fence
             assert two.lock(name).acquire(blocking=False) is None
         assert two.lock_all("free", names[2]).acquire(blocking=False) is None
-        assert two.lock("free").acquire(blocking=False)
+        assert (_held := two.lock("free").acquire(blocking=False))
     assert [two.status(name).holder for name in names] == [None] * 3
     holds.release()  # Does nothing.
 
@@ -105,14 +105,14 @@ def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str,
     two.evict(names[1], holds.fences[names[1]], "root")
     while not holds.lost:
         pass
-    assert two.lock_all(*names).acquire(blocking=False)
+    assert (_held := two.lock_all(*names).acquire(blocking=False))
     with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         holds.release()
 
 
 def test_a_client_that_closes_gives_all_back(connect: Connect, names: tuple[str, str, str]) -> None:
     gone, stays = connect(), connect()
-    gone.lock_all(*names).acquire()
+    _held = gone.lock_all(*names).acquire()
     with ThreadPoolExecutor() as threads:
         waits = threads.submit(stays.lock_all(*names[::-1]).acquire)
         until_awaited(stays, names[0])

@@ -340,11 +340,11 @@ def test_close_releases_what_was_not_confirmed(
     client: fencelock.Client, paxos_addresses: str, name: str
 ) -> None:
     with fencelock.connect(paxos_addresses, cluster=CLUSTER) as other:
-        other.lock(name).acquire()
+        _held = other.lock(name).acquire()
         with other.lock(f"{name}-2", confirm_release=False):
             pass
-    assert client.lock(f"{name}-2").acquire(blocking=False)
-    assert client.lock(name).acquire(blocking=False)
+    assert (_held2 := client.lock(f"{name}-2").acquire(blocking=False))
+    assert (_held3 := client.lock(name).acquire(blocking=False))
 
 
 def test_confirm_release_must_be_a_bool(client: fencelock.Client) -> None:

@@ -254,8 +254,8 @@ def test_a_client_that_closes_gives_everything_back(
     connect: Callable[[], fencelock.Client], name: str, pool: ThreadPoolExecutor
 ) -> None:
     gone, stays = connect(), connect().semaphore(name, 4)
-    gone.semaphore(name, 4).acquire(2)
-    gone.semaphore(name, 4).acquire(2)
+    _held = gone.semaphore(name, 4).acquire(2)
+    _held2 = gone.semaphore(name, 4).acquire(2)
     waits = pool.submit(stays.acquire, 4)
     until_queued(stays, 4)
     gone.close()

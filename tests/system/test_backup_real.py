@@ -103,7 +103,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
     ):
         for number in range(KEPT):
             client.lock(f"kept-{number}", owner="worker").acquire()
-        client.semaphore("permits", 5).acquire(3)
+        _held = client.semaphore("permits", 5).acquire(3)
         queued = threading.Thread(target=_wait_for, args=(other, "kept-7"))
         queued.start()
         while not client.status("kept-7").waiters:
@@ -143,7 +143,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
 
 def _wait_for(client: fencelock.Client, name: str) -> None:
     with contextlib.suppress(fencelock.FencelockError):  # The cluster stops meanwhile.
-        client.lock(name).acquire()
+        _held = client.lock(name).acquire()
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
 ) -> None:
     file = tmp_path / "monday.backup"
     with fencelock.connect(old.connect, cluster=old.cluster) as client:
-        client.lock("kept", owner="worker").acquire()
+        _held = client.lock("kept", owner="worker").acquire()
         fencelock_command("backup", str(file), "--connect", old.connect, "--cluster", old.cluster)
     stop(old, *old.names)
     folder = tmp_path / "new"

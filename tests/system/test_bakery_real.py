@@ -154,7 +154,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     fence = fence_of(held.acquire(timeout=PATIENCE_S))
     assert fence is not None
     five.kill(before.leaders[0])
-    assert client.lock("free", duration=60).acquire(timeout=PATIENCE_S) is not None
+    assert (_held := client.lock("free", duration=60).acquire(timeout=PATIENCE_S)) is not None
     until(lambda: elected(client).epoch > before.epoch and len(elected(client).leaders) == 3)
     after = elected(client)
     assert after.epoch > before.epoch
@@ -184,7 +184,7 @@ def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
     assert seen.fence == fence
     assert client.lock("kept", owner="other").acquire(timeout=0.5) is None
     held.release()
-    assert client.lock("kept", owner="other").acquire(timeout=PATIENCE_S) is not None
+    assert (_held := client.lock("kept", owner="other").acquire(timeout=PATIENCE_S)) is not None
 
 
 @pytest.mark.long
@@ -537,7 +537,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
             async with asyncio.timeout(PATIENCE_S):
                 await told.wait()
             assert client.cluster.ready
-            assert await client.lock("x").acquire(timeout=PATIENCE_S) is not None
+            assert (_held := await client.lock("x").acquire(timeout=PATIENCE_S)) is not None
             return all(on_loop), client.callbacks_failed - len(on_loop)
 
     assert asyncio.run(live()) == (True, 0)

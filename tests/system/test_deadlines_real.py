@@ -110,7 +110,7 @@ def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) ->
         fencelock.connect(members.connect, connect_timeout=LONG_S) as client,
         fencelock.connect(members.connect, connect_timeout=LONG_S) as other,
     ):
-        client.lock("first").acquire(timeout=LONG_S)
+        _held = client.lock("first").acquire(timeout=LONG_S)
         lost_at: list[float] = []
         lost = threading.Event()
         mine = client.lock("order", duration=term_s, grace=term_s)

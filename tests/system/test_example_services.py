@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -57,7 +56,7 @@ def test_fastapi_serves_one_request_for_an_order_at_a_time(
 
 def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> None:
     programs.package("django")
-    example = loaded("django_app")
+    loaded("django_app")
     django: Any = importlib.import_module("django.test")
     # Another test of this process may have configured Django before the example could.
     with django.override_settings(ROOT_URLCONF="django_app", ALLOWED_HOSTS=["*"]):
@@ -69,7 +68,6 @@ def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> N
         body: dict[str, int] = answer.result(PATIENCE_S).json()
     assert body["fence"] > hold.fence
     waiting.shutdown()
-    example.locks().close()
 
 
 def test_a_celery_task_runs_once(fencelock_cluster: LocalCluster, tmp_path: Path) -> None:
@@ -86,7 +84,6 @@ def test_a_celery_task_runs_once(fencelock_cluster: LocalCluster, tmp_path: Path
             skipped = example.write_report.delay("tuesday", str(tmp_path))
             assert skipped.get(timeout=PATIENCE_S) == "skipped"
     assert (tmp_path / "report-monday").read_text() == "the report of monday\n"
-    example._connected(os.getpid()).close()
 
 
 def test_cron_on_two_machines_runs_one_job(fencelock_cluster: LocalCluster, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_an_unknown_key_is_refused_in_words_and_at_once(tmp_path: Path, lines: L
         assert len(refusals(lines, "n1 refused a connection with the unknown key")) == 1
         cluster.reload()
         with cluster.connect("late") as client:
-            client.lock("anything", timeout=LONG_S).acquire()
+            _held = client.lock("anything", timeout=LONG_S).acquire()
 
 
 def test_a_key_for_another_cluster_finds_no_node(tmp_path: Path) -> None:
@@ -429,7 +429,9 @@ def test_a_release_after_the_prefixes_became_narrower_is_refused_at_once(tmp_pat
             with pytest.raises(fencelock.ForbiddenError, match="'carts/'"):
                 hold.release()
             assert alice.status("orders/1").holder is not None
-        assert alice.lock("orders/1", timeout=LONG_S).acquire() is not None  # The session ended.
+        assert (
+            _held := alice.lock("orders/1", timeout=LONG_S).acquire()
+        ) is not None  # The session ended.
 
 
 def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> None:
@@ -451,7 +453,7 @@ def test_a_process_without_keys_ends_on_sighup_as_other_programs_do(tmp_path: Pa
         with fencelock.connect(
             nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S
         ) as client:
-            client.lock("a", timeout=LONG_S).acquire()
+            _held = client.lock("a", timeout=LONG_S).acquire()
         nodes.processes["n1"].send_signal(signal.SIGHUP)
         assert nodes.processes["n1"].wait(LONG_S) == -signal.SIGHUP
 

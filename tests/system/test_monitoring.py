@@ -357,7 +357,7 @@ def test_nodes_are_reached_by_names_and_bound_to_every_interface(tmp_path: Path)
         assert [node.address for node in nodes] == list(config.nodes.values())
         addresses = [node.address for node in nodes]
         with fencelock.connect(addresses, cluster="names", connect_timeout=LONG_S) as client:
-            client.lock("a", timeout=LONG_S).acquire()
+            _held = client.lock("a", timeout=LONG_S).acquire()
             (leader,) = (one for one in client.members().nodes if one.role is NodeRole.LEADER)
             assert leader.endpoint in addresses
     finally:

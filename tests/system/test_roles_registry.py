@@ -244,7 +244,7 @@ def test_stop_all_ends_a_client_and_frees_what_it_holds(tmp_path: Path) -> None:
     config = config_of(tmp_path, "paxos")
     node = Node.start(config, "n1", found=True)
     client = fencelock.connect(next(iter(config.nodes.values())), cluster="registry")
-    client.lock("a").acquire()
+    _held = client.lock("a").acquire()
     ours = [
         ref
         for ref in pykka.ActorRegistry.get_all()

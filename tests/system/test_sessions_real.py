@@ -108,7 +108,7 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
 def test_once_the_client_is_gone_its_handle_is_still_no_session(
     members: NodeProcesses, client: fencelock.Client
 ) -> None:
-    client.lock("seen").acquire()
+    _held = client.lock("seen").acquire()
     node, session, owner, fence, *_ = holder_seen(members, "seen")
     other = client.sessions()
     assert session in {one.id for one in other}
@@ -157,7 +157,7 @@ def test_a_session_keeps_its_secret_when_its_leader_dies_and_its_client_reconnec
 
 
 def test_no_log_line_has_a_secret(members: NodeProcesses, client: fencelock.Client) -> None:
-    client.lock("logged").acquire()
+    _held = client.lock("logged").acquire()
     client.evict("logged", fence=holder_seen(members, "logged")[3], operator="alice")
     secret = client.sessions()[-1].id
     log = "".join(file.read_text(encoding="utf-8") for file in Path(members.folder).glob("*.log"))

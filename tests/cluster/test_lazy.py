@@ -1,0 +1,239 @@
+"""Lazy clients and the default one: first use, threads, loops, forks; clients that are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import fencelock
+from fencelock import ClosedError, ConfigError, LockOwnershipLostError, UnavailableError, aio
+from fencelock.cluster.node.config import Config
+from fencelock.cluster.node.topology import ProtocolSettings
+from fencelock.cluster.testing.ports import free_ports
+from fencelock.testing import LocalCluster
+
+PATIENCE_S = 30
+FORKED = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+@fencelock.locked("report/{day}")
+def report(day: str) -> str:
+    return day
+
+
+@aio.locked("report/{day}")
+async def report_async(day: str) -> str:
+    return day
+
+
+lock = fencelock.lock("module")
+lock_async = aio.lock("module")
+
+
+def clients() -> int:
+    """Return the number of clients of this process, each of which has a thread."""
+    return sum(thread.name.startswith("fencelock-client-") for thread in threading.enumerate())
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait until a thread that ends has done so."""
+    ended = threading.Event()
+    for _ in range(PATIENCE_S * 100):
+        if true():
+            return
+        ended.wait(0.01)
+    raise AssertionError
+
+
+@pytest.mark.usefixtures("fencelock_cluster")
+def test_objects_of_a_module_connect_at_their_first_use() -> None:
+    assert (clients(), lock.held, lock.name, repr(lock)) == (
+        0,
+        False,
+        "module",
+        "<Lock 'module', not held here>",
+    )
+    with pytest.raises(fencelock.NotHeldError):
+        lock.raise_if_lost()
+    with lock as hold:
+        assert report("monday") == "monday"
+        assert (lock.fence, lock.locked(), clients()) == (hold.fence, True, 1)
+    with fencelock.rlock("r"), fencelock.semaphore("s", 2), fencelock.rwlock("w").write():
+        assert fencelock.counter("c").add(2) == 2
+        fencelock.map("m").put("key", b"value")
+        assert fencelock.lock_all("a", "b").acquire(timeout=1)
+    with fencelock.election("e").lead("me"):
+        leader = fencelock.election("e").leader()
+        assert leader is not None
+        assert leader.value == "me"
+    assert fencelock.latch("l", 1).count_down() == 0
+    assert fencelock.barrier("b", 1).wait() == 0
+    assert clients() == 1
+    fencelock.close()
+    assert clients() == 0
+    with lock:
+        assert clients() == 1
+
+
+@pytest.mark.usefixtures("fencelock_cluster")
+def test_threads_that_use_the_default_client_first_make_one() -> None:
+    begin = threading.Barrier(8)
+
+    def use(number: int) -> None:
+        begin.wait(PATIENCE_S)
+        with fencelock.lock(f"thread-{number}"):
+            assert clients() == 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(8)))
+
+
+@pytest.mark.usefixtures("fencelock_cluster")
+def test_each_loop_has_a_client_that_ends_with_it() -> None:
+    async def use() -> None:
+        assert await report_async("monday") == "monday"
+        async with lock_async as hold:
+            assert (hold.held, clients()) == (True, 1)
+        await lock_async.acquire()  # The end of the loop releases it.
+
+    for _ in range(2):
+        asyncio.run(use())
+        assert clients() == 0
+
+
+def test_a_client_of_a_loop_that_nobody_shut_down_ends_when_another_is_used(
+    fencelock_cluster: LocalCluster,
+) -> None:
+    client = aio.connect(fencelock_cluster.addresses, lazy=True)
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        held = loop.run_until_complete(client.lock("x").acquire(timeout=PATIENCE_S))
+        assert held
+        loop.close()
+    wait_until(lambda: clients() == 1)
+
+
+def test_a_service_starts_while_no_node_runs() -> None:
+    nodes = {"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
+    client = fencelock.connect(nodes["n1"], lazy=True)
+    late = client.lock("x")
+    with pytest.raises(UnavailableError, match=nodes["n1"]):
+        late.acquire(timeout=0.1)
+    config = Config(
+        cluster="fencelock",
+        protocol="paxos",
+        nodes=nodes,
+        settings=ProtocolSettings(paxos_memory=True),
+    )
+    with fencelock.Node.start(config, "n1", found=True):
+        assert late.acquire(timeout=PATIENCE_S)
+        assert client.protocol == "paxos"
+        client.close()
+    with pytest.raises(ClosedError):
+        client.lock("x")
+    with pytest.raises(ClosedError):
+        late.acquire()
+
+
+@pytest.mark.usefixtures("fencelock_cluster")
+def test_arguments_are_set_before_the_first_use() -> None:
+    fencelock.configure("tcp://127.0.0.1:1", label="someone")
+    with pytest.raises(UnavailableError, match=r"tcp://127\.0\.0\.1:1"):
+        lock.acquire(timeout=0)
+    with pytest.raises(ConfigError, match="connected already"):
+        fencelock.configure()
+    fencelock.close()
+    fencelock.configure()
+    with lock:
+        pass
+
+
+@FORKED
+@pytest.mark.usefixtures("fencelock_cluster")
+def test_objects_made_before_a_fork_work_after_it_but_holds_are_the_parents() -> None:
+    hold = lock.acquire(timeout=PATIENCE_S)
+    other = fencelock.lock("other")
+    assert hold is not None
+    child = os.fork()
+    if child == 0:  # No assertion and no cleanup of pytest's may run here.
+        status = 1
+        try:
+            facts = [
+                hold.lost,
+                lock.acquire(blocking=False) is None,
+                report("tuesday") == "tuesday",
+            ]
+            for refuse in (hold.raise_if_lost, hold.release):
+                try:
+                    refuse()
+                except (LockOwnershipLostError, ClosedError) as error:
+                    facts.append(f"was acquired in process {os.getppid()}" in str(error))
+            with other as own:
+                facts.append(own.held)
+            fencelock.close()
+            status = 0 if all(facts) and len(facts) == 6 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert hold.held
+    hold.release()
+
+
+def test_a_dropped_client_is_freed_with_what_it_held(fencelock_cluster: LocalCluster) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    observer = fencelock_cluster.connect()
+    with observer.lock("x"):
+        before = clients(), descriptors()
+    texts: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_: texts.append(str(message))
+        for _ in range(5):
+            hold = fencelock.connect(fencelock_cluster.addresses).lock("x").acquire(timeout=9)
+            assert hold  # It keeps the client.
+            del hold
+        gc.collect()
+        wait_until(lambda: clients() == before[0] and descriptors() <= before[1])
+    assert sum("client was dropped" in text for text in texts) == 5
+    assert observer.lock("x").acquire(blocking=False)
+
+
+def test_a_dropped_hold_is_released_unless_its_lock_object_lives(
+    fencelock_cluster: LocalCluster,
+) -> None:
+    client, other = fencelock_cluster.connect(), fencelock_cluster.connect()
+    kept = client.lock("kept")
+    kept.acquire()
+    assert other.lock("kept").acquire(blocking=False) is None
+    kept.release()
+    with pytest.warns(ResourceWarning, match="lock 'x' was released since its hold was dropped"):
+        client.lock("x").acquire()
+    assert other.lock("x").acquire(timeout=PATIENCE_S)
+    client.lock("named", owner="job").acquire()
+    assert other.lock("named").acquire(blocking=False) is None
+
+
+def test_a_program_that_leaves_everything_to_the_end_ends_well(
+    fencelock_cluster: LocalCluster,
+) -> None:
+    program = "import fencelock\nhold = fencelock.lock('x').acquire()\nprint(hold.fence)\n"
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+        text=True,
+    )
+    assert (int(ended.stdout) > 0, ended.stderr) == (True, "")
+    assert not fencelock_cluster.connect().lock("x").locked()
