@@ -121,6 +121,12 @@ def test_a_client_of_a_loop_that_nobody_shut_down_ends_when_another_is_used(
         loop.close()
     wait_until(lambda: clients() == 1)
 
+    async def use() -> None:
+        assert await client.lock("y").acquire(timeout=PATIENCE_S)
+
+    asyncio.run(use())
+    wait_until(lambda: clients() == 0)
+
 
 def test_a_service_starts_while_no_node_runs() -> None:
     nodes = {"n1": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
