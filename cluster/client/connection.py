@@ -172,6 +172,8 @@ class Connection:
             self.hold_registry.retaining = self.retaining
             role_set = self._cast(settings, tuple(links), holds, cancels)
             self._dispatcher.start(role_set)
+            _running.add(self._dispatcher)
+            self._dispatcher.ended.add_done_callback(partial(_running.discard, self._dispatcher))
             self._dispatcher.ended.add_done_callback(self.retaining.close)
             self._dispatcher.ended.add_done_callback(partial(executor.stop, 0))
         except BaseException:
@@ -503,7 +505,7 @@ class Connection:
             self.stop()
 
     def stop_later(self) -> None:
-        """Begin to stop in order, without waiting; see `Dispatcher.end`."""
+        """Begin to stop in order, without waiting."""
         self.line.closed = True
         self._dispatcher.end()
 
@@ -538,7 +540,13 @@ _open: WeakSet[Connection] = WeakSet()
 """Those that were not closed; in a forked process also its parent's, which `closing` leaves."""
 
 
+_running: set[Dispatcher] = set()
+"""The threads of all clients, also of those that were dropped, until they end."""
+
+
 @atexit.register
 def _close_all() -> None:
     for connection in list(_open):
         drive(connection.closing())
+    for dispatcher in list(_running):
+        dispatcher.stop(STOP_S)

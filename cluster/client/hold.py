@@ -60,14 +60,14 @@ class BaseHold:
         self._channel = channel
         self._confirm = confirm
         self._registry = registry
-        self.own = own
         self.token = token
         assert own.hold is not None
         self._hold = own.hold
+        self.own = own
 
     def __del__(self) -> None:
-        own = self.own
-        if not own.single or self.token not in own.acquisitions:
+        own: Ownership | None = getattr(self, "own", None)  # An interrupt may have come before it.
+        if own is None or not own.single or self.token not in own.acquisitions:
             return
         channel, registry = self._channel, self._registry
         if channel.later is None or channel.closed or channel.forked:
