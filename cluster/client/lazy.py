@@ -178,7 +178,8 @@ class _Nobody:
 
 _making = [threading.Lock()]
 """Held while a connection is made. A forked process takes another one: its parent's may be held."""
-os.register_at_fork(after_in_child=lambda: _making.append(threading.Lock()))
+if hasattr(os, "register_at_fork"):  # Windows has no forks.
+    os.register_at_fork(after_in_child=lambda: _making.append(threading.Lock()))
 
 
 class Defaults:
