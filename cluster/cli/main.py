@@ -14,30 +14,45 @@ from typer.main import get_group
 
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
-from fencelock.cluster.cli.backup import backup, restore
-from fencelock.cluster.cli.dev import dev
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.found import found
-from fencelock.cluster.cli.init import init
-from fencelock.cluster.cli.keys import app as keys
-from fencelock.cluster.cli.lock import lock
-from fencelock.cluster.cli.locks import locks, release, who
-from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
-from fencelock.cluster.cli.quotas import purge, quota, usage
-from fencelock.cluster.cli.records import app as sessions
-from fencelock.cluster.cli.records import audit
-from fencelock.cluster.cli.repair import repair
-from fencelock.cluster.cli.roles import ROLE_COMMANDS
-from fencelock.cluster.cli.serve import serve
-from fencelock.cluster.cli.status import status
-from fencelock.cluster.cli.staying import OBJECT_APPS, map_app
-from fencelock.cluster.cli.using import USING_APPS
 from fencelock.cluster.log import printable
 
-
-def _stand_in() -> None:
-    """Stand for a command in the list of commands."""
-
+HOMES = {
+    "dev": "dev",
+    "init": "init",
+    "serve": "serve",
+    "found": "found",
+    "keys": "quotas:keys",
+    "status": "status",
+    "lock": "lock",
+    "locks": "locks",
+    "who": "locks",
+    "release": "locks",
+    "sessions": "records:app",
+    "audit": "records",
+    "map": "using:map_app",
+    "barrier": "staying:barrier_app",
+    "counter": "using:counter_app",
+    "latch": "using:latch_app",
+    "pool": "staying:pool_app",
+    "semaphore": "using:semaphore_app",
+    "rw": "using:rw_app",
+    "election": "using:election_app",
+    "ask": "roles",
+    "log": "roles",
+    "trace": "roles",
+    "members": "members",
+    "join": "members",
+    "leave": "members",
+    "remove": "members",
+    "replace": "members",
+    "transfer": "members",
+    "backup": "backup",
+    "restore": "backup",
+    "repair": "repair",
+}
+"""The module of each command, and there the name of the group, if it is one. It is imported when
+the command is used: all of them together take longer to import than most take to run."""
 
 LATE = {
     "simulate": "Run a protocol under [bold]simulated faults[/bold], by seed.",
@@ -46,16 +61,50 @@ LATE = {
 """Commands of `fencelock.verification`, each with its text in the list of commands."""
 
 
+def _stand_in() -> None:
+    """Make a Typer a group, even of one command; stand for a command in the list of commands."""
+
+
+def built(name: str, part: typer.Typer | Callable[..., None], help_text: str | None = None) -> Any:
+    """Return a command, or a group of them, as Click has it."""
+    alone = typer.Typer(rich_markup_mode="rich")
+    alone.callback()(_stand_in)
+    if isinstance(part, typer.Typer):
+        alone.add_typer(part)
+    else:
+        alone.command(name, help=help_text)(part)
+    return get_group(alone).commands[name]
+
+
 class LateGroup(TyperGroup):
-    """Lists the `LATE` commands, and imports one only when it is run: ``--help`` stays quick."""
+    """Imports a command when it is asked for: ``--help`` and all others start sooner."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        del ctx
+        return [*HOMES, *LATE]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None if there is none of that name."""
+        del ctx
+        if cmd_name in HOMES and cmd_name not in self.commands:
+            home, _, group = HOMES[cmd_name].partition(":")
+            module = import_module(f"fencelock.cluster.cli.{home}")
+            self.commands[cmd_name] = built(cmd_name, getattr(module, group or cmd_name))
+        elif cmd_name in LATE:
+            self.commands.setdefault(cmd_name, built(cmd_name, _stand_in, LATE[cmd_name]))
+        return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Put the real command in place of its stand-in, and run it as usual."""
         if args and args[0] in LATE:
             loaded = typer.Typer(rich_markup_mode="rich")
-            loaded.callback()(_stand_in)  # Makes it a group, even of one command.
+            loaded.callback()(_stand_in)
             import_module(f"fencelock.verification.cli.{args[0]}").add_to(loaded)
             self.commands[args[0]] = get_group(loaded).commands[args[0]]
+        elif args and args[0] not in HOMES:
+            for name in HOMES:  # Typer suggests one of these.
+                self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
 
@@ -101,26 +150,6 @@ def fencelock(
 
     """
     del version
-
-
-COMMANDS: tuple[Callable[..., None] | typer.Typer, ...] = (
-    *(dev, init, serve, found, keys, status, lock, locks, who, release, sessions, audit),
-    map_app,
-    *OBJECT_APPS,
-    *USING_APPS,
-    *ROLE_COMMANDS,
-    members,
-    *(join, leave, remove, replace, transfer, backup, restore, repair),
-)
-for _of_keys in (quota, usage, purge):
-    keys.command()(_of_keys)
-for _command in COMMANDS:
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command)
-    else:
-        app.command()(_command)
-for _name, _help in LATE.items():
-    app.command(_name, help=_help)(_stand_in)
 
 
 def main() -> None:

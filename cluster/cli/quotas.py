@@ -11,6 +11,7 @@ import typer
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amounts, Purge, Quota
 from fencelock.actors.error import ConfigError
+from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.naming import counted_objects, unheld_kinds
 from fencelock.cluster.cli.screen import Column, Rows, View, say
@@ -56,6 +57,7 @@ def _limit(help_text: str) -> typer.models.OptionInfo:
     return option
 
 
+@keys.command()
 @asks_cluster
 def quota(
     name: Annotated[
@@ -181,6 +183,7 @@ def _shown(what: str, value: int) -> str:
     return f"{value:,}"
 
 
+@keys.command()
 @asks_cluster
 def usage(
     given: TargetOptions = NONE_GIVEN,
@@ -222,6 +225,7 @@ def _cells(account: str, used: Amounts, limits: Amounts) -> list[str]:
     ]
 
 
+@keys.command()
 @asks_cluster
 def purge(
     name: Annotated[str, typer.Argument(help="The key's name.")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -260,7 +259,3 @@ def _read(client: Client, nodes: list[str], roles: tuple[str, ...], seconds: flo
     except KeyboardInterrupt:
         look()
     return events
-
-
-ROLE_COMMANDS: tuple[Callable[..., None], ...] = (ask, log, trace)
-"""The commands of this module."""

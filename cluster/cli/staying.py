@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fencelock.actors.api.account import ListedMap, Purge
+from fencelock.actors.api.barrier import BARRIER
+from fencelock.actors.api.counter import COUNTER
+from fencelock.actors.api.latch import LATCH
 from fencelock.actors.api.map import MAP, EntrySeen
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.pool import POOL
 from fencelock.actors.api.session_message import ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.formatting import duration, progress_of
 from fencelock.cluster.cli.locks import at_terminal, listing
-from fencelock.cluster.cli.naming import object_shown, plural, unheld_kinds
+from fencelock.cluster.cli.naming import object_shown, plural
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line, say
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
@@ -389,5 +393,5 @@ def objects_table(found: Sequence[ListedObject]) -> Rows:
     return Rows(columns, rows)
 
 
-OBJECT_APPS: tuple[typer.Typer, ...] = tuple(map(_objects_app, sorted(unheld_kinds() - {MAP})))
-"""The commands of each kind of object that nobody can hold, but for maps."""
+barrier_app, counter_app = _objects_app(BARRIER), _objects_app(COUNTER)
+latch_app, pool_app = _objects_app(LATCH), _objects_app(POOL)

@@ -34,7 +34,7 @@ from fencelock.cluster.cli.lock import (
     holder_of,
 )
 from fencelock.cluster.cli.screen import say
-from fencelock.cluster.cli.staying import OBJECT_APPS, MapArgument, map_app
+from fencelock.cluster.cli.staying import MapArgument, counter_app, latch_app, map_app
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,
@@ -77,9 +77,6 @@ semaphore_app = _app("semaphore", "Hold permits of a [bold]semaphore[/bold] whil
 rw_app = _app("rw", "Hold a [bold]read/write lock[/bold] while a command runs.")
 election_app = _app(
     "election", "[bold]Lead[/bold] while a command runs, print the leader, or watch for it."
-)
-latch_app, counter_app = (
-    next(app for app in OBJECT_APPS if app.info.name == kind) for kind in (LATCH, COUNTER)
 )
 latch_app.info.help = "Count down, wait for, list and delete [bold]latches[/bold]."
 counter_app.info.help = "Read, change, list and delete [bold]counters[/bold]."
@@ -471,7 +468,3 @@ def _line(found: str | dict[str, Any]) -> None:
     else:
         typer.echo(json.dumps(found))
     sys.stdout.flush()
-
-
-USING_APPS = (semaphore_app, rw_app, election_app)
-"""The groups of commands that are of this module alone."""
