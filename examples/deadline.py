@@ -29,10 +29,8 @@ def main(addresses: str, cluster: str) -> None:
         lost = threading.Event()
         hanging.on_unlocking(lambda _: print("the duration is over: release or renew"))
         hanging.on_lost(lambda _: lost.set())
-        late = hanging.acquire(timeout=30)
-        assert late is not None
-        following = client.lock("report").acquire(timeout=30)  # This waits until the deadline.
-        assert following is not None
+        late = hanging.acquire()
+        following = client.lock("report").acquire()  # This waits until the deadline.
         lost.wait()
         print(f"the hold under fence {late.fence} was lost; the next has fence {following.fence}")
         following.release()

@@ -28,8 +28,7 @@ def main(addresses: str, cluster: str) -> None:
 
         for printed in threads.map(print_page, range(1, 6)):
             print(printed)
-        hold = printers.acquire(PRINTERS, timeout=30)
-        assert hold
+        hold = printers.acquire(PRINTERS)
         print(f"all {PRINTERS} printers are mine under fence {hold.fence}")
         printers.release(2)  # Others may use two of them.
         hold.release()  # What is left.

@@ -249,6 +249,10 @@ class Endpoints:
                 return endpoint
         return None
 
+    def any_heard(self) -> bool:
+        """Return whether any endpoint has ever sent something."""
+        return any(endpoint.received_at is not None for endpoint in self.table.values())
+
     def any_usable(self) -> bool:
         """Return whether at least one endpoint is usable."""
         return any(endpoint.usable for endpoint in self.table.values())

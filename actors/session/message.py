@@ -28,6 +28,16 @@ class ReleaseUnawaited(Local):
     EASES = True
 
 
+class EndWait(Local):
+    """End an acquire that waits, as its user wishes; one that was granted stays."""
+
+    lock: str
+    owner: str
+    request: int
+
+    EASES = True
+
+
 class Survey(Local):
     """Ask every endpoint to describe itself, with or without its roles. Answered by `Surveyed`."""
 
@@ -55,6 +65,23 @@ class Suspected(Local):
     silent_ms: int
     left_ms: int
     """Time until the holds count as lost (ms)."""
+
+
+class Wait(NamedTuple):
+    """An acquire that waits."""
+
+    lock: str
+    waited_ms: int
+
+
+class Waiting(Local):
+    """To the watcher: acquires that have waited for long, one for each lock."""
+
+    waits: tuple[Wait, ...]
+    more: int
+    """The number of further locks."""
+    silence: str
+    """The state of the endpoints, if the one in use does not reply; else empty."""
 
 
 class HoldsLost(Local):

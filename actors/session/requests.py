@@ -535,6 +535,8 @@ class SessionRequests:
         if not self.endpoints.any_usable():
             return pending.ends_at  # No node can judge the wait, or grant it.
         least = later(pending.requested_at, DECISION_MS)
+        if not self.endpoints.any_heard():
+            return max(least, pending.ends_at)
         return max(least, later(pending.ends_at, MARGIN_MS))
 
     def again(self, pending: Pending, endpoint: Address, now: Instant) -> list[Effect]:

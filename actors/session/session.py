@@ -114,6 +114,7 @@ from fencelock.actors.session.message import (
     Close,
     Closed,
     EndpointChanged,
+    EndWait,
     ReleaseUnawaited,
     SessionTick,
     Survey,
@@ -157,6 +158,7 @@ Event = (
     | ReleaseUnawaited
     | Cancel
     | Abandon
+    | EndWait
     | Close
     | Survey
     | WatchCluster
@@ -474,6 +476,17 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     return [*effects, Send(user, cancelled)]
 
 
+def on_end_wait(state: SessionState, user: Address, event: EndWait, now: Instant) -> list[Effect]:
+    """Refuse an acquire that waits; do nothing if it was granted, or has ended."""
+    del user
+    number = state.in_flight.waits.get(LockKey(event.lock, event.owner))
+    waiting = None if number is None else state.in_flight.pending[number]
+    if waiting is None or waiting.request.request != event.request:
+        return []
+    text = f"{titled(event.lock)}: the wait was cancelled"
+    return state.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
+
+
 def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant) -> list[Effect]:
     """Undo what ``user`` waited for, or was just granted: it does not exist any more."""
     del event
@@ -596,6 +609,7 @@ HANDLERS = Handlers(
         ReleaseUnawaited: on_unawaited,
         Cancel: on_cancel,
         Abandon: on_abandon,
+        EndWait: on_end_wait,
         Close: on_close,
         Survey: on_survey,
         WatchCluster: upkeep.on_watch,

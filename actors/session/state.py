@@ -95,6 +95,10 @@ class SessionState:
     """Time at which the first hold with a deadline is lost, unless it is renewed by then."""
     cluster_poll: ClusterPoll = field(default_factory=ClusterPoll)
     probing: Probing = field(default_factory=Probing)
+    speak_at: Instant | None = None
+    """Time of the next look for acquires that wait for long; None while nothing waits."""
+    spoken: dict[str, Instant] = field(default_factory=dict[str, Instant])
+    """The locks of such acquires, and when the watcher is next notified of each."""
     greetings: int = 0
     greet_at: Instant | None = None
 
@@ -278,6 +282,7 @@ class SessionState:
         due = [
             self.in_flight.next_at(),
             self.greet_at,
+            self.speak_at,
             self.expires_at,
             self.cluster_poll.next_at(),
             self.closing.due_at,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.message import Alive
+from fencelock.actors.api.message import AcquireRequest, Alive
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Connect, Disconnect, Effect, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import endpoints
 from fencelock.actors.session.endpoints import come_back, note_life, prefer_leader
@@ -21,7 +21,7 @@ from fencelock.actors.session.lease import (
     open_session,
     probe,
 )
-from fencelock.actors.session.message import ClusterState, WatchCluster
+from fencelock.actors.session.message import ClusterState, Wait, Waiting, WatchCluster
 from fencelock.actors.session.refusals import silence, wrong_cluster
 from fencelock.actors.session.requests import later
 
@@ -207,8 +207,50 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
         probe(state, now)
     effects += endpoints.look_after(state, now, late=bool(repeated))
     effects += keep_watching(state, now)
+    effects += speak(state, now)
     effects += [*repeated, *open_session(state, now), *keep_session(state, now)]
     return [*effects, *end_sessions(state, now), *state.finish_surveys()]
+
+
+SPEAK_MS = 2_000
+"""Wait of an acquire from which on the watcher is notified (ms)."""
+
+SPEAK_AGAIN_MS = 30_000
+"""Interval of such notifications for one lock (ms)."""
+
+SPOKEN_MAX = 3
+"""Most locks that a notification names."""
+
+
+def speak(state: SessionState, now: Instant) -> list[Effect]:
+    """Notify the watcher of acquires that wait for long, at most once a second."""
+    if state.watcher is None or (state.speak_at is not None and now < state.speak_at):
+        return []
+    if state.speak_at is None:
+        state.speak_at = later(now, SPEAK_MS) if state.in_flight.waits else None
+        return []
+    began: dict[str, Instant] = {}
+    for pending in state.in_flight.pending.values():
+        if pending.user is not None and isinstance(pending.request, AcquireRequest):
+            lock = pending.request.lock
+            began[lock] = min(pending.requested_at, began.get(lock, now))
+    spoken = {lock: state.spoken[lock] for lock in began if lock in state.spoken}
+    due = [
+        Wait(lock, waited_ms)
+        for lock, at in began.items()
+        if (waited_ms := ms_between(at, now)) >= SPEAK_MS and spoken.get(lock, now) <= now
+    ]
+    spoken |= {wait.lock: later(now, SPEAK_AGAIN_MS) for wait in due}
+    state.spoken, state.speak_at = spoken, later(now, SPEAK_MS // 2) if began else None
+    if not due:
+        return []
+    used = state.endpoints.table[state.endpoints.current]
+    heard = used.usable and used.received_at is not None
+    if heard and used.owing_since is not None:
+        heard = ms_between(used.owing_since, now) < SPEAK_MS // 2
+    silence = "" if heard else state.endpoints.describe(now)
+    more = max(0, len(due) - SPOKEN_MAX)
+    return [Send(state.watcher, Waiting(waits=tuple(due[:SPOKEN_MAX]), more=more, silence=silence))]
 
 
 def on_link_up(state: SessionState, sender: Address, event: LinkUp, now: Instant) -> list[Effect]:

@@ -16,6 +16,7 @@ from fencelock.actors.api.message import AcquireRequest, Contender, LockStatus
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.retained import RETAINER, RETAINERS
 from fencelock.actors.error import (
+    AcquireCancelledError,
     AlreadyHeldError,
     FencelockError,
     LimitReachedError,
@@ -26,6 +27,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.session.holds import HOLDING, HoldState
 from fencelock.actors.session.holds import ClientHold as LocalHold
+from fencelock.actors.session.message import EndWait
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
 from fencelock.actors.session.retained import RetainTerms
 from fencelock.cluster.client.factory import Factory
@@ -92,6 +94,8 @@ class BaseLock(Generic[H]):
         self._key = lock_key_named(options.name, RETAINER)
         """The owner that the client is to the cluster while it retains the lock."""
         self._listeners = Listeners()
+        self._cancels = 0
+        """The number of calls of `cancel`."""
         self._acquired: list[tuple[object, Ownership, int, int, BaseHold]] = []
         """The acquires of this object: the thread or task, the owner, the token, the amount, and
         the hold, which is not dropped while this object may release it."""
@@ -183,6 +187,27 @@ class BaseLock(Generic[H]):
         """
         self._listeners.add(HoldState.UNLOCKING, callback)
 
+    def cancel(self) -> None:
+        """End the acquires of this object that wait, in any thread or task.
+
+        They raise `AcquireCancelledError`, and leave nothing held. What was granted stays held.
+        """
+        self._cancels += 1
+        registry = self._registry
+        for own in registry.acquiring(self._listeners):
+            self._end_wait(own, own.acquiring)
+        registry.look_again(self._options.name)
+
+    def _end_wait(self, own: Ownership, token: int) -> None:
+        if own.retained is None and self._terms is None:
+            self._channel.tell(EndWait(lock=own.lock, owner=own.owner, request=token))
+        else:
+            self._registry.retaining.cancel(token, self._cancelled())
+
+    def _cancelled(self) -> AcquireCancelledError:
+        text = f"{titled(self._options.name)}: the wait was cancelled"
+        return AcquireCancelledError(text)
+
     def __repr__(self) -> str:
         state, fence = self.state, self.fence
         text = "not held here" if fence is None else f"{state.value} under fence {fence}"
@@ -218,7 +243,10 @@ class BaseLock(Generic[H]):
     def _acquiring(
         self, blocking: bool, timeout: float | None, request: AcquireRequest | None = None
     ) -> Operation[H | None]:
-        """Acquire as a lock's `acquire` does: end with the hold, or None for "not now"."""
+        """Acquire as a lock's `acquire` does: end with the hold, or None for "not now".
+
+        A caller that gives neither ``timeout`` nor ``blocking`` does not expect None.
+        """
         if type(blocking) is not bool:
             raise TypeError(
                 f"blocking is {blocking!r}, and must be a bool: say timeout={blocking!r}"
@@ -226,7 +254,8 @@ class BaseLock(Generic[H]):
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
-        return self._entering(wait_ms, trying=True, blocking=blocking, request=request)
+        trying = not blocking or timeout is not None
+        return self._entering(wait_ms, trying=trying, blocking=blocking, request=request)
 
     def _entering(
         self,
@@ -248,6 +277,7 @@ class BaseLock(Generic[H]):
             channel, registry = self._channel, self._registry
         call = AcquireCall(registry.granted)
         call.token = token = next(tokens)
+        call.cancels = self._cancels
         try:
             if wait_ms != 0 and options.owner is None and not options.reentrant:
                 own = registry.enter_as_new(options.name, call, listeners)
@@ -335,6 +365,8 @@ class BaseLock(Generic[H]):
         """Send the acquire of ``own`` to the session."""
         acquire = replace(asked, owner=own.owner, request=call.token, wait_ms=wait_ms)
         self._channel.submit(acquire, call)
+        if call.cancels != self._cancels:  # The session may have looked for it too early.
+            self._end_wait(own, call.token)
 
     def _check_again(self, own: Ownership) -> None:
         """Return if the owner of a retained lock may acquire it once more.
@@ -367,6 +399,8 @@ class BaseLock(Generic[H]):
         once = options.limit == 1
         began = time.monotonic()
         while True:
+            if call.cancels != self._cancels:
+                raise self._cancelled()
             own = registry.find(options.name, owner)
             if own is not None and registry.state_of(own) is HoldState.LOST:
                 self._after_loss(own)

@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -64,11 +65,13 @@ from fencelock.actors.session.message import (
     EndpointChanged,
     Survey,
     Surveyed,
+    Waiting,
     WatchCluster,
 )
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
 from fencelock.actors.session.retainer import Retainer
 from fencelock.actors.session.session import CLOSE_MS, ClientSession
+from fencelock.cluster.client import waiting
 from fencelock.cluster.client.accounts import operator_named
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.client.hold_registry import HoldRegistry
@@ -170,7 +173,12 @@ class Connection:
                 lambda message: refs["retainer"].tell(message),  # noqa: PLW0108 (it comes later)
             )
             self.hold_registry.retaining = self.retaining
-            role_set = self._cast(settings, tuple(links), holds, cancels)
+            endpoints = self.endpoints
+
+            def report_waits(event: Waiting) -> None:
+                waiting.report(executor, refs["session"], endpoints, event)
+
+            role_set = self._cast(settings, tuple(links), holds, cancels, report_waits)
             self._dispatcher.start(role_set)
             _running.add(self._dispatcher)
             self._dispatcher.ended.add_done_callback(partial(_running.discard, self._dispatcher))
@@ -197,6 +205,7 @@ class Connection:
         links: tuple[str, ...],
         holds: dict[LockKey, ClientHold],
         cancels: dict[CancelKey, PendingCancel],
+        report_waits: Callable[[Waiting], None],
     ) -> RoleSet:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
         arguments = {
@@ -206,7 +215,9 @@ class Connection:
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen(
                 "watcher",
-                partial(notify, self.executor, self.cluster_watch, self.hold_registry),
+                partial(
+                    notify, self.executor, self.cluster_watch, self.hold_registry, report_waits
+                ),
             ),
             "retainer": address_of(self.session, "retainer"),
             "ttl_ms": math.ceil(settings.ttl * 1000),
@@ -525,13 +536,19 @@ def _tell(refs: dict[str, RoleRef], message: Event) -> None:
 
 
 def notify(
-    executor: CallbackExecutor, watch: ClusterWatch, registry: HoldRegistry, event: Event
+    executor: CallbackExecutor,
+    watch: ClusterWatch,
+    registry: HoldRegistry,
+    report_waits: Callable[[Waiting], None],
+    event: Event,
 ) -> None:
     """Handle what the session reports; on the dispatcher's thread."""
     if isinstance(event, ClusterState):
         watch.on_event(event)
     elif isinstance(event, EndpointChanged):
         executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
+    elif isinstance(event, Waiting):
+        report_waits(event)
     else:
         registry.on_event(event)
 

@@ -191,6 +191,8 @@ class AcquireCall(AskReply):
     """
 
     token: int
+    cancels = 0
+    """The number of calls of `BaseLock.cancel` when it began."""
     undone = 0
     """The token of the acquire to undo, once this one was given up; 0 before."""
     own: Ownership | None = None
@@ -286,6 +288,19 @@ class HoldRegistry:
         with self._guard:
             owners = [own for (name, _), own in self._owners.items() if name == lock]
         return [own.owner for own in owners if own.hold is not None]
+
+    def acquiring(self, listeners: Listeners) -> list[Ownership]:
+        """Return the owners whose acquire through the object of ``listeners`` has no answer."""
+        with self._guard:
+            owners = [*self._owners.values()]
+        return [own for own in owners if own.acquiring and listeners in own.listeners]
+
+    def look_again(self, lock: str) -> None:
+        """Wake the threads and tasks of this client that wait for an owner of ``lock``."""
+        with self._guard:
+            for (name, _), own in self._owners.items():
+                if name == lock:
+                    self._wake(own)
 
     def state_of(self, own: Ownership) -> HoldState:
         """Return the state of the lock for that owner now, by the clock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Literal, overload
 
 from fencelock.actors.api.message import LockStatus
 from fencelock.cluster.client.base_lock import BaseLock, BaseRLock
@@ -78,6 +79,12 @@ class Lock(BaseLock[Hold], Exiting):
     _hold_type = Hold
     _runner = staticmethod(owner_of_thread)
 
+    @overload
+    def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Hold: ...
+
+    @overload
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> Hold | None: ...
+
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Hold | None:
         """Wait for the lock and hold it.
 
@@ -90,10 +97,12 @@ class Lock(BaseLock[Hold], Exiting):
                 but on `bakery` 5 s, or what its config says.
 
         Returns:
-            The hold, which is true, or None if the time ran out, or if without ``blocking``
-            somebody holds the lock, this object included.
+            The hold, which is true. With ``timeout`` it is None if the time ran out, and without
+            ``blocking`` if somebody holds the lock, this object included.
 
         Raises:
+            LockTimeoutError: no ``timeout`` was given, and that of `Client.lock`, or the cluster's
+                own limit, ran out.
             LimitReachedError: this owner holds an `RLock` as often as it may, and ``blocking``.
             LockOwnershipLostError: the owner of an `RLock` held it and lost it, and no error had
                 reported that, or it was lost just when it was granted. It may acquire it again.
@@ -101,8 +110,8 @@ class Lock(BaseLock[Hold], Exiting):
                 The lock is not held. If a request was sent, its outcome may be
                 unknown, as the text says: the client cancels it as soon as it is connected
                 again. Until then the cluster may grant the lock to this client, and nobody
-                else gets it. Comes up to 4.5 s after ``timeout`` was over.
-            AcquireCancelledError: the client was closed meanwhile.
+                else gets it. Comes at most 0.5 s after ``timeout`` was over, and not before 1.5 s.
+            AcquireCancelledError: `cancel` was called, or the client was closed meanwhile.
             OverloadedError: a queue on the way is at its limit.
             ClosedError: the client is closed.
             TypeError: ``blocking`` is no bool, as in ``acquire(5)``: say ``timeout=5``.
@@ -234,6 +243,14 @@ class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
     _hold_type = AsyncHold
     _runner = staticmethod(owner_of_task)
     _here = staticmethod(task_here)
+
+    @overload
+    async def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> AsyncHold: ...
+
+    @overload
+    async def acquire(
+        self, blocking: bool = True, timeout: float | None = None
+    ) -> AsyncHold | None: ...
 
     async def acquire(
         self, blocking: bool = True, timeout: float | None = None

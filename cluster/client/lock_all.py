@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.error import InvalidRequestError
@@ -111,6 +111,12 @@ class LockAll(BaseLockAll[HoldAll], Exiting):
 
     _hold_type = HoldAll
 
+    @overload
+    def acquire(self, *, blocking: Literal[True] = True, timeout: None = None) -> HoldAll: ...
+
+    @overload
+    def acquire(self, *, blocking: bool = True, timeout: float | None = None) -> HoldAll | None: ...
+
     def acquire(self, *, blocking: bool = True, timeout: float | None = None) -> HoldAll | None:
         """Wait for all the locks and hold them.
 
@@ -152,6 +158,16 @@ class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncExiting):
 
     _hold_type = AsyncHoldAll
     _here = staticmethod(task_here)
+
+    @overload
+    async def acquire(
+        self, *, blocking: Literal[True] = True, timeout: None = None
+    ) -> AsyncHoldAll: ...
+
+    @overload
+    async def acquire(
+        self, *, blocking: bool = True, timeout: float | None = None
+    ) -> AsyncHoldAll | None: ...
 
     async def acquire(
         self, *, blocking: bool = True, timeout: float | None = None

@@ -289,6 +289,18 @@ class Retaining:
         self._wake()
         self._withdraw(key, token)
 
+    def cancel(self, token: int, error: FencelockError) -> None:
+        """End the acquire ``token`` with ``error`` if it waits."""
+        with self.guard:
+            call = self._calls.get(token)
+            if call is None:
+                return
+            self._begin(call.key)
+            self._fail(token, error)
+            self._carry_out(self.locks.withdraw(call.key, token, self._registry.now()))
+            self._deciding = None
+        self._wake()
+
     def _withdraw(self, key: LockKey, token: int) -> None:
         """End a wait, unless it has just ended: its caller is diverted."""
         with self.guard:

@@ -321,6 +321,16 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
 
     _hold_type = Hold
 
+    @overload
+    def acquire(
+        self, n: int = 1, *, blocking: Literal[True] = True, timeout: None = None
+    ) -> Hold: ...
+
+    @overload
+    def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> Hold | None: ...
+
     def acquire(
         self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
     ) -> Hold | None:
@@ -425,6 +435,16 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
 
     _hold_type = AsyncHold
     _here = staticmethod(task_here)
+
+    @overload
+    async def acquire(
+        self, n: int = 1, *, blocking: Literal[True] = True, timeout: None = None
+    ) -> AsyncHold: ...
+
+    @overload
+    async def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> AsyncHold | None: ...
 
     async def acquire(
         self, n: int = 1, *, blocking: bool = True, timeout: float | None = None

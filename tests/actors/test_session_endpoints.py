@@ -23,12 +23,12 @@ from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, address_of, node_of
+from fencelock.actors.message import Address, address_of, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX
 from fencelock.actors.session.lease import EPOCH
-from fencelock.actors.session.message import EndpointChanged, Survey
+from fencelock.actors.session.message import EndpointChanged, EndWait, Survey, Waiting
 from fencelock.actors.session.requests import LockKey, later
 from fencelock.actors.timing import PROBE_AFTER_MS, REPLY_MS
 
@@ -78,6 +78,39 @@ def test_the_watcher_is_told_of_another_endpoint_once(harness: SessionHarness) -
     harness.hear(ME, LinkDown(node="a"))
     said = harness.run_kept(5_000, B)
     assert of(EndpointChanged, said, WATCHER) == [EndpointChanged(endpoint="b", former="a")]
+
+
+def test_the_watcher_is_told_of_acquires_that_wait_for_long(harness: SessionHarness) -> None:
+    harness.open(harness.acquire())
+    harness.acquire(BEN)
+    assert of(Waiting, harness.run_kept(1_900, A, B)) == []
+    told = one(Waiting, harness.run_kept(1_100, A, B), WATCHER)
+    assert [(wait.lock, wait.waited_ms // 100) for wait in told.waits] == [("x", 21)]
+    assert (told.more, told.silence) == (0, "")
+    assert of(Waiting, harness.run_kept(29_000, A, B)) == []
+    assert len(of(Waiting, harness.run_kept(3_000, A, B))) == 1
+
+
+def test_the_watcher_is_told_why_nobody_decides(harness: SessionHarness) -> None:
+    for lock in "uvwxyz":
+        harness.acquire(lock=lock)
+    told = one(Waiting, harness.run(3_000), WATCHER)
+    assert [wait.lock for wait in told.waits] == ["u", "v", "w"]
+    assert told.more == 3
+    assert "never heard" in told.silence
+
+
+def test_an_acquire_that_waits_ends_as_its_user_wishes_and_a_hold_stays(
+    harness: SessionHarness,
+) -> None:
+    harness.hold(token=1)
+    harness.acquire(BEN, token=2)
+    for user, token in ((ANN, 1), (BEN, 1)):
+        assert not harness.hear(user, EndWait(lock="x", owner=role_of(user), request=token))
+    ended = harness.hear(BEN, EndWait(lock="x", owner="ben", request=2))
+    assert one(api.Refused, ended, BEN).reason is api.Reason.CANCELLED
+    assert one(api.Cancel, ended).owner == "ben"
+    assert harness.lease() is None  # Of a hold without a deadline.
 
 
 def test_an_endpoint_that_is_silent_while_something_waits_is_left(unkept: UnkeptSession) -> None:

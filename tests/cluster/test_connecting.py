@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from support.collected import Collected
 from support.real_nodes import LONG_S, running_nodes
 
 import fencelock
-from fencelock import aio
+from fencelock import AcquireCancelledError, UnavailableError, aio
 from fencelock.actors.session.message import EndpointChanged
 from fencelock.cluster.client.connection import notify
 from fencelock.cluster.testing.ports import free_ports
@@ -202,5 +203,30 @@ def test_another_endpoint_is_news(cluster: LocalCluster, lines: Lines) -> None:
     client: Any = cluster.connect()
     connection = client._connection
     changed = EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1")
-    notify(connection.executor, connection.cluster_watch, connection.hold_registry, changed)
+    registry = connection.hold_registry
+    notify(connection.executor, connection.cluster_watch, registry, print, changed)
     lines.wait_for(logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")
+
+
+def test_an_acquire_that_waits_says_who_holds_the_lock(cluster: LocalCluster, lines: Lines) -> None:
+    holder, waiter = cluster.connect(label="nightly of host-1"), cluster.connect()
+    with holder.lock("x"):
+        lock = waiter.lock("x")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(lock.acquire)
+            text = lines.wait_for(logging.INFO, "lock 'x': waiting for 2 s").getMessage()
+            lock.cancel()
+        assert "held by nightly of host-1" in text
+        with pytest.raises(AcquireCancelledError):
+            waiting.result()
+
+
+def test_an_acquire_that_nobody_decides_says_why_and_keeps_its_time(lines: Lines) -> None:
+    client = fencelock.connect("tcp://127.0.0.1:1", lazy=True)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError, match=r"tcp://127\.0\.0\.1:1 "):
+        client.lock("x").acquire(timeout=3)
+    assert time.monotonic() - began < 3.5
+    text = lines.wait_for(logging.WARNING, "lock 'x': waiting for ").getMessage()
+    assert "no node answers. Tried tcp://127.0.0.1:1: cannot be reached (connection ref" in text
+    client.close()

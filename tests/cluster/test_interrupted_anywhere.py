@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fencelock import Client, Hold, LockStatus, NotHeldError, aio
+from fencelock import AcquireCancelledError, Client, Hold, LockStatus, NotHeldError, aio
 from fencelock.testing import LocalCluster, local
 
 
@@ -317,3 +317,64 @@ def test_an_acquire_that_a_signal_interrupted_may_be_tried_again_at_once(
     client.close()
     assert outcomes["held"] + outcomes["interrupted"] >= TRIES
     assert outcomes["interrupted"] > TRIES // 20
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_another_thread_may_cancel_an_acquire_that_waits(cluster: LocalCluster, kind: str) -> None:
+    client, other = cluster.connect(), cluster.connect()
+    lock, name = MAKERS[kind](client, f"cancel {kind}"), f"cancel {kind}"
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            lock.acquire()
+        except AcquireCancelledError as error:
+            errors.append(error)
+
+    with MAKERS[kind](other, name):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while waiter.is_alive():
+            lock.cancel()
+            waiter.join(0.01)
+    assert "the wait was cancelled" in str(errors[0])
+    for one in (lock, MAKERS[kind](other, name)):
+        hold = one.acquire(timeout=PATIENCE_S)
+        assert hold
+        one.cancel()  # What was granted stays held.
+        assert hold.held
+        hold.release()
+    client.close()
+
+
+def test_an_owner_that_waits_for_itself_may_be_cancelled(cluster: LocalCluster) -> None:
+    lock = cluster.connect().lock("own", owner="job")
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            lock.acquire()
+        except AcquireCancelledError as error:
+            errors.append(error)
+
+    with lock:
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while waiter.is_alive():
+            lock.cancel()
+            waiter.join(0.01)
+    assert errors
+
+
+def test_another_task_may_cancel_an_acquire_that_waits(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        async with cluster.connect_aio() as client, client.lock("task"):
+            lock = client.lock("task")
+            waiter = asyncio.create_task(lock.acquire())
+            while not waiter.done():
+                lock.cancel()
+                await asyncio.sleep(0)
+            with pytest.raises(AcquireCancelledError):
+                await waiter
+
+    asyncio.run(run())

@@ -333,7 +333,7 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)
 
-    async def begin() -> list[asyncio.Task[aio.Hold | None]]:
+    async def begin() -> list[asyncio.Task[aio.Hold]]:
         locks = [faulty_scene.aio_lock(name) for name in "xy"]
         tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
         await asyncio.sleep(0)
