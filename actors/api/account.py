@@ -11,7 +11,9 @@ from fencelock.actors.api.name import (
     INT_MAX,
     LOCK_NAME_BYTES_MAX,
     PAGE_MAX,
+    REDIS_KEY,
     SESSION_BYTES_MAX,
+    account_of,
     check_age,
     check_number,
     check_owner,
@@ -210,7 +212,10 @@ class Purge(OperatorCommand, tag=0x79):
     ``entry_prefix``. If ``account`` is not None, only what is charged to that key is removed. The
     step begins after ``after``, and in that map after ``after_key``.
 
+    The kind `REDIS_KEY` is for holds and waits of Redis doors that are charged to ``account``.
+
     A client may remove what its key allows it to name; the removal of what others made is audited.
+    Holds and waits of another key are for operators.
     """
 
     kind: str
@@ -226,6 +231,10 @@ class Purge(OperatorCommand, tag=0x79):
 
     OPERATOR = False
 
+    def needs_operator(self) -> bool:
+        """Return whether it is for operators only."""
+        return self.kind == REDIS_KEY and self.account != account_of(self.session)
+
     @property
     def reach(self) -> tuple[str, ...]:
         """The beginning of the names."""
@@ -235,6 +244,11 @@ class Purge(OperatorCommand, tag=0x79):
         """Refuse fields that exceed their limits."""
         if not is_kind(self.kind):
             raise InvalidRequestError(f"kind is {self.kind[:40]!a}, and must be that of an object")
+        if self.kind == REDIS_KEY and (self.account is None or self.prefix):
+            raise InvalidRequestError(
+                f"account is {self.account!a} and prefix {self.prefix!a}: a purge of the kind "
+                f"{self.kind} is of all that one key has"
+            )
         if self.exact and not self.prefix:
             raise InvalidRequestError("the name is empty, and exact needs one")
         if self.entry_prefix and not (self.exact and self.kind == MAP):

@@ -347,6 +347,10 @@ def is_plain(name: str, texts: str) -> bool:
     return len(texts) <= PLAIN_BYTES_MAX and texts.isascii() and texts.isprintable() and name != ""
 
 
+REDIS_KEY = "key"
+"""The kind of requests of Redis doors, whose objects are locks."""
+
+
 @lru_cache(maxsize=KINDS_CACHED)
 def is_kind(kind: str) -> bool:
     """Return whether the name of an object may begin with ``kind``."""

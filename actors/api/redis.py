@@ -30,6 +30,7 @@ from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
     LOCK_NAME_BYTES_MAX,
     PAGE_MAX,
+    REDIS_KEY,
     SESSION_BYTES_MAX,
     check_age,
     check_new_lock_name,
@@ -50,8 +51,26 @@ of a session that was opened ends with a number."""
 VALUE_BYTES_MAX = 1024
 """Maximum length of a value (bytes): a token, and what some clients add to it."""
 
+RECEIPT = "redisson_unlock_latch"
+"""The beginning of the names under which Redisson keeps the outcome of an unlock for a while."""
+
+TOKEN = "redisson_lock_token"
+"""The beginning of the names under which Redisson keeps the fences of locks."""
+
 TTL_MS_MAX = 100 * 366 * 24 * 3_600_000
 """Maximum time until a deadline (ms): a century. A hold without a deadline has no limit."""
+
+
+def lock_in(name: str, prefix: str) -> str | None:
+    """Return the lock of a name that Redisson derives from it; None if it is no such name.
+
+    Redisson writes ``prefix:{lock}``, or ``prefix:lock`` if there is a brace in it.
+    """
+    start, colon, lock = name.partition(":")
+    if start != prefix or not colon or "{" not in lock:
+        return None
+    braced = lock.startswith("{") and lock.endswith("}") and "{" not in lock[1:]
+    return lock[1:-1] if braced else lock
 
 
 class KeyState(IntEnum):
@@ -68,7 +87,8 @@ class KeyState(IntEnum):
     AWAITED = 5
     """Nobody holds it, but a claim for several locks is the next one. No request changes it."""
     RESERVED = 6
-    """It was granted to an `AwaitKey` that reserved it for the new value of this request."""
+    """It was granted to an `AwaitKey` that reserved it for the new value of this request, or its
+    ``turn``."""
 
 
 class KeyAction(IntEnum):
@@ -113,7 +133,7 @@ class When(IntEnum):
 class KeysRequest(UpdateRequest):
     """A request of a door to change keys. Answered by `KeysChanged`."""
 
-    KIND = "key"  # Of the request: each of its keys is a lock.
+    KIND = REDIS_KEY  # Of the request: each of its keys is a lock.
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         keys: tuple[str, ...] = declared()
@@ -135,8 +155,8 @@ class KeysRequest(UpdateRequest):
 
     @property
     def reach(self) -> tuple[str, ...]:
-        """The names of the keys."""
-        return self.keys
+        """The names of the keys; for a receipt, the name of its lock."""
+        return tuple(lock_in(key.rpartition(":")[0], RECEIPT) or key for key in self.keys)
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -166,7 +186,13 @@ class ChangeKeys(KeysRequest, tag=0x120):
     held must also meet ``when``. ``expiry`` says what becomes of the deadline.
 
     With ``counts``, holds are counted: a SET in the state EQUAL adds one, and a DELETE removes one.
-    The key stays held until the last one is removed; till then, that changes its deadline.
+    The key stays held until the last one is removed; till then, that changes its deadline. With a
+    ``receipt``, that is remembered: a key of that name is set for ``receipt_ms``, to ``1`` if the
+    last hold was removed, else to ``0``. If there is such a key already, nothing is changed, and
+    the reply has its value. Without room for it, nothing is remembered.
+
+    ``turn`` is the value of the `AwaitKey` that makes the state of a key RESERVED, ``value`` if it
+    is None.
 
     With ``returns``, the reply has the value that the key had; then there is one key. A SET by
     force is also of one key, and no other action changes a hold of a native client.
@@ -192,6 +218,9 @@ class ChangeKeys(KeysRequest, tag=0x120):
     session: str = ""
     owner: str = ""
     request: Int64 = 0
+    turn: bytes | None = None
+    receipt: str = ""
+    receipt_ms: Int64 = 0
 
     wait_ms = 0
 
@@ -213,6 +242,17 @@ class ChangeKeys(KeysRequest, tag=0x120):
             )
         if self.expiry is Expiry.AFTER:
             check_number("ttl_ms", self.ttl_ms, 1, TTL_MS_MAX)
+        if self.receipt:
+            check_names((self.receipt,))
+            check_number("receipt_ms", self.receipt_ms, 1, TTL_MS_MAX)
+            ends = self.action is KeyAction.DELETE and self.counts
+            if not ends or len(self.keys) > 1 or not self.receipt.startswith(RECEIPT):
+                raise InvalidRequestError(
+                    f"receipt {self.receipt!a}: it must begin with {RECEIPT}, and is for a DELETE "
+                    "of one key with counts"
+                )
+        if self.turn is not None:
+            _check_value("turn", self.turn)
         if self.action is not KeyAction.SET and states - {KeyState.EQUAL, KeyState.OTHER}:
             raise InvalidRequestError(
                 f"{self.action.name} is for keys that are held through a door: EQUAL or OTHER"
@@ -263,7 +303,7 @@ class KeysChanged(UpdateReply, tag=0x122):
     """The request has been applied; ``keys`` are its keys, in order.
 
     ``value`` is the value before, or that of `KeySeen`, if the request asked for it and the key was
-    held.
+    held. It is that of the receipt if there was one: then nothing was changed.
     """
 
     lock: str

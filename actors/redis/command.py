@@ -17,12 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
 from fencelock.actors.api.lock_all import LOCKS_MAX
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, PAGE_MAX
 from fencelock.actors.api.redis import (
+    TOKEN,
     TTL_MS_MAX,
     AwaitKey,
     ChangeKeys,
@@ -37,9 +36,9 @@ from fencelock.actors.api.redis import (
     ListKeys,
     ReadKeys,
     When,
+    lock_in,
 )
-from fencelock.actors.redis.resp import Failure, Nothing, Reply
-from fencelock.actors.redis.shapes import Operation
+from fencelock.actors.redis.resp import Nothing, Reply
 
 MS_PER_S = 1_000
 
@@ -84,11 +83,11 @@ class Attempts:
     """The values with which clients last failed to acquire keys: with these they wait for them."""
 
     def __init__(self) -> None:
-        self._values: OrderedDict[tuple[int, str], bytes] = OrderedDict()
+        self._values: OrderedDict[tuple[int | bytes, str], bytes] = OrderedDict()
 
     def failed(self, connection: int, key: str, value: bytes) -> None:
         """Note a value; another connection of the client's pool may be used to wait."""
-        for place in ((connection, key), (0, key)):
+        for place in ((connection, key), (0, key), (value, key)):
             self._values[place] = value
             self._values.move_to_end(place)
         while len(self._values) > ATTEMPTS_MAX:
@@ -98,6 +97,14 @@ class Attempts:
         """Return the last value of this connection, or else of any."""
         own = self._values.get((connection, key))
         return self._values.get((0, key)) if own is None else own
+
+    def has_failed(self, key: str, value: bytes) -> bool:
+        """Return whether a value failed, and has not succeeded since."""
+        return (value, key) in self._values
+
+    def succeeded(self, key: str, value: bytes) -> None:
+        """Note that a key was acquired with a value."""
+        self._values.pop((value, key), None)
 
 
 class Call(NamedTuple):
@@ -114,6 +121,8 @@ class Call(NamedTuple):
     connection: int
     """Its number, 1 or more."""
     attempts: Attempts
+    taken: Callable[[int], None]
+    """Notes that the client has come whose turn at a key had a fence."""
     cursors: dict[int, str]
     """The place of each scan that has not ended, by its number."""
 
@@ -133,8 +142,13 @@ def key_of(argument: bytes) -> str:
         return argument.decode()
     except UnicodeDecodeError:
         raise CommandError(
-            f"ERR a key is the name of a lock, which must be UTF-8: {argument[:80]!a}"
+            f"ERR a key is the name of a lock, which must be UTF-8: {shown(argument)}"
         ) from None
+
+
+def shown(argument: bytes) -> str:
+    """Return the beginning of an argument in quotes, for the text of an error."""
+    return ascii(argument[:80])[1:]
 
 
 def keys_of(arguments: list[bytes]) -> tuple[str, ...]:
@@ -181,29 +195,29 @@ def _ttl_of(call: Call, number: int, unit: str) -> int:
     return ms
 
 
-def _ask(request: Asked, kind: type[T]) -> Generator[Asked, Answer, T]:
+def ask(request: Asked, kind: type[T]) -> Generator[Asked, Answer, T]:
     """Send a request, and return its answer, which is of ``kind``."""
     answer = yield request
     assert isinstance(answer, kind)
     return answer
 
 
-def _change(request: ChangeKeys) -> Generator[Asked, Answer, KeysChanged]:
-    return _ask(request, KeysChanged)
+def change(request: ChangeKeys) -> Generator[Asked, Answer, KeysChanged]:
+    return ask(request, KeysChanged)
 
 
-def _change_one(request: ChangeKeys) -> Generator[Asked, Answer, KeyOutcome]:
-    changed = yield from _change(request)
+def change_one(request: ChangeKeys) -> Generator[Asked, Answer, KeyOutcome]:
+    changed = yield from change(request)
     return changed.keys[0]
 
 
 def _read(call: Call) -> Generator[Asked, Answer, dict[str, KeySeen]]:
     """Read the keys that are the arguments."""
-    seen = yield from _ask(ReadKeys(keys=keys_of(call.arguments)), KeysRead)
+    seen = yield from ask(ReadKeys(keys=keys_of(call.arguments)), KeysRead)
     return {one.key: one for one in seen.keys}
 
 
-def _native(key: str) -> CommandError:
+def native(key: str) -> CommandError:
     return CommandError(
         f"ERR {key!a} is held by a client that does not use this door: it releases the lock, or "
         '"fencelock release" does'
@@ -258,7 +272,7 @@ def _setting(
         returns=returns,
     )
     try:
-        changed = yield from _change(request)
+        changed = yield from change(request)
     except ClusterRefusalError as error:
         if states == FREE and error.refused.reason is Reason.TIMED_OUT:
             call.attempts.failed(call.connection, key, value)
@@ -286,32 +300,47 @@ def _setex(call: Call) -> Steps:
 
 
 def _get(call: Call) -> Steps:
+    """GET key; for the key of Redisson's tokens, the fence of its lock."""
+    lock = lock_in(call.key(), TOKEN)
+    if lock is not None:
+        held = yield from _read(call._replace(arguments=[lock.encode()]))
+        return next((b"%d" % one.fence for one in held.values()), None)
     seen = yield from _read(call)
     return next((one.value for one in seen.values()), None)
 
 
 def _getdel(call: Call) -> Steps:
     request = ChangeKeys(keys=(call.key(),), action=KeyAction.DELETE, states=HELD, returns=True)
-    changed = yield from _change(request)
+    changed = yield from change(request)
     if changed.keys[0].state is KeyState.NATIVE:
-        raise _native(call.key())
+        raise native(call.key())
     return changed.value
 
 
 def _delete(call: Call) -> Steps:
     keys = keys_of(call.arguments)
     request = ChangeKeys(keys=keys, action=KeyAction.DELETE, states=HELD, each=True)
-    changed = yield from _change(request)
+    changed = yield from change(request)
     count = sum(one.changed for one in changed.keys)
     for key, one in zip(keys, changed.keys, strict=True):
         if one.state is KeyState.NATIVE and not count:
-            raise _native(key)
+            raise native(key)
     return count
 
 
 def _exists(call: Call) -> Steps:
     seen = yield from _read(call)
     return sum(key_of(argument) in seen for argument in call.arguments)
+
+
+def _counted(call: Call) -> Steps:
+    """HGET key field, HEXISTS key field: the holds of a field of Redisson's lock."""
+    seen = yield from ask(ReadKeys(keys=(call.key(),)), KeysRead)
+    field = call.arguments[1]
+    times = sum(one.times for one in seen.keys if not one.native and one.value == field)
+    if call.name == "hexists":
+        return int(times > 0)
+    return b"%d" % times if times else None
 
 
 def _type(call: Call) -> Steps:
@@ -324,11 +353,11 @@ def _ttl(call: Call) -> Steps:
     for one in seen.values():
         if one.left_ms is None:
             return -1
-        return one.left_ms if call.name == "pttl" else _seconds(one.left_ms)
+        return one.left_ms if call.name == "pttl" else seconds_of(one.left_ms)
     return -2
 
 
-def _seconds(left_ms: int) -> int:
+def seconds_of(left_ms: int) -> int:
     return (left_ms + MS_PER_S // 2) // MS_PER_S
 
 
@@ -355,13 +384,13 @@ def _expire(call: Call) -> Steps:
         return 0
     if ttl_ms <= 0 and when is When.EARLIER:
         when = When.ANY
-    outcome = yield from _change_one(_expiring((call.key(),), HELD, ttl_ms, when=when))
+    outcome = yield from change_one(expiring((call.key(),), HELD, ttl_ms, when=when))
     if outcome.state is KeyState.NATIVE:
-        raise _native(call.key())
+        raise native(call.key())
     return int(outcome.changed)
 
 
-def _expiring(
+def expiring(
     keys: tuple[str, ...],
     states: tuple[KeyState, ...],
     ttl_ms: int,
@@ -394,9 +423,9 @@ def _persist(call: Call) -> Steps:
         expiry=Expiry.NEVER,
         when=When.DATED,
     )
-    outcome = yield from _change_one(request)
+    outcome = yield from change_one(request)
     if outcome.state is KeyState.NATIVE:
-        raise _native(call.key())
+        raise native(call.key())
     return int(outcome.changed)
 
 
@@ -421,7 +450,7 @@ def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
             continue
         after, more = "", True
         while more:
-            page = yield from _ask(ListKeys(prefix=wanted, after=after), KeyList)
+            page = yield from ask(ListKeys(prefix=wanted, after=after), KeyList)
             names += filter(matches, page.keys)
             if len(names) > LISTED_MAX:
                 raise CommandError(f"ERR more than {LISTED_MAX} keys match: use SCAN")
@@ -439,7 +468,7 @@ def _dbsize(call: Call) -> Steps:
     if call.visible:
         names = yield from _pages(call, b"*")
         return len(names)
-    page = yield from _ask(ListKeys(most=1), KeyList)
+    page = yield from ask(ListKeys(most=1), KeyList)
     return page.total
 
 
@@ -470,7 +499,7 @@ def _scan(call: Call) -> Steps:
         )
     after = call.cursors.pop(number) if number else ""
     request = ListKeys(prefix=literal_start(pattern), after=after, most=min(count, PAGE_MAX))
-    page = yield from _ask(request, KeyList)
+    page = yield from ask(request, KeyList)
     following = 0
     if page.more and page.keys:
         following = 1 + max(call.cursors, default=number)
@@ -492,18 +521,18 @@ def _flush(call: Call) -> Steps:
         raise CommandError("ERR syntax error")
     if call.visible:
         raise CommandError(f"NOPERM {call.name} is about all keys, and yours are limited")
-    yield from _delete_all("")
+    yield from delete_all("")
     return "OK"
 
 
-def _delete_all(prefix: str) -> Generator[Asked, Answer, int]:
+def delete_all(prefix: str) -> Generator[Asked, Answer, int]:
     """Delete all keys of the door that begin with ``prefix``; return their number."""
     count, after = 0, ""
     while True:
-        page = yield from _ask(ListKeys(prefix=prefix, after=after, most=LOCKS_MAX), KeyList)
+        page = yield from ask(ListKeys(prefix=prefix, after=after, most=LOCKS_MAX), KeyList)
         if page.keys:
             request = ChangeKeys(keys=page.keys, action=KeyAction.DELETE, states=HELD, each=True)
-            changed = yield from _change(request)
+            changed = yield from change(request)
             count += sum(one.changed for one in changed.keys)
             after = page.keys[-1]
         if not (page.more and page.keys):
@@ -532,7 +561,7 @@ def _blpop(call: Call) -> Steps:
     wait_ms = None if seconds == 0 else max(1, round(seconds * MS_PER_S))
     request = AwaitKey(keys=(key,), value=value, ttl_ms=RESERVED_MS, wait_ms=wait_ms)
     try:
-        yield from _ask(request, KeysChanged)
+        yield from ask(request, KeysChanged)
     except ClusterRefusalError as error:
         if error.refused.reason in (Reason.TIMED_OUT, Reason.CANCELLED):
             return Nothing.ARRAY
@@ -550,6 +579,9 @@ COMMANDS: dict[str, tuple[int, Callable[[Call], Steps]]] = {
     "flushdb": (-1, _flush),
     "get": (2, _get),
     "getdel": (2, _getdel),
+    "hexists": (3, _counted),
+    "hget": (3, _counted),
+    "hlen": (2, _exists),
     "keys": (2, _keys),
     "lock.fence": (2, _fence),
     "persist": (2, _persist),
@@ -566,253 +598,6 @@ COMMANDS: dict[str, tuple[int, Callable[[Call], Steps]]] = {
 }
 """Each command about keys, with the number of its arguments, the name included; if negative, there
 may be more."""
-
-
-def scripted(operation: Operation, call: Call) -> Steps:
-    """Carry out the operation of a script; the arguments of ``call`` are those of EVAL.
-
-    Raises:
-        CommandError: the number of keys or arguments is not that of the operation.
-
-    """
-    count = integer(call.arguments[1])
-    if count < 0:
-        raise CommandError("ERR Number of keys can't be negative")
-    if count > len(call.arguments) - 2:
-        raise CommandError("ERR Number of keys can't be greater than number of args")
-    if operation is Operation.RESET_ALL_SIGNAL:
-        return _reset_all(call)
-    keys = tuple(map(key_of, call.arguments[2 : 2 + count]))
-    arguments = call.arguments[2 + count :]
-    several, needed = _SHAPES[operation]
-    if len(arguments) < needed or (count < 1 if several == 0 else count != several):
-        wanted = "one key or more" if several == 0 else f"{several} keys"
-        raise CommandError(
-            f"ERR {operation.name.lower()} has {wanted} and {needed} arguments, and the script was "
-            f"sent with {count} and {len(arguments)}"
-        )
-    if call.name.endswith("_ro") and operation not in _READING:
-        raise CommandError("ERR Write commands are not allowed from read-only scripts.")
-    return _scripted(operation, call, keys[: several or None], arguments)
-
-
-_READING = frozenset(
-    {
-        Operation.COMPARE_PTTL,
-        Operation.COMPARE_PTTL_OR_ABSENT,
-        Operation.COMPARE_TTL,
-        Operation.GET_PTTL,
-        Operation.ALL_PTTL,
-    }
-)
-
-_SHAPES: dict[Operation, tuple[int, int]] = {
-    Operation.COMPARE_DELETE: (1, 1),
-    Operation.COMPARE_DELETE_OR_MISSING: (1, 1),
-    Operation.DELETE_MINE_OR_MISSING: (1, 1),
-    Operation.COMPARE_PEXPIRE: (1, 2),
-    Operation.COMPARE_EXPIRE: (1, 2),
-    Operation.COMPARE_EXPIRE_INVERTED: (1, 2),
-    Operation.ADD_OR_REPLACE_TTL: (1, 3),
-    Operation.ADD_TTL: (1, 2),
-    Operation.EXTEND_CODES: (2, 2),
-    Operation.COMPARE_PTTL: (1, 1),
-    Operation.COMPARE_PTTL_OR_ABSENT: (1, 1),
-    Operation.COMPARE_TTL: (1, 1),
-    Operation.GET_PTTL: (1, 0),
-    Operation.COMPARE_SET: (1, 2),
-    Operation.SET_ABSENT: (1, 2),
-    Operation.SET_ABSENT_COUNT: (1, 2),
-    Operation.SET_ABSENT_OR_MINE: (1, 2),
-    Operation.SET_ABSENT_OR_MINE_OR_ERROR: (1, 2),
-    Operation.SET_ALLOWED_OR_MINE: (1, 3),
-    Operation.PEXPIRE_OR_SET: (1, 2),
-    Operation.PEXPIRE_OR_SET_OR_OTHER: (1, 2),
-    Operation.OBTAIN_PREFIX: (0, 3),
-    Operation.ALL_SET_ABSENT: (0, 2),
-    Operation.ALL_SET: (0, 2),
-    Operation.EACH_DELETE: (0, 1),
-    Operation.ALL_DELETE: (0, 1),
-    Operation.ALL_PEXPIRE: (0, 2),
-    Operation.ALL_PTTL: (0, 1),
-    Operation.UNLOCK_SIGNAL: (2, 2),
-    Operation.RESET_SIGNAL: (2, 2),
-}
-"""The number of keys of each script, 0 for any, and of arguments, at least."""
-
-
-def _scripted(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    """Carry out ``operation``. Each is one request, but for `Operation.OBTAIN_PREFIX`."""
-    if operation in _READING:
-        reply = yield from _reading(operation, keys, arguments)
-        return reply
-    if operation in _SETTING:
-        reply = yield from _setting_all(operation, call, keys, arguments)
-        return reply
-    if operation in (Operation.EACH_DELETE, Operation.ALL_DELETE):
-        each = operation is Operation.EACH_DELETE
-        changed = yield from _change(_deleting(keys, MINE, arguments[0], each=each))
-        count = sum(one.changed for one in changed.keys)
-        return count if each else ("OK" if count else None)
-    if operation is Operation.RESET_SIGNAL:
-        outcome = yield from _change_one(_deleting(keys[:1], HELD, None))
-        if outcome.state is KeyState.NATIVE:
-            raise _native(keys[0])
-        return int(outcome.changed)
-    if operation in _DELETING:
-        outcome = yield from _change_one(_deleting(keys[:1], MINE, arguments[0]))
-        missing = outcome.state in (*FREE, KeyState.AWAITED)
-        if operation is Operation.UNLOCK_SIGNAL:
-            return int(not outcome.changed)
-        if operation is Operation.COMPARE_DELETE_OR_MISSING and missing:
-            return -1
-        if operation is Operation.DELETE_MINE_OR_MISSING and not outcome.changed:
-            return "OK" if missing else Failure("ERR ERROR")
-        return int(outcome.changed)
-    reply = yield from _extending(operation, keys, arguments)
-    return reply
-
-
-_DELETING = frozenset(
-    {
-        Operation.COMPARE_DELETE,
-        Operation.COMPARE_DELETE_OR_MISSING,
-        Operation.DELETE_MINE_OR_MISSING,
-        Operation.UNLOCK_SIGNAL,
-    }
-)
-
-
-def _deleting(
-    keys: tuple[str, ...],
-    states: tuple[KeyState, ...],
-    expected: bytes | None,
-    *,
-    each: bool = False,
-) -> ChangeKeys:
-    return ChangeKeys(
-        keys=keys, action=KeyAction.DELETE, states=states, expected=expected, each=each
-    )
-
-
-def _extending(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]) -> Steps:
-    """Change the deadline of keys that are mine."""
-    token, time = arguments[0], integer(arguments[1])
-    in_seconds = (
-        Operation.COMPARE_EXPIRE,
-        Operation.COMPARE_EXPIRE_INVERTED,
-        Operation.EXTEND_CODES,
-    )
-    ttl_ms = time * MS_PER_S if operation in in_seconds else time
-    if ttl_ms > TTL_MS_MAX:
-        raise CommandError("ERR invalid expire time in 'pexpire' command")
-    if operation is Operation.ALL_PEXPIRE:
-        changed = yield from _change(_expiring(keys, MINE, ttl_ms, expected=token))
-        return "OK" if changed.keys[0].changed else None
-    adds = operation is Operation.ADD_TTL
-    adds = adds or (operation is Operation.ADD_OR_REPLACE_TTL and arguments[2] == b"0")
-    dated = adds or operation in (Operation.ADD_OR_REPLACE_TTL, Operation.EXTEND_CODES)
-    if adds and ttl_ms < 0:
-        raise CommandError("ERR the additional time of a lock must not be negative")
-    request = _expiring(
-        keys[:1],
-        MINE,
-        ttl_ms,
-        expected=token,
-        when=When.DATED if dated else When.ANY,
-        expiry=Expiry.FURTHER if adds else Expiry.AFTER,
-    )
-    outcome = yield from _change_one(request)
-    if operation is Operation.COMPARE_EXPIRE_INVERTED:
-        return int(not outcome.changed)
-    if operation is Operation.EXTEND_CODES:
-        return 0 if outcome.changed else 2 if outcome.state is KeyState.EQUAL else 1
-    return int(outcome.changed)
-
-
-_SETTING: dict[Operation, tuple[tuple[KeyState, ...], Reply, Reply]] = {
-    Operation.COMPARE_SET: (MINE, "OK", b"ERR"),
-    Operation.SET_ABSENT: (FREE, "OK", None),
-    Operation.SET_ABSENT_COUNT: (FREE, 1, 0),
-    Operation.SET_ABSENT_OR_MINE: ((*FREE, *MINE), "OK", None),
-    Operation.SET_ABSENT_OR_MINE_OR_ERROR: ((*FREE, *MINE), "OK", Failure("ERR ERROR")),
-    Operation.SET_ALLOWED_OR_MINE: ((*FREE, *MINE), "OK", None),
-    Operation.PEXPIRE_OR_SET: ((*FREE, *MINE), 1, 0),
-    Operation.PEXPIRE_OR_SET_OR_OTHER: ((*FREE, *MINE), 1, -1),
-    Operation.OBTAIN_PREFIX: (FREE, "OK", None),
-    Operation.ALL_SET_ABSENT: (FREE, 1, 0),
-    Operation.ALL_SET: (MINE, 1, 0),
-}
-"""The states in which a script sets keys, and its replies if it did, and if not."""
-
-
-def _setting_all(
-    operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
-) -> Steps:
-    """Set keys to the first argument, with a deadline."""
-    value, time = arguments[0], arguments[2 if operation is Operation.OBTAIN_PREFIX else 1]
-    ttl_ms = integer(time)
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise CommandError("ERR invalid expire time in 'set' command")
-    states, done, failed = _SETTING[operation]
-    if operation is Operation.SET_ALLOWED_OR_MINE and arguments[2] != b"yes":
-        states = MINE
-    request = ChangeKeys(
-        keys=keys,
-        action=KeyAction.SET,
-        states=states,
-        value=value,
-        expected=value if KeyState.EQUAL in states else None,
-        expiry=Expiry.AFTER,
-        ttl_ms=ttl_ms,
-    )
-    try:
-        changed = yield from _change(request)
-        is_set = changed.keys[0].changed
-    except ClusterRefusalError as error:
-        if error.refused.reason is not Reason.TIMED_OUT:
-            raise
-        is_set = False
-    if operation is Operation.OBTAIN_PREFIX and not is_set:
-        length = integer(arguments[1])
-        again = replace(request, states=MINE, expected=value[: max(length, 0)], prefix=True)
-        changed = yield from _change(again)
-        is_set = changed.keys[0].changed
-    if not is_set and states == FREE and len(keys) == 1:
-        call.attempts.failed(call.connection, keys[0], value)
-    if is_set and operation in (Operation.ALL_SET, Operation.ALL_SET_ABSENT):
-        return len(keys)
-    return done if is_set else failed
-
-
-def _reading(operation: Operation, keys: tuple[str, ...], arguments: list[bytes]) -> Steps:
-    """Read keys, and compare them with the first argument, if there is one."""
-    answer = yield from _ask(ReadKeys(keys=keys), KeysRead)
-    seen = answer.keys[0] if answer.keys else None
-    left_ms = -2 if seen is None else -1 if seen.left_ms is None else seen.left_ms
-    if operation is Operation.GET_PTTL:
-        return [None if seen is None else seen.value, left_ms]
-    mine = [one for one in answer.keys if not one.native and one.value == arguments[0]]
-    if operation is Operation.ALL_PTTL:
-        if len(mine) < len(keys):
-            return None
-        return min((one.left_ms for one in mine if one.left_ms), default=0)
-    if operation is Operation.COMPARE_PTTL:
-        return max(left_ms, 0) if mine else 0
-    if operation is Operation.COMPARE_PTTL_OR_ABSENT:
-        return left_ms if mine else -3
-    if not mine:
-        return Failure("ERR ERROR")
-    return _seconds(left_ms) if left_ms > 0 else left_ms
-
-
-def _reset_all(call: Call) -> Steps:
-    if call.visible and not SIGNALLED.startswith(call.visible):
-        raise CommandError(f"NOPERM the script is about all keys that begin with {SIGNALLED}")
-    count = yield from _delete_all(SIGNALLED)
-    return count
 
 
 def literal_start(pattern: bytes) -> str:

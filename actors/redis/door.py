@@ -16,7 +16,9 @@ client gets more than its share of the node. Bytes are read from a connection on
 complete requests in it have been answered: a client that sends faster waits in its own socket.
 
 `resp.py` reads requests and writes replies; `command.py` has the commands about keys, `shapes.py`
-the scripts that are known. This module has the commands about connections, and who may do what.
+the scripts that are known, `script.py` their operations, and `channels.py` the subscriptions of
+those that wait for locks of Redisson. This module has the commands about connections, and who may
+do what.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fencelock.actors.api.message import Cancel, Cancelled, Reason, Refused
+from fencelock.actors.api.message import Cancelled, Reason, Refused
 from fencelock.actors.api.name import LABEL_BYTES_MAX, NAME_END, forbidden_in
 from fencelock.actors.api.redis import (
     AwaitKey,
@@ -36,11 +38,13 @@ from fencelock.actors.api.redis import (
     KeysChanged,
     KeysRead,
     ListKeys,
+    ReadKeys,
 )
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import ForbiddenError
 from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
+from fencelock.actors.redis.channels import UNLOCKED, Channels, awaiting, cancel_of
 from fencelock.actors.redis.command import (
     COMMANDS,
     Answer,
@@ -51,18 +55,19 @@ from fencelock.actors.redis.command import (
     CommandError,
     Steps,
     integer,
-    scripted,
 )
 from fencelock.actors.redis.message import Disconnected, HalfClosed, Opened, Received, Transmit
 from fencelock.actors.redis.resp import (
     VERSION_2,
     Failure,
     ProtocolError,
+    Push,
     Reply,
     RequestParser,
     encode_reply,
 )
-from fencelock.actors.redis.shapes import KNOWN, Operation, known_shapes, operation_of
+from fencelock.actors.redis.script import scripted
+from fencelock.actors.redis.shapes import KNOWN, Operation, operation_of
 from fencelock.actors.role import Host, Role, Summary
 
 REDIS_VERSION = "7.4.0"
@@ -191,6 +196,7 @@ class RedisDoor(Role[DoorEvent]):
         self.held = 0
         """The bytes that wait on all connections."""
         self.attempts = Attempts()
+        self.channels = Channels(self.session, self._numbered)
         self.cursors: dict[int, str] = {}
         self.loaded: OrderedDict[str, Operation] = OrderedDict()
         """The operations of scripts that clients sent, by their SHA1."""
@@ -268,11 +274,20 @@ class RedisDoor(Role[DoorEvent]):
         return self._serve(connection, b"", now)
 
     def _on_answer(self, answer: Answer | Refused, now: Instant) -> Effects:
+        told, effects = self.channels.answered(answer)
+        if told is not None:
+            message: list[Reply] = [b"message", told.channel, UNLOCKED]
+            subscriber = self.connections[told.connection]
+            push = Transmit(
+                connection=told.connection,
+                data=encode_reply(Push([message]), subscriber.version),
+                reads=subscriber.steps is None and not subscriber.waits,
+            )
+            return [Observe("redis.told"), Send(self.sockets, push), *effects]
         connection = self.in_flight.pop(answer.request, None)
         if connection is None or connection.steps is None:
-            return ()
+            return tuple(effects)
         connection.request = None
-        effects: list[Effect] = []
         try:
             reply = self._advance(connection, answer, effects)
         except Exception as error:  # noqa: BLE001  # As in `_serve`.
@@ -331,7 +346,7 @@ class RedisDoor(Role[DoorEvent]):
                 break
             if request is None:
                 break
-            self.left -= COSTS.get(request[0].lower().decode(errors="replace"), 1)
+            self.left -= cost_of(request)
             share -= 1
             closes = request[0].lower() == b"quit"
             answered = self._begin(connection, request, effects)
@@ -380,14 +395,49 @@ class RedisDoor(Role[DoorEvent]):
         """Begin a command; return its reply, or None if a request is in flight for it."""
         name = request[0].lower().decode(errors="replace")
         try:
+            if name in SUBSCRIBING:
+                confirmed = self._on_subscribe(connection, name, request[1:], effects)
+                return encode_reply(confirmed, connection.version)
             reply = self._about_connection(connection, name, request[1:])
+            if name == "reset":
+                effects += self.channels.unsubscribe(connection.number)
             if not isinstance(reply, _NotHere):
                 return encode_reply(reply, connection.version)
             connection.steps = self._steps(connection, name, request[1:])
         except CommandError as error:
             effects.append(Observe("redis.refused"))
             return encode_reply(Failure(str(error)), connection.version)
+        except ForbiddenError as error:
+            effects.append(Observe("redis.forbidden"))
+            return encode_reply(Failure(f"NOPERM {error}"), connection.version)
         return self._advance(connection, None, effects)
+
+    def _on_subscribe(
+        self, connection: Connection, name: str, arguments: list[bytes], effects: list[Effect]
+    ) -> Reply:
+        """SUBSCRIBE channel [channel ...], UNSUBSCRIBE [channel ...].
+
+        Raises:
+            CommandError, ForbiddenError: it is refused.
+
+        """
+        _check_trusted(connection, name)
+        _check_count(name, SUBSCRIBING[name], arguments)
+        number = connection.number
+        kind = name.encode()
+        messages: list[list[Reply]] = []
+        if name == "unsubscribe":
+            for channel in arguments or self.channels.of(number):
+                effects += self.channels.unsubscribe(number, channel)
+                messages.append([kind, channel, len(self.channels.of(number))])
+            return Push(messages or [[kind, None, 0]])
+        self.channels.check_room(number, arguments)
+        for channel in arguments:
+            self._check_rights(connection, awaiting(channel))
+        for channel in arguments:
+            effects += self.channels.subscribe(number, channel)
+            messages.append([kind, channel, len(self.channels.of(number))])
+        return Push(messages)
 
     def _advance(
         self, connection: Connection, answer: Answer | Refused | None, effects: list[Effect]
@@ -400,8 +450,8 @@ class RedisDoor(Role[DoorEvent]):
                 asked = steps.throw(ClusterRefusalError(answer))
             else:
                 asked = next(steps) if answer is None else steps.send(answer)
-            if self.access is not None and not isinstance(asked, ListKeys):
-                self.access.check(connection.key + NAME_END, asked)
+            if not isinstance(asked, ListKeys):
+                self._check_rights(connection, asked)
         except StopIteration as end:
             reply: Reply = end.value
         except CommandError as error:
@@ -419,23 +469,39 @@ class RedisDoor(Role[DoorEvent]):
         connection.steps = None
         return encode_reply(reply, connection.version)
 
+    def _check_rights(
+        self, connection: Connection, asked: ChangeKeys | AwaitKey | ReadKeys
+    ) -> None:
+        """Refuse a request that the key of a client does not allow.
+
+        Raises:
+            ForbiddenError: it is refused.
+
+        """
+        if self.access is not None:
+            self.access.check(connection.key + NAME_END, asked)
+
     def _number(self, connection: Connection, asked: Asked) -> Asked:
-        """Return a request as it is sent to the session."""
-        self.requests += 1
-        self.in_flight[self.requests] = connection
+        """Return the request of a command as it is sent to the session."""
         numbered: Asked
         if isinstance(asked, ChangeKeys | AwaitKey):
-            numbered = replace(
-                asked,
-                request=self.requests,
-                owner=f"c{connection.number}",
-                account=connection.key,
-                label=label_of(self.node, connection),
-            )
+            asked = replace(asked, owner=f"c{connection.number}")
+            numbered = self._numbered(connection.number, asked)
         else:
+            self.requests += 1
             numbered = replace(asked, request=self.requests)
+        self.in_flight[self.requests] = connection
         connection.request = numbered
         return numbered
+
+    def _numbered(self, number: int, asked: ChangeKeys | AwaitKey) -> ChangeKeys | AwaitKey:
+        """Return a request of a connection with a number, its client's account and a label."""
+        self.requests += 1
+        connection = self.connections.get(number)
+        if connection is None:
+            return replace(asked, request=self.requests)
+        label = label_of(self.node, connection)
+        return replace(asked, request=self.requests, account=connection.key, label=label)
 
     def _bounded(self, connection: Connection) -> list[Effect]:
         """Count what waits, and close the connection with the most if that is too much."""
@@ -459,14 +525,13 @@ class RedisDoor(Role[DoorEvent]):
         if connection.steps is not None:
             connection.steps.close()
             connection.steps = None
+        effects = self.channels.unsubscribe(connection.number)
         request = connection.request
-        if request is None:
-            return []
-        self.in_flight.pop(request.request, None)
-        if not isinstance(request, AwaitKey):
-            return []
-        cancel = Cancel(lock=request.lock, session="", owner=request.owner, request=request.request)
-        return [Send(self.session, cancel)]
+        if request is not None:
+            self.in_flight.pop(request.request, None)
+        if isinstance(request, AwaitKey):
+            effects.append(Send(self.session, cancel_of(request)))
+        return effects
 
     def _on_rights_changed(self, changed: RightsChanged) -> Effects:
         if self.access is None:
@@ -476,13 +541,19 @@ class RedisDoor(Role[DoorEvent]):
         for one in list(self.connections.values()):
             if one.trusted and not self.access.knows(one.key):
                 effects += self._close(one, f"NOAUTH key {one.key!r} was removed")
+                continue
+            try:
+                for channel in self.channels.of(one.number):
+                    self._check_rights(one, awaiting(channel))
+            except ForbiddenError as error:
+                effects += self._close(one, f"NOPERM {error}")
         return effects
 
     def _on_tick(self, now: Instant) -> Effects:
         self.ticking = bool(self.connections)
         if not self.ticking:
             return ()
-        effects: list[Effect] = [Wake(TICK_MS, DoorTick())]
+        effects: list[Effect] = [Wake(TICK_MS, DoorTick()), *self.channels.retry()]
         for one in list(self.connections.values()):
             since = one.incomplete_at if one.trusted else one.opened_at
             if since is not None and ms_between(since, now) >= SLOW_MS:
@@ -506,6 +577,7 @@ class RedisDoor(Role[DoorEvent]):
             visible=() if rights is None else rights.prefixes,
             connection=connection.number,
             attempts=self.attempts,
+            taken=self.channels.taken,
             cursors=self.cursors,
         )
         if name in SCRIPTED:
@@ -536,7 +608,9 @@ class RedisDoor(Role[DoorEvent]):
         if operation is None:
             raise CommandError(
                 f"ERR fencelock executes no Lua: the script with SHA1 {digest} is none of those "
-                f"that it knows: {known_shapes()}; see docs/redis.md"
+                "that it knows. It knows scripts of Redlock, redis-py, python-redis-lock, Redisson "
+                "and others that acquire, extend, release or read keys by their values: see "
+                "docs/redis.md"
             )
         if digest not in KNOWN:
             self.loaded[digest] = operation
@@ -553,18 +627,33 @@ class RedisDoor(Role[DoorEvent]):
             CommandError: it is refused.
 
         """
+        _check_trusted(connection, name)
+        self._check_subscriber(connection, name)
         count = ABOUT_CONNECTIONS.get(name)
-        if not connection.trusted and name not in ("auth", "hello", "quit", "reset"):
-            raise CommandError("NOAUTH Authentication required.")
         if count is None:
             return _NotHere()
         _check_count(name, count, arguments)
         return self._handlers[name](connection, arguments)
 
+    def _check_subscriber(self, connection: Connection, name: str) -> None:
+        """Refuse what a client may not send that reads messages, in version 2 of the protocol.
+
+        Raises:
+            CommandError: it is refused.
+
+        """
+        reads = connection.version == VERSION_2 and self.channels.of(connection.number)
+        if reads and name not in ("ping", "quit", "reset"):
+            raise CommandError(
+                f"ERR Can't execute '{ascii(name[:40])[1:-1]}': only (P|S)SUBSCRIBE / "
+                "(P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+            )
+
     def _on_ping(self, connection: Connection, arguments: list[bytes]) -> Reply:
-        del connection
         if len(arguments) > 1:
             raise CommandError("ERR wrong number of arguments for 'ping' command")
+        if connection.version == VERSION_2 and self.channels.of(connection.number):
+            return [b"pong", arguments[0] if arguments else b""]
         return arguments[0] if arguments else "PONG"
 
     def _on_reset(self, connection: Connection, arguments: list[bytes]) -> Reply:
@@ -730,6 +819,9 @@ ABOUT_CONNECTIONS = {
 }
 """Commands that are not about keys, with the number of their arguments as in `COMMANDS`."""
 
+SUBSCRIBING = {"subscribe": -2, "unsubscribe": -1}
+"""Commands about channels, likewise."""
+
 SCRIPTED = dict.fromkeys(("eval", "evalsha", "eval_ro", "evalsha_ro"), -3)
 """Commands that name a script, likewise."""
 
@@ -740,10 +832,20 @@ def _check_count(name: str, count: int, arguments: list[bytes]) -> None:
         raise CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
+def _check_trusted(connection: Connection, name: str) -> None:
+    if not connection.trusted and name not in ("auth", "hello", "quit", "reset"):
+        raise CommandError("NOAUTH Authentication required.")
+
+
 def _command_table(connection: Connection, arguments: list[bytes]) -> Reply:
     """COMMAND [COUNT | LIST | DOCS | INFO]: names and numbers of arguments, and no more."""
     del connection
-    table = {**ABOUT_CONNECTIONS, **SCRIPTED, **{name: one[0] for name, one in COMMANDS.items()}}
+    table = {
+        **ABOUT_CONNECTIONS,
+        **SUBSCRIBING,
+        **SCRIPTED,
+        **{name: one[0] for name, one in COMMANDS.items()},
+    }
     words = [argument.lower().decode(errors="replace") for argument in arguments]
     match words:
         case ["count"]:
@@ -777,6 +879,12 @@ def _shown(connection: Connection) -> str:
         f"id={connection.number} addr={connection.peer} name={connection.name} db=0 "
         f"resp={connection.version} user={connection.key or 'default'} {library}\n"
     )
+
+
+def cost_of(request: list[bytes]) -> int:
+    """Return the number of requests as which one counts."""
+    name = request[0].lower().decode(errors="replace")
+    return max(1, len(request) - 1) if name in SUBSCRIBING else COSTS.get(name, 1)
 
 
 def label_of(node: str, connection: Connection) -> str:

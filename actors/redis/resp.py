@@ -235,13 +235,21 @@ class Failure(NamedTuple):
     text: str
 
 
+class Push(NamedTuple):
+    """Messages that a client receives without a request, or several replies to one request."""
+
+    messages: list[list[Reply]]
+
+
 class Nothing(Enum):
     """The null that Redis sends in place of an array."""
 
     ARRAY = b"*-1\r\n"
 
 
-Reply: TypeAlias = "int | str | bytes | Failure | Nothing | list[Reply] | dict[str, Reply] | None"
+Reply: TypeAlias = (
+    "int | str | bytes | Failure | Nothing | Push | list[Reply] | dict[str, Reply] | None"
+)
 """A reply. A `str` is a status such as ``OK``, without a line end; `bytes` are a bulk string."""
 
 VERSION_2 = 2
@@ -263,6 +271,9 @@ def encode_reply(reply: Reply, version: int) -> bytes:
         return f"-{text}\r\n".encode(errors="backslashreplace")
     if isinstance(reply, Nothing):
         return reply.value if version == VERSION_2 else b"_\r\n"
+    if isinstance(reply, Push):
+        messages = (encode_reply(one, version) for one in reply.messages)
+        return b"".join(one if version == VERSION_2 else b">" + one[1:] for one in messages)
     items: Iterable[Reply]
     if isinstance(reply, dict):
         mark = b"*%d\r\n" % (2 * len(reply)) if version == VERSION_2 else b"%%%d\r\n" % len(reply)

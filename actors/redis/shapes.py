@@ -38,6 +38,8 @@ class Operation(Enum):
     ADD_TTL = auto()
     EXTEND_CODES = auto()
     """Like `COMPARE_EXPIRE`: 0 if it took effect, 1 if it is not mine, 2 if it has no deadline."""
+    EXTEND_CODES_TIME_FIRST = auto()
+    """The same, with the time before the value."""
     COMPARE_PTTL = auto()
     """The remaining time (ms) of a key that is mine, else 0."""
     COMPARE_PTTL_OR_ABSENT = auto()
@@ -79,6 +81,27 @@ class Operation(Enum):
     """Delete the key; the second one is the signal's list."""
     RESET_ALL_SIGNAL = auto()
     """Delete all keys that begin with ``lock:``; their number."""
+    DELETE_SIGNALS = auto()
+    """Delete the lists of all signals: 0, since there are none."""
+    ENTER = auto()
+    """Redisson's lock: count one more hold of the key if it is mine, or set it if there is none. A
+    null, or the remaining time (ms) of another's."""
+    ENTER_TOKEN = auto()
+    """The same with the fence: [-1, fence] or [remaining time, -1]. The second key is that of
+    tokens."""
+    LEAVE = auto()
+    """Count one hold less of a key that is mine, and delete it with the last: 1 if that was the
+    last, 0 if not, a null if it is not mine. The second key is the channel."""
+    LEAVE_OR_MISSING = auto()
+    """The same, but 1 if there is no such key."""
+    LEAVE_ONCE = auto()
+    """The same as `LEAVE`, but a repetition with the same third key has the reply of the first."""
+    LEAVE_BY_FORCE = auto()
+    """Delete the key; the second one is the channel."""
+    RENEW = auto()
+    """`COMPARE_PEXPIRE` with the time before the value."""
+    RENEW_EACH = auto()
+    """The same for several keys with a value each: a list of 1 or 0."""
 
 
 _RELEASES: dict[Operation, tuple[str, ...]] = {
@@ -93,6 +116,8 @@ _RELEASES: dict[Operation, tuple[str, ...]] = {
         "cf0e94b2e9ffc7e04395cf88f7583fc309985910",
         "c3f8721cbb97f72bc19e972846bd7aaf91901658",
         "18b2a577dbe847b16bebde190d69a1613d68e60e",
+        "4920be04acb2576961effa684f14506ea68fe297",
+        "59671d8456421a336e9ab0adba2a97d5f5bbb1ae",
     ),
     Operation.COMPARE_PEXPIRE: (
         "307044d49c8f033fbb885e9e0f1b7fe9e0e60675",
@@ -119,9 +144,24 @@ _RELEASES: dict[Operation, tuple[str, ...]] = {
     Operation.PEXPIRE_OR_SET: ("b6b55c439e02c6f52ffb8be7ec8c0d0ac816ea79",),
     Operation.COMPARE_SET: ("009e6775acf362b837433e2ab6f2b772e391079e",),
     Operation.EXTEND_CODES: ("fed16109024d968d9496e4140fe1355bac05ebff",),
-    Operation.RESET_ALL_SIGNAL: ("b121d3548d693116c3851b63befe947e49f28c7c",),
-    Operation.RESET_SIGNAL: ("afbc8014508f92e446b56567e8ba600e811c1bd5",),
-    Operation.UNLOCK_SIGNAL: ("90da91872223f85eb1376a17e3c4df21ace8c54b",),
+    Operation.EXTEND_CODES_TIME_FIRST: ("2e1257df468c334a0dcc2ca4577c3c13f32fce24",),
+    Operation.RESET_ALL_SIGNAL: (
+        "f963562014dc3e1d5fa590368c277c14d4a908e5",
+        "b121d3548d693116c3851b63befe947e49f28c7c",
+    ),
+    Operation.RESET_SIGNAL: (
+        "596e92cf03683cfede162551b468e60d7d70f81d",
+        "1ccce134439127b3c1bfcb9e8d99b7e3431b0daa",
+        "347d641ef9f9783e6ce66686792cd09e0a388ea0",
+        "afbc8014508f92e446b56567e8ba600e811c1bd5",
+    ),
+    Operation.UNLOCK_SIGNAL: (
+        "6b20b1ed22f1d9a3df1dc2616e9cdd32a13e7740",
+        "dc1e6ea4fc20d70a60aa3ab10780c696e74d541e",
+        "ae7cc25ea7f8e1bf59f60e7e4d68ebf4c24a97ad",
+        "90da91872223f85eb1376a17e3c4df21ace8c54b",
+    ),
+    Operation.DELETE_SIGNALS: ("9c5ba59d82f4a4cd52c64eeed90b1476b60b04fd",),
     Operation.DELETE_MINE_OR_MISSING: ("241e4ca540a1cc4ec1f32d9eb9f879e607d7e6e5",),
     Operation.SET_ABSENT_OR_MINE_OR_ERROR: ("c75a9bf1538efcdb1f383acc3e273c5089d57e58",),
     Operation.COMPARE_TTL: ("f908d3f43dbcabc68fc0c9ecaf1fa4a285ecdb0a",),
@@ -157,6 +197,25 @@ _RELEASES: dict[Operation, tuple[str, ...]] = {
     Operation.ADD_TTL: ("4a484ac024e9b025224cd9f8e1d59dbf3c15d00d",),
     Operation.SET_ABSENT_COUNT: ("5688a2541c9edd77746bcd2385e65ff3639a664f",),
     Operation.PEXPIRE_OR_SET_OR_OTHER: ("9f614a785a5f9ae8c6396c6b4bf94d2087342603",),
+    Operation.ENTER: (
+        "9401052d872adfd0179ef8c8e8c028512707629a",
+        "dad0f8d619e548e04f21fb48d50be5034df3adae",
+        "149c5a8bf18676fd99e9e6e24923bd64d9b62f94",
+        "46b5551ba403d6152a7a6eca122e08728d6c8c66",
+    ),
+    Operation.ENTER_TOKEN: ("49babb5a1e6a0c5f188c2ae62b93b51cdfd63e45",),
+    Operation.LEAVE: (
+        "3ffe249c16dee540ac8ab32e39bd408626b9aff7",
+        "778cea8aada230ae060b432fc333adaec85f2f4c",
+    ),
+    Operation.LEAVE_OR_MISSING: ("93cfc048f82624d1670a310aa0ad58918c0824a5",),
+    Operation.LEAVE_ONCE: ("6866459238a13a701d42f4971f12d9f3a50e2442",),
+    Operation.LEAVE_BY_FORCE: (
+        "7e9c80b3d786b95d5d4aaf8fd73adb9775fa6fb1",
+        "605e338249a7a1d40df83b04f7658354f883b41b",
+    ),
+    Operation.RENEW: ("8e19a1ddbdee9138df9f32a480c57addab4353d1",),
+    Operation.RENEW_EACH: ("6a3d31570dc6f4b0bd32bcdc8e75667747c6f635",),
 }
 """The SHA1s of scripts in releases of libraries; ``docs/redis.md`` names the libraries."""
 
@@ -341,8 +400,49 @@ _TEXTS: tuple[tuple[Operation, str], ...] = (
         """redis.call("del", KEYS[2]) redis.call("lpush", KEYS[2], 1)
         redis.call("pexpire", KEYS[2], ARGV[2]) return redis.call("del", KEYS[1])""",
     ),
+    (
+        Operation.ENTER,
+        """if ((redis.call("exists", KEYS[1]) == 0)
+        or (redis.call("hexists", KEYS[1], ARGV[2]) == 1)) then
+        redis.call("hincrby", KEYS[1], ARGV[2], 1) redis.call("pexpire", KEYS[1], ARGV[1])
+        return nil end return redis.call("pttl", KEYS[1])""",
+    ),
+    (
+        Operation.LEAVE_ONCE,
+        """local val = redis.call("get", KEYS[3])
+        if val ~= false then return tonumber(val) end
+        if (redis.call("hexists", KEYS[1], ARGV[3]) == 0) then return nil end
+        local counter = redis.call("hincrby", KEYS[1], ARGV[3], -1)
+        if (counter > 0) then redis.call("pexpire", KEYS[1], ARGV[2])
+        redis.call("set", KEYS[3], 0, "px", ARGV[5]) return 0
+        else redis.call("del", KEYS[1]) redis.call(ARGV[4], KEYS[2], ARGV[1])
+        redis.call("set", KEYS[3], 1, "px", ARGV[5]) return 1 end""",
+    ),
+    (
+        Operation.LEAVE_BY_FORCE,
+        """if (redis.call("del", KEYS[1]) == 1) then
+        redis.call(ARGV[2], KEYS[2], ARGV[1]) return 1 else return 0 end""",
+    ),
+    (
+        Operation.RENEW,
+        """if (redis.call("hexists", KEYS[1], ARGV[2]) == 1) then
+        redis.call("pexpire", KEYS[1], ARGV[1]) return 1 end return 0""",
+    ),
+    (
+        Operation.RENEW_EACH,
+        """local result = {} for i = 1, #KEYS, 1 do
+        if (redis.call("hexists", KEYS[i], ARGV[i + 1]) == 1) then
+        redis.call("pexpire", KEYS[i], ARGV[1]) table.insert(result, 1)
+        else table.insert(result, 0) end end return result""",
+    ),
 )
-"""Texts of the operations that several libraries write in their own way."""
+"""Texts of the operations that several libraries write in their own way, and of Redisson today."""
+
+
+def text_of(operation: Operation) -> bytes:
+    """Return a text of an operation that is known by its text."""
+    return next(text for one, text in _TEXTS if one is operation).encode()
+
 
 _TOKEN = re.compile(
     r"""--\[\[.*?\]\]|--[^\n]*|\s+|(?P<text>"[^"\\]*"|'[^'\\]*')|(?P<name>[A-Za-z_]\w*)"""
@@ -352,7 +452,7 @@ _TOKEN = re.compile(
 
 _COMMANDS = frozenset(
     {"get", "set", "setnx", "del", "exists", "expire", "pexpire", "ttl", "pttl", "mget", "lpush"}
-    | {"px", "ex", "nx", "xx"}
+    | {"hexists", "hincrby", "px", "ex", "nx", "xx"}
 )
 """Texts of which the case does not count."""
 
@@ -403,8 +503,3 @@ def operation_of(text: bytes) -> tuple[str, Operation | None]:
     if known is None and len(text) <= TEXT_BYTES_MAX:
         known = _normal_forms().get(normal_form(text.decode("utf-8-sig", errors="replace")))
     return digest, known
-
-
-def known_shapes() -> str:
-    """Return the names of the operations, for the refusal of a script."""
-    return ", ".join(one.name.lower() for one in Operation)

@@ -6,7 +6,8 @@ no other id from a client with that key. So the log itself says who pays, and ev
 alike, whatever its own list of keys is.
 
 - A session, with its holds and waits, is charged to its own key.
-- A hold through a Redis door is charged to the key with which its client authenticated there.
+- A hold or a wait through a Redis door is charged to the key with which its client authenticated
+  there.
 - An entry of a map is charged to the key that put it last, and another object that nobody can hold
   to the key that made it. They stay charged when that session ends. The charge ends with the thing.
 - Clients without keys, and callers inside the nodes, are one account, `NO_KEY`: an id that nobody
@@ -18,12 +19,16 @@ same requests. Each key may have a quarter of the whole, unless an operator deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nlargest
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, Amounts, Quota
 from fencelock.actors.api.refusal import Cause, Why
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.resource import Wait
 
 ENTRIES_MAX = 100_000
 """Maximum number of entries of all maps of a group. A put of one more is refused."""
@@ -64,6 +69,7 @@ class Account:
         objects: number of objects that nobody can hold, other than maps.
         claims: number of holds and waits.
         sessions: number of sessions.
+        waits: the waits of Redis doors that are charged to it, by ticket.
 
     """
 
@@ -74,6 +80,7 @@ class Account:
     objects: int = 0
     claims: int = 0
     sessions: int = 0
+    waits: dict[int, Wait] = field(default_factory=dict[int, "Wait"])
 
     @property
     def used(self) -> Amounts:

@@ -23,8 +23,8 @@ from fencelock.actors.api.account import (
     UsageRead,
 )
 from fencelock.actors.api.map import MAP
-from fencelock.actors.api.message import Contender
-from fencelock.actors.api.name import account_of, object_name, plain_name
+from fencelock.actors.api.message import Contender, Reason
+from fencelock.actors.api.name import REDIS_KEY, account_of, object_name, plain_name
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
@@ -78,6 +78,8 @@ def purge(table: TableState, command: Purge, out: list[Result]) -> None:
 
     """
     command.check()
+    if command.kind == REDIS_KEY:
+        return _purge_keys(table, command, out)
     seen: Iterator[Entry] | Iterator[TableObject]
     seen = _entries(table, command) if command.kind == MAP else _objects(table, command)
     found: list[Entry | TableObject] = list(islice(seen, PURGE_MAX + 1))
@@ -104,16 +106,43 @@ def purge(table: TableState, command: Purge, out: list[Result]) -> None:
             one.remove(table, Why(Cause.DELETED, texts=(command.by,)), out)
     if forced:
         _note_purge(table, command, len(removed))
-    out.append(
-        Purged(
-            removed=len(removed),
-            more=more,
-            after=after,
-            after_key=after_key,
-            session=command.session,
-            request=command.request,
-        )
+    return _purged(command, len(removed), more, after, after_key, out)
+
+
+def _purged(
+    command: Purge, removed: int, more: bool, after: str, after_key: str, out: list[Result]
+) -> None:
+    reply = Purged(
+        removed=removed,
+        more=more,
+        after=after,
+        after_key=after_key,
+        session=command.session,
+        request=command.request,
     )
+    out.append(reply)
+
+
+def _purge_keys(table: TableState, command: Purge, out: list[Result]) -> None:
+    """End a bounded number of waits of Redis doors that are charged to a key, and then of holds."""
+    account = table.accounts.by_name.get(command.account or "")
+    why, removed = Why(Cause.DELETED, texts=(command.by,)), 0
+    waits = [] if account is None else [*islice(account.waits.values(), PURGE_MAX)]
+    for wait in waits:
+        if wait.owner_state.wait is wait:  # The end of another one may have granted it.
+            table.end_wait(wait, Reason.CANCELLED, out, why)
+            removed += 1
+    left = PURGE_MAX - len(waits)
+    names = [*islice(table.redis.names.after(command.after), left + 1)]
+    more, after = len(names) > left, names[:left][-1] if names[:left] else command.after
+    for name in names[:left]:
+        hold = table.redis.owner_states["", name].hold
+        if hold is not None and hold.account is account:
+            table.take(hold, why, out)
+            removed += 1
+    if removed and (command.account == NO_KEY or command.account != account_of(command.session)):
+        _note_purge(table, command, removed)
+    _purged(command, removed, more, after, "", out)
 
 
 def _place(one: Entry | TableObject) -> tuple[str, str]:

@@ -8,6 +8,8 @@ one order.
 Invariants:
     value-proves    A hold through a door ends, or changes, only by a request that expects its
         value or accepts any; by force; by its deadline; or by an operator.
+    counts-exact    A key with counted holds ends with as many removals as there were additions. A
+        removal that is repeated with its receipt changes nothing.
     same-hold       A SET in the state EQUAL or RESERVED keeps the fence; any other SET makes a new
         hold, so its fence is above all others.
 """
@@ -55,6 +57,11 @@ def change_keys(
     table: TableState, owner_state: OwnerState, command: ChangeKeys, out: list[Result]
 ) -> None:
     """Change those of the keys that are in the right state, each or all."""
+    receipt = _hold_of(table, command.receipt) if command.receipt else None
+    if isinstance(receipt, KeyHold):
+        outcome = _unchanged(table, command.keys[0], _state_of(table, command.keys[0], command))
+        reply = KeysChanged(**command.fields(), keys=(outcome,), value=receipt.key.value)
+        return conclude(table, owner_state, reply, out)
     states = [_state_of(table, name, command) for name in command.keys]
     pairs = [*zip(command.keys, states, strict=True)]
     fits = [_fits(table, name, state, command) for name, state in pairs]
@@ -77,7 +84,18 @@ def change_keys(
     reply = KeysChanged(**command.fields(), keys=tuple(outcomes), value=before)
     conclude(table, owner_state, reply, out)
     out += served
+    if command.receipt and outcomes[0].changed:
+        _remember(table, command, outcomes[0].times == 0, out)
     return None
+
+
+def _remember(table: TableState, command: ChangeKeys, ended: bool, out: list[Result]) -> None:
+    """Let the receipt of a request have its outcome, if there is room for it."""
+    over = table.accounts.why_over(command.account, "claims", 1) or table.claims >= CLAIMS_MAX
+    if not over and table.admits(command.receipt, 1):
+        key = KeyRecord(b"%d" % ended, command.account, False, None)
+        deadline_ms = _after(table, command.receipt_ms)
+        table.grant_keys((command.receipt,), ClaimDetails(command.label, key=key), deadline_ms, out)
 
 
 def await_key(
@@ -106,9 +124,7 @@ def _begin_wait(
         dated = command.expiry in {Expiry.AFTER, Expiry.FURTHER}
     count, reserved = len(command.keys), isinstance(command, AwaitKey)
     ttl_ms = command.ttl_ms if dated else None
-    if _has_key_room(table, owner_state, command, count, out) and has_room(
-        table, owner_state, out, count
-    ):
+    if has_room(table, owner_state, out, count, command.account):
         key = KeyRecord(command.value, command.account, reserved, ttl_ms)
         details = ClaimDetails(command.label, locks=command.keys, key=key)
         begin_wait(table, owner_state, command, out, details, capacity=1)
@@ -141,7 +157,8 @@ def _state_of(table: TableState, name: str, command: ChangeKeys) -> KeyState:
         value.startswith(expected) if command.prefix else value == expected
     ):
         return KeyState.EQUAL
-    if hold.key.reserved and value == command.value and command.action is KeyAction.SET:
+    turn = command.value if command.turn is None else command.turn
+    if hold.key.reserved and value == turn and command.action is KeyAction.SET:
         return KeyState.RESERVED
     return KeyState.OTHER
 

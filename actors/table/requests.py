@@ -430,6 +430,8 @@ def begin_wait(
         details = ClaimDetails(command.label) if command.label else PLAIN
     due_ms = None if wait_ms is None else now_ms + (wait_ms or COME_BACK_MS)
     wait = Wait(owner_state, details, table.tickets, now_ms, due_ms, amount, count)
+    if details.key is not None:
+        table.note_payer(wait, details.key)
     table.enqueue(wait, capacity)
     out.append(_queued(owner_state))
     if table.retained:
@@ -437,11 +439,18 @@ def begin_wait(
 
 
 def has_room(
-    table: TableState, owner_state: OwnerState, out: list[Result], wanted: int = 1
+    table: TableState,
+    owner_state: OwnerState,
+    out: list[Result],
+    wanted: int = 1,
+    charged: str | None = None,
 ) -> bool:
-    """Count ``wanted`` holds or waits; deny the claim and return False if a limit is reached."""
+    """Count ``wanted`` holds or waits; deny the claim and return False if a limit is reached.
+
+    They are charged to the account of that name, or to that of the session.
+    """
     session = owner_state.session
-    account = session.account
+    account = session.account if charged is None else table.accounts.of(charged)
     if session.claims + wanted > SESSION_CLAIMS_MAX:
         why: Why | None = Why(Cause.SESSION_CLAIMS, (session.claims, SESSION_CLAIMS_MAX))
     elif account.claims + wanted > account.limits.claims:
@@ -455,6 +464,7 @@ def has_room(
         table.claims += wanted
         return True
     assert why is not None
+    table.accounts.leave(account)
     deny(table, owner_state, Reason.OVERLOADED, why, out)
     return False
 

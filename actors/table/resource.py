@@ -191,6 +191,7 @@ class Wait(Claim):
         due_ms: log time at which it times out, or None for never.
         amount: the part of the capacity that it requests, of each of its objects.
         granted_count: the count in the reply that grants it.
+        charged: the account that is charged for it if that is not its session's.
 
     """
 
@@ -199,6 +200,7 @@ class Wait(Claim):
     due_ms: int | None
     amount: int = 1
     granted_count: int = 1
+    charged: Account | None = None
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """End the wait, which has timed out."""

@@ -312,7 +312,7 @@ def _fill_claimant(
         return
     count = len(known.locks) or 1
     charged = session.account
-    if session is table.redis and key is not None:
+    if key is not None:
         charged = table.accounts.of(key.account)
     session.claims += count
     charged.claims += count
@@ -323,7 +323,10 @@ def _fill_claimant(
     if known.hold is not None:
         _fill_hold(table, owner_state, details, known.hold, charged)
     elif known.wait is not None:
-        waits.append((_restored_wait(owner_state, details, known.wait), known.wait.capacity))
+        wait = _restored_wait(owner_state, details, known.wait)
+        waits.append((wait, known.wait.capacity))
+        if key is not None:
+            table.note_payer(wait, key)
 
 
 def _fill_hold(

@@ -32,7 +32,7 @@ from fencelock.actors.table.resource import (
 )
 from fencelock.actors.table.retained import begin_span, end_span, recall_since
 from fencelock.actors.table.session import DEPARTED, OwnerState, Session, Sessions
-from fencelock.actors.table.wire import Result
+from fencelock.actors.table.wire import KeyRecord, Result
 
 ENDS_MAX = 100
 """Maximum number of ends at one log time. The others follow at the next, so that ends which fall
@@ -306,13 +306,26 @@ class TableState:
         owner_state = wait.owner_state
         self._withdraw(wait)
         owner_state.settle(answer)
-        session, count = owner_state.session, len(wait.details.locks) or 1
-        session.claims -= count
-        session.account.claims -= count
-        self.claims -= count
-        session.retire(owner_state.key, self.time_ms)
+        self._uncharge(wait)
+        owner_state.session.retire(owner_state.key, self.time_ms)
         out.append(answer)
         self.serve(wait.objects, out)
+
+    def note_payer(self, wait: Wait, key: KeyRecord) -> None:
+        """Note the account that is charged for a wait of a Redis door."""
+        wait.charged = self.accounts.of(key.account)
+        wait.charged.waits[wait.ticket] = wait
+
+    def _uncharge(self, wait: Wait) -> None:
+        """Charge nobody any more for a wait that has ended."""
+        session, count = wait.owner_state.session, len(wait.details.locks) or 1
+        account = wait.charged or session.account
+        session.claims -= count
+        account.claims -= count
+        self.claims -= count
+        if wait.charged is not None:
+            del account.waits[wait.ticket]
+            self.accounts.leave(account)
 
     def give_back(self, hold: TableHold, amount: int, out: list[Result]) -> None:
         """Take back ``amount`` of what ``hold`` has, but not all, and grant it to the next."""
@@ -372,6 +385,7 @@ class TableState:
         self.changing = True
         for wait in waits:
             self._withdraw(wait)
+            self._uncharge(wait)
             why = Why(Cause.SESSION_ENDED, texts=(session.id,))
             out.append(wait.owner_state.denied(Reason.SESSION_EXPIRED, why))
         self.sessions.drop(session)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import LockStatus
-from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
+from fencelock.actors.api.name import KIND_END, REDIS_KEY, kind_of, object_name, plain_name
 from fencelock.actors.api.object_request import ObjectRequest, PermitRequest, UpdateRequest
 from fencelock.cluster.log import printable
 
@@ -30,7 +30,7 @@ def object_kinds() -> tuple[str, ...]:
 
 def unheld_kinds() -> frozenset[str]:
     """Return the kinds of objects that nobody can hold: all their requests are updates."""
-    return frozenset(_kinds_of(UpdateRequest) - _kinds_of(PermitRequest))
+    return frozenset(_kinds_of(UpdateRequest) - _kinds_of(PermitRequest) - {REDIS_KEY})
 
 
 def plural(kind: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fencelock.actors.api.account import EVERY_KEY, NO_KEY, AccountUsage, Amounts, Purge, Quota
+from fencelock.actors.api.name import REDIS_KEY
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.locks import listing
@@ -238,9 +239,11 @@ def purge(
     """Delete [bold]what outlived a key's clients[/bold]: map entries, latches and the like.
 
     Only what is charged to this key is deleted, as `fencelock keys usage` shows
-    it. Clients that wait for such an object get an error. Sessions and locks of
-    the key stay: `fencelock keys remove` and `fencelock sessions close` end those.
-    It works in small steps, between which others are served.
+    it. Clients that wait for such an object get an error. What the key holds
+    through Redis doors is released, and what waits there gets an error.
+    Sessions and their locks stay: `fencelock keys remove` and `fencelock
+    sessions close` end those. It works in small steps, between which others
+    are served.
 
     For example:
 
@@ -254,14 +257,18 @@ def purge(
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)
             what = f"{entries:,} map entries, {objects:,} of {counted_objects()} of key {name}"
-            confirm_deletion(what)
+            confirm_deletion(f"{what}, and all that it holds or waits for through Redis doors")
         who = operator_named(operator)
         deleted = {
             kind: asked.purge(Purge(kind=kind, prefix="", operator=who, account=name))
-            for kind in sorted(unheld_kinds())
+            for kind in (*sorted(unheld_kinds()), REDIS_KEY)
         }
     if as_json:
         typer.echo(json.dumps({"key": name, "deleted": deleted}, indent=2))
         return
+    keys = deleted.pop(REDIS_KEY)
     parts = (f"{kind}: {count:,}" for kind, count in deleted.items())
-    say(f"Deleted what key {name} had. {', '.join(parts)}.")
+    say(
+        f"Deleted what key {name} had. {', '.join(parts)}. Holds and waits through Redis doors: "
+        f"{keys:,}."
+    )

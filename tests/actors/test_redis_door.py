@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from msgspec.structs import replace
+from support.redisson import SCRIPTS
 from support.role_harness import HOST, T0, at, sends
 
 from fencelock.actors.api.message import Cancel, Reason, Refused
@@ -21,12 +25,14 @@ from fencelock.actors.api.redis import (
 from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import Rights, RightsChanged
+from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
 from fencelock.actors.redis.command import COMMANDS
 from fencelock.actors.redis.door import (
     ABOUT_CONNECTIONS,
     HELD_BYTES_MAX,
     SCRIPTED,
     SLOW_MS,
+    SUBSCRIBING,
     TURN_REQUESTS,
     DoorTick,
     DoorTurn,
@@ -299,6 +305,240 @@ def test_unfinished_requests_of_all_clients_have_one_limit() -> None:
     assert door.role.held <= HELD_BYTES_MAX
 
 
+CHANNEL = "redisson_lock__channel:{a}"
+ENTER, LEAVE = SCRIPTS["enter 3.19"].encode(), SCRIPTS["leave 3.24"].encode()
+
+
+UNLOCK = b"".join(
+    (
+        b"*11\r\n$4\r\nEVAL\r\n",
+        b"$%d\r\n%b\r\n" % (len(LEAVE), LEAVE),
+        b"$1\r\n3\r\n$1\r\na\r\n$1\r\nc\r\n$27\r\nredisson_unlock_latch:{a}:1\r\n",
+        b"$1\r\n0\r\n$4\r\n9000\r\n$3\r\nu:1\r\n$7\r\nPUBLISH\r\n$14\r\n99999999999999\r\n",
+    )
+)
+
+
+def to_session(effects: Effects) -> list[object]:
+    return [one.message for one in sends(effects) if one.to == SESSION]
+
+
+def enter(door: Door, field: bytes, client: int = 1) -> ChangeKeys:
+    request = asked(door.receive(array(b"EVAL", ENTER, b"1", b"a", b"9000", field), client))
+    assert isinstance(request, ChangeKeys)
+    return request
+
+
+def subscribed(door: Door, client: int = 1) -> AwaitKey:
+    """Subscribe to the channel; return the place in the queue."""
+    (request,) = to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), client))
+    assert isinstance(request, AwaitKey)
+    return request
+
+
+def test_a_subscriber_waits_in_the_queue_and_is_told_each_time_that_its_turn_comes() -> None:
+    for version, mark in ((b"2", b"*"), (b"3", b">")):
+        door = Door()
+        door.receive(b"HELLO " + version + b"\r\n")
+        effects = door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode())
+        name = f"${len(CHANNEL)}\r\n{CHANNEL}\r\n".encode()
+        assert transmitted(effects)[0].data == mark + b"3\r\n$9\r\nsubscribe\r\n" + name + b":1\r\n"
+        (place,) = to_session(effects)
+        for _ in range(2):
+            assert isinstance(place, AwaitKey)
+            assert (place.keys, place.wait_ms, place.ttl_ms) == (("a",), None, 2_000)
+            effects = door.role.handle(SESSION, replied(place), T0)
+            (push,) = transmitted(effects)
+            assert push.data == mark + b"3\r\n$7\r\nmessage\r\n" + name + b"$1\r\n0\r\n"
+            assert push.reads
+            (place,) = to_session(effects)
+
+
+def test_a_place_ends_with_its_subscription() -> None:
+    ends: tuple[Callable[[Door], Effects], ...] = (
+        lambda door: door.receive(b"UNSUBSCRIBE\r\n"),
+        lambda door: door.receive(f"UNSUBSCRIBE {CHANNEL} x\r\n".encode()),
+        lambda door: door.receive(b"RESET\r\n"),
+        lambda door: door.receive(b"QUIT\r\n"),
+        lambda door: door.role.handle(HERE, Disconnected(connection=1), T0),
+    )
+    for end in ends:
+        door = Door()
+        place = subscribed(door)
+        (cancel,) = to_session(end(door))
+        assert isinstance(cancel, Cancel)
+        assert (cancel.lock, cancel.owner, cancel.request) == (
+            place.lock, place.owner, place.request,
+        )  # fmt: skip
+        assert door.role.channels.of(1) == []
+
+
+def test_a_turn_that_nobody_will_take_is_given_back() -> None:
+    def gone(door: Door) -> Effects:
+        return door.role.handle(HERE, Disconnected(connection=1), T0)
+
+    def leaves(door: Door) -> Effects:
+        return door.receive(b"UNSUBSCRIBE\r\n")
+
+    for ends in (gone, leaves):
+        for late in (False, True):
+            door = Door()
+            place = subscribed(door)
+            effects = [*ends(door)] if late else []
+            effects += door.role.handle(SESSION, replied(place), T0)
+            effects += [] if late else ends(door)
+            (free,) = (one for one in to_session(effects) if isinstance(one, ChangeKeys))
+            assert (free.keys, free.action, free.expected) == (
+                ("a",), KeyAction.DELETE, place.value,
+            )  # fmt: skip
+            assert free.states == (KeyState.EQUAL,)
+
+
+def test_requests_in_flight_have_different_owners() -> None:
+    door = Door()
+    places = [subscribed(door)]
+    door.receive(b"UNSUBSCRIBE\r\n")
+    places.append(subscribed(door))
+    cancelled = Refused(lock="a", reason=Reason.CANCELLED, detail="", request=places[0].request)
+    door.role.handle(SESSION, cancelled, T0)
+    door.receive(b"UNSUBSCRIBE\r\n")
+    places.append(subscribed(door))
+    assert [one.owner for one in places] == ["s0", "s1", "s0"]
+
+
+def test_a_place_that_is_refused_is_asked_for_again() -> None:
+    door = Door()
+    place = subscribed(door)
+    no = Refused(lock=place.lock, reason=Reason.OVERLOADED, detail="", request=place.request)
+    assert transmitted(door.role.handle(SESSION, no, T0)) == []
+    assert to_session(door.role.handle(HERE, DoorTick(), at(5_000)))[0] == replace(
+        place, request=place.request + 1
+    )
+
+
+def test_one_who_never_comes_has_to_wait_for_the_next_place() -> None:
+    door = Door(clients=2)
+    place: object = subscribed(door)
+    for turn in range(MISSED_MAX + 1):
+        assert isinstance(place, AwaitKey)
+        if turn == 1:  # It comes, and it does not matter over which connection.
+            taken = replied(enter(door, b"u:1", 2), state=KeyState.RESERVED)
+            door.role.handle(SESSION, taken, T0)
+        (place,) = to_session(door.role.handle(SESSION, replied(place), T0))
+    assert isinstance(place, AwaitKey)
+    assert to_session(door.role.handle(SESSION, replied(place), T0)) == []
+    assert len(to_session(door.role.handle(HERE, DoorTick(), at(5_000)))) == 1
+
+
+def test_a_turn_is_taken_by_one_who_has_waited() -> None:
+    door = Door()
+    first = enter(door, b"u:1")
+    assert KeyState.RESERVED not in first.states
+    assert (first.counts, first.turn) == (True, b"redisson_lock__channel")
+    said = door.answer(first, changed=False, state=KeyState.RESERVED)
+    assert said == b":50\r\n"  # It comes again soon, and not in two seconds.
+    door.role.handle(HERE, Disconnected(connection=1), T0)
+    door.role.handle(HERE, Opened(connection=2, peer="x"), T0)
+    again = enter(door, b"u:1", 2)
+    assert KeyState.RESERVED in again.states
+    (done,) = transmitted(door.role.handle(SESSION, replied(again, state=KeyState.RESERVED), T0))
+    assert done.data == b"$-1\r\n"
+    assert KeyState.RESERVED not in enter(door, b"u:1", 2).states
+
+
+def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repeat_it() -> None:
+    door = Door()
+
+    def unlock() -> ChangeKeys | AwaitKey | ReadKeys:
+        return asked(door.receive(UNLOCK))
+
+    for asks, code in ((lambda: enter(door, b"u:1"), b"-ERR "), (unlock, b"-CLUSTERDOWN ")):
+        no = Refused(lock="a", reason=Reason.UNAVAILABLE, detail="", request=asks().request)
+        (transmit,) = transmitted(door.role.handle(SESSION, no, T0))
+        assert transmit.data.startswith(code)
+
+
+def test_an_unlock_has_the_reply_that_its_receipt_remembers() -> None:
+    door = Door()
+    request = asked(door.receive(UNLOCK))
+    assert isinstance(request, ChangeKeys)
+    assert (request.receipt, request.receipt_ms) == ("redisson_unlock_latch:{a}:1", 600_000)
+    assert door.answer(request, changed=False, value=b"1") == b":1\r\n"
+    request = asked(door.receive(UNLOCK))
+    assert door.answer(request, changed=False, value=b"what else") == b"$-1\r\n"
+    request = asked(door.receive(UNLOCK))
+    assert door.answer(request, changed=False, state=KeyState.OTHER) == b"$-1\r\n"
+
+
+def test_a_lock_without_a_deadline_is_never_said_to_be_acquired() -> None:
+    """-1 means that, for `RFencedLock`; for `RLock`, that there is no deadline."""
+    door = Door()
+    script = SCRIPTS["enter token 3.19"].encode()
+    request = asked(door.receive(array(b"EVAL", script, b"2", b"a", b"t", b"9000", b"u:1")))
+    said = door.answer(request, changed=False, state=KeyState.NATIVE)
+    assert said == b"*2\r\n:3600000\r\n:-1\r\n"
+    said = door.answer(enter(door, b"u:1"), changed=False, state=KeyState.NATIVE)
+    assert said == b":-1\r\n"
+
+
+def test_subscriptions_are_limited_and_of_locks_only() -> None:
+    door = Door()
+    for channel in ("news", "redisson_lock__channel:a", "redisson_lock__channel"):
+        assert door.say("SUBSCRIBE", channel).startswith(
+            b"-ERR SUBSCRIBE is for channels of Redisson's locks, redisson_lock__channel:{NAME}"
+        )
+    names = [CHANNEL.replace("{a}", f"{{{number}}}") for number in range(EACH_MAX + 1)]
+    assert (
+        door.say("SUBSCRIBE", *names) == b"-ERR a connection has at most 16 subscriptions here\r\n"
+    )
+    assert len(to_session(door.receive(f"SUBSCRIBE {' '.join(names[1:])}\r\n".encode()))) == 16
+    assert door.say("SUBSCRIBE", names[0]).startswith(b"-ERR a connection has")
+    assert door.say("PSUBSCRIBE", "*").startswith(b"-ERR Can't execute 'psubscribe'")
+
+
+def test_the_subscriptions_of_all_clients_are_limited_and_cost_by_their_number() -> None:
+    clients = ALL_MAX // EACH_MAX + 1
+    door = Door(clients=clients)
+    names = " ".join(CHANNEL.replace("{a}", f"{{{number}}}") for number in range(EACH_MAX))
+    for client in range(1, clients):
+        door.receive(f"SUBSCRIBE {names}\r\n".encode(), client)
+    turn = TURN_REQUESTS // EACH_MAX  # One turn of the node begins no more of them.
+    assert len(door.role.waiting) == clients - 1 - turn
+    for _ in range(clients):
+        door.role.handle(HERE, DoorTurn(), T0)
+    assert door.say("SUBSCRIBE", CHANNEL, client=clients).startswith(
+        b"-ERR the clients of this node have 1024 subscriptions, the most"
+    )
+    door.role.handle(HERE, Disconnected(connection=1), T0)
+    assert len(to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), clients))) == 1
+
+
+def test_a_client_subscribes_to_channels_of_its_names_only() -> None:
+    door = Door(keyed=True)
+    other = CHANNEL.replace("{a}", "{orders/1}")
+    assert door.say("SUBSCRIBE", CHANNEL).startswith(b"-NOAUTH ")
+    door.say("AUTH", "orders", "s3cret")
+    assert door.say("SUBSCRIBE", CHANNEL).startswith(b"-NOPERM ")
+    (place,) = to_session(door.receive(f"SUBSCRIBE {other}\r\n".encode()))
+    assert isinstance(place, AwaitKey)
+    assert (place.keys, place.account) == (("orders/1",), "orders")
+    changed = RightsChanged(rights=(Rights("orders", "client", ("bills/",)),))
+    effects = door.role.handle(HERE, changed, T0)
+    assert transmitted(effects)[0].data.startswith(b"-NOPERM ")
+    assert [type(one) for one in to_session(effects)] == [Cancel]
+
+
+def test_a_receipt_belongs_to_its_lock() -> None:
+    door = Door(keyed=True)
+    door.say("AUTH", "orders", "s3cret")
+    for lock, receipt in (("orders/1", "{orders/1}"), ("orders/{1}", "orders/{1}")):
+        request = door.ask("DEL", f"redisson_unlock_latch:{receipt}:8a3f")
+        assert request.reach == (lock,)
+        door.answer(request, changed=False)
+    assert door.say("DEL", "redisson_unlock_latch:{bills}:8a3f").startswith(b"-NOPERM ")
+    assert door.say("DEL", "redisson_unlock_latch:orders/1:8a3f").startswith(b"-NOPERM ")
+
+
 def test_scan_lists_what_follows_and_forgets_its_oldest_cursors() -> None:
     door = Door()
     assert door.say("SCAN", "17").startswith(b"-ERR the scan with cursor 17")
@@ -318,6 +558,8 @@ USUAL: dict[str, tuple[bytes, ...]] = {
     "client": (b"SETINFO", b"LIB-NAME", b"x"), "script": (b"LOAD", b"x"), "select": (b"0",),
     "eval": (RELEASE, b"1", b"k", b"v"), "evalsha": (b"0" * 40, b"1", b"k", b"v"),
     "eval_ro": (RELEASE, b"1", b"k", b"v"), "evalsha_ro": (b"0" * 40, b"1", b"k", b"v"),
+    "subscribe": (b"redisson_lock__channel:{k}", b"redisson_lock__channel:a{k}"),
+    "unsubscribe": (b"redisson_lock__channel:{k}",), "hget": (b"k", b"f"),
     "command": (b"INFO", b"set"), "flushdb": (b"ASYNC",), "ping": (b"x",), "echo": (b"x",),
 }  # fmt: skip
 
@@ -328,7 +570,7 @@ def array(*arguments: bytes) -> bytes:
     )
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED])
+@pytest.mark.parametrize("name", [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING])
 @pytest.mark.parametrize("keyed", [False, True])
 def test_an_argument_at_its_extremes_is_served_or_refused(name: str, keyed: bool) -> None:
     usual = USUAL.get(name, (b"k", b"v"))
@@ -340,6 +582,18 @@ def test_an_argument_at_its_extremes_is_served_or_refused(name: str, keyed: bool
             )
             assert effects
             assert not [one for one in effects if isinstance(one, Fault)], (place, extreme[:40])
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_argument_of_a_script_at_its_extremes_is_served_or_refused(name: str) -> None:
+    usual = (b"1", b"a", b"c", b"redisson_unlock_latch:{a}:1", b"0", b"9000", b"u:1", b"p", b"9000")
+    for count in (b"1", b"2", b"3"):
+        for place in range(len(usual)):
+            for extreme in EXTREMES:
+                arguments = (count, *usual[1:place], extreme, *usual[place + 1 :])[: len(usual)]
+                effects = Door().receive(array(b"EVAL", SCRIPTS[name].encode(), *arguments))
+                assert effects
+                assert not [one for one in effects if isinstance(one, Fault)], (place, extreme[:40])
 
 
 def test_what_raises_costs_the_connection_and_not_the_door() -> None:

@@ -823,6 +823,16 @@ def a_queue_comes_before_force(sound: Any) -> Any:
     return broken
 
 
+def a_receipt_is_not_looked_at(sound: Any) -> Any:
+    def broken(table: TableState, owner_state: Any, command: ChangeKeys, out: Any) -> None:
+        held = hold_of(table, command.receipt) if command.receipt else None
+        if held is not None:
+            command = replace(command, receipt="")
+        sound(table, owner_state, command, out)
+
+    return lambda _: requests.updating(broken)
+
+
 KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a repeated change counts again": (requests, "begin_update", repetitions_count),
     "any value is expected": (redis, "_state_of", any_value_is_expected),
@@ -831,6 +841,12 @@ KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "force keeps the fence": (redis, "_is_new", force_keeps_the_fence),
     "keys end with a session": (TableState, "close", keys_end_with_a_session_of_a_door),
     "the queue comes before force": (TableState, "take", a_queue_comes_before_force),
+    "a receipt is not looked at": (
+        RULES,
+        ChangeKeys,
+        a_receipt_is_not_looked_at(redis.change_keys),
+    ),
+    "no receipt is kept": (redis, "_remember", lambda _: lambda *_: None),
     "a snapshot without values": (snapshot, "_claimant_record", with_fields(key=None)),
 }
 

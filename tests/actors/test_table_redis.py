@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from support.table_scene import applied, restored, said, text_of
 
-from fencelock.actors.api.account import Quota, SetQuota
+from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
@@ -360,6 +360,60 @@ def test_holds_are_counted(table: LockTable) -> None:
     assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (0, None, 0)
 
 
+RECEIPT_1 = "redisson_unlock_latch:{k}:1"
+
+
+def leave(receipt: str = "", **more: Any) -> ChangeKeys:
+    fields = {"expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 500, **more}
+    return change(DELETE, "k", EQUAL, receipt=receipt, receipt_ms=200 if receipt else 0, **fields)
+
+
+def test_a_removal_that_is_repeated_with_its_receipt_changes_nothing(table: LockTable) -> None:
+    """Rule counts-exact."""
+    enter = {"value": b"v", "expected": b"v", "counts": True}
+    for _ in range(3):
+        outcomes(table, change(SET, "k", FREE, EQUAL, **enter))
+    assert outcomes(table, leave(RECEIPT_1)) == (KeyOutcome(EQUAL, True, 1, 500, 2),)
+    for one in (table, restored(table)):
+        (reply,) = one.apply(one.time_ms, leave(RECEIPT_1))
+        assert isinstance(reply, KeysChanged)
+        assert (reply.value, reply.keys) == (b"0", (KeyOutcome(EQUAL, False, 1, 500, 2),))
+    outcomes(table, leave())
+    other = RECEIPT_1.replace(":1", ":2")
+    assert applied(table, leave(other)) == ["KeysChanged", "redis holds 1 under 3"]
+    assert read(table, "k", other) == [(other, b"1", 200)]
+    outcomes(table, set_nx("k", b"v"))
+    (reply,) = table.apply(table.time_ms, leave(other))
+    assert isinstance(reply, KeysChanged)
+    assert (reply.value, reply.keys[0].changed) == (b"1", False)
+    assert advanced(table, 201) == ["HoldLost 2", "HoldLost 3"]
+    assert changed(table, leave(other)) == [True]
+
+
+def test_nothing_is_remembered_without_room(table: LockTable) -> None:
+    """An unlock is never refused for that."""
+    quota = SetQuota(account="app", quota=Quota(claims=1), operator="root", session="x", request=1)
+    table.apply(0, quota)
+    enter = {"value": b"v", "expected": b"v", "counts": True, "account": "app"}
+    for _ in range(2):
+        outcomes(table, change(SET, "k", FREE, EQUAL, **enter))
+    assert changed(table, leave(RECEIPT_1, account="app")) == [True]
+    assert read(table, RECEIPT_1) == []
+    applied(table, acquire(RECEIPT_1))
+    assert changed(table, leave(RECEIPT_1)) == [True]
+    assert read(table, "k") == []
+
+
+def test_a_key_is_reserved_for_whoever_names_the_turn(table: LockTable) -> None:
+    """Rule same-hold."""
+    outcomes(table, wait("k", b"channel", 200))
+    named = {"value": b"me", "expected": b"me", "turn": b"channel"}
+    assert outcomes(table, set_nx("k", b"me"))[0].state is OTHER
+    assert outcomes(table, change(SET, "k", FREE, **named))[0][:2] == (RESERVED, False)
+    assert outcomes(table, change(SET, "k", FREE, RESERVED, **named))[0][:3] == (RESERVED, True, 1)
+    assert outcomes(table, change(SET, "k", FREE, RESERVED, **named))[0][:2] == (EQUAL, False)
+
+
 def test_the_fence_of_a_key_guards_a_map(table: LockTable) -> None:
     outcomes(table, set_nx("k"))
     put = PutEntry(map="m", entry_key="e", value=b"1", guard="k", fence=1)
@@ -381,6 +435,80 @@ def test_a_key_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
     assert changed(table, set_nx("c")) == [True]
     outcomes(table, change(DELETE, "a b", OTHER))
     assert "app" not in table.accounts.by_name
+
+
+def test_a_wait_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
+    """Rule charges-add-up."""
+    quota = SetQuota(account="app", quota=Quota(claims=2), operator="root", session="x", request=1)
+    table.apply(0, quota)
+    applied(table, acquire("k"))
+    waits = [replace(wait("k", b"v"), account="app") for _ in range(3)]
+    said = [applied(table, one) for one in waits]
+    assert said == [["n1/5f.1 waits"], ["n1/5f.1 waits"], ["n1/5f.1 OVERLOADED"]]
+    for one in (table, restored(table)):
+        assert one.accounts.by_name["app"].claims == 2
+        assert one.accounts.by_name[NO_KEY].claims == 0
+        applied(one, release("k", 1))  # The first one holds it, and is charged for that.
+        assert one.accounts.by_name["app"].claims == 2
+        applied(one, End(session=DOOR))
+        assert one.accounts.by_name["app"].claims == 1
+        applied(one, Evict(lock="k", fence=2, operator="root", session="x", request=2))
+        assert "app" not in one.accounts.by_name
+        assert one.claims == 0
+
+
+def purge(account: str | None, session: str = "", **more: Any) -> Purge:
+    fields: dict[str, Any] = {"kind": "key", "prefix": "", "operator": "root", **more}
+    return Purge(**fields, account=account, session=session, request=9)
+
+
+def test_a_purge_ends_the_holds_and_the_waits_of_a_key(table: LockTable) -> None:
+    """A purge is for a key that was removed: nobody can end its holds any more."""
+    outcomes(table, set_nx("a b", account="app"))
+    outcomes(table, set_nx("c", account="other"))
+    applied(table, acquire("n"))
+    for key in ("c", "n"):
+        applied(table, replace(wait(key, b"w"), account="app"))
+    applied(table, acquire("a", owner="p"))
+    applied(table, replace(wait("c", b"w"), account="other"))
+    for one in (table, restored(table)):
+        (*told, purged) = one.apply(0, purge("app"))
+        assert isinstance(purged, Purged)
+        assert (purged.removed, purged.more) == (4, False)
+        assert [said(outcome) for outcome in told] == [
+            "n1/5f.1 CANCELLED", "n1/5f.1 CANCELLED", "HoldLost 1", f"{CLIENT} holds 1 under 5",
+            "HoldLost 2",
+        ]  # fmt: skip
+        assert "app" not in one.accounts.by_name
+        assert [key for key, *_ in read(one, "a", "b", "c", "n")] == ["a", "c", "n"]
+        assert [len(one.status(name).waiters) for name in ("c", "n")] == [1, 0]
+        assert [entry.lock for entry in one.forced()] == ["key\x1f"]
+
+
+def test_a_purge_of_many_holds_has_steps(table: LockTable) -> None:
+    names = [f"k{number:04}" for number in range(1_100)]
+    for at in range(0, len(names), 64):
+        outcomes(table, set_nx(" ".join(names[at : at + 64]), account="app"))
+    for _ in range(600):
+        applied(table, replace(wait("k0000", b"w"), account="app"))
+    steps: list[int] = []
+    after, more = "", True
+    while more:
+        purged = table.apply(0, purge("app", after=after))[-1]
+        assert isinstance(purged, Purged)
+        steps.append(purged.removed)
+        after, more = purged.after, purged.more
+    assert sum(steps) == 1_700
+    assert max(steps) <= 500
+    assert (table.claims, len(table.forced())) == (0, 1)
+
+
+def test_a_purge_of_holds_is_for_operators_or_of_what_is_ones_own() -> None:
+    assert purge("shop", "shop@c.2").needs_operator() is False
+    assert purge("app", "shop@c.2").needs_operator()
+    assert purge("app", "shop@c.2", kind="map").needs_operator() is False
+    with pytest.raises(InvalidRequestError, match="account is None"):
+        purge(None).check()
 
 
 def test_keys_are_listed_by_name_in_pages(table: LockTable) -> None:
@@ -405,6 +533,9 @@ def test_keys_are_listed_by_name_in_pages(table: LockTable) -> None:
         (change(SET, "k", FREE, AWAITED), "states must name at least one state"),
         (change(SET, "j k", OTHER), "2 keys were named: a SET by force"),
         (change(DELETE, "k", NATIVE), "DELETE is for keys that are held through a door"),
+        (leave("other"), "receipt 'other': it must begin with redisson_unlock_latch"),
+        (leave(RECEIPT_1, counts=False), "is for a DELETE of one key with counts"),
+        (set_nx("k", turn=b"x" * 2_000), "turn of 2000 bytes"),
         (change(EXPIRE, "k", FREE), "EXPIRE is for keys that are held through a door"),
     ],
 )

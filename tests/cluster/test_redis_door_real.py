@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 from redis.retry import Retry
 from support.real_nodes import make_keys
 from support.redis_door import RawClient, door_node, port_of
+from typer.testing import CliRunner
 
 import fencelock
+from fencelock.cluster.cli.main import app
 from fencelock.cluster.keys import read_key, remove_key
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -162,6 +165,28 @@ def test_a_client_authenticates_by_a_key_of_the_cluster(keys: Path) -> None:
             node.reload_keys()
             with pytest.raises(redis.RedisError):
                 shop.get("orders/1")
+
+
+def test_a_purge_ends_what_a_removed_key_holds_and_waits_for(keys: Path) -> None:
+    secret = read_key(keys / "shop.key").secret.encode()
+    with (
+        door_node(keys=keys) as node,
+        fencelock.connect(node.address, key=keys / "alice.key") as alice,
+        RawClient(port_of(node)) as shop,
+    ):
+        assert shop.ask(b"AUTH", b"shop", secret) == b"+OK\r\n"
+        assert shop.ask(b"SET", b"orders/1", b"x", b"NX") == b"+OK\r\n"
+        with alice.lock("orders/2"):
+            shop.send(b"SUBSCRIBE redisson_lock__channel:{orders/2}\r\n")
+            while not alice.status("orders/2").waiters:
+                pass
+            (usage,) = (one for one in alice.usage() if one.account == "shop")
+            assert usage.used.claims == 2
+            target = ["--connect", node.address, "--key", str(keys / "alice.key")]
+            done = CliRunner().invoke(app, ["keys", "purge", "shop", "--yes", "--json", *target])
+            assert json.loads(done.stdout)["deleted"]["key"] == 2
+            assert alice.status("orders/1").holder is None
+            assert "shop" not in {one.account for one in alice.usage()}
 
 
 def config_at(address: str, protocol: str = "paxos") -> Config:

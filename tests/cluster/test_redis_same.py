@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 from support.programs import redis_server
 from support.redis_door import RawClient, door_node, port_of
+from support.redisson import SCRIPTS
 
 from fencelock.cluster.node.node import Node
 
@@ -44,7 +45,62 @@ CODES = """if redis.call("get", KEYS[1]) ~= ARGV[1] then return 1
     elseif redis.call("ttl", KEYS[1]) < 0 then return 2
     else redis.call("expire", KEYS[1], ARGV[2]) return 0 end"""
 
-PROGRAMS: dict[str, list[list[str | bytes]]] = {
+_UNLOCK = """
+    if redis.call("get", KEYS[1]) ~= ARGV[1] then
+        return 1
+    else
+        redis.call("del", KEYS[2])
+        redis.call("lpush", KEYS[2], 1)
+{}        redis.call("del", KEYS[1])
+        return 0
+    end
+"""
+_RESET = """
+    redis.call('del', KEYS[2])
+    redis.call('lpush', KEYS[2], 1)
+{}    return redis.call('del', KEYS[1])
+"""
+_EXPIRES = (
+    ('        redis.call("expire", KEYS[2], 1)\n', "    redis.call('expire', KEYS[2], 1)\n"),
+    ("", ""),
+    (
+        '        redis.call("pexpire", KEYS[2], KEYS[3])\n',
+        "    redis.call('pexpire', KEYS[2], KEYS[3])\n",
+    ),
+)
+OLD_UNLOCKS = [(_UNLOCK.format(one), _RESET.format(other)) for one, other in _EXPIRES]
+"""The scripts of python-redis-lock 3.0, 3.2 and 3.4."""
+OLD_EXTEND = """
+    if redis.call("get", KEYS[1]) ~= ARGV[2] then
+        return 1
+    elseif redis.call("ttl", KEYS[1]) < 0 then
+        return 2
+    else
+        redis.call("expire", KEYS[1], ARGV[1])
+        return 0
+    end
+"""
+OLDEST_UNLOCK = """
+    if redis.call("get", KEYS[1]) == ARGV[1] then
+        redis.call("lpush", KEYS[2], 1)
+        return redis.call("del", KEYS[1])
+    else
+        return 0
+    end
+"""
+
+CHANNEL = "redisson_lock__channel:{a}"
+ENTER = ["EVAL", SCRIPTS["enter 3.19"], "1", "a", "100000"]
+FORCE = ["EVAL", SCRIPTS["force 3.22"], "2", "a", "c", "0", "PUBLISH"]
+
+
+def unlock(latch: int, client: int) -> list[str]:
+    keys = ["3", "a", "c", f"redisson_unlock_latch:{latch}"]
+    arguments = ["0", "100000", f"u:{client}", "PUBLISH", "100000"]
+    return ["EVAL", SCRIPTS["leave 3.24"], *keys, *arguments]
+
+
+PROGRAMS: dict[str, Sequence[Sequence[str | bytes]]] = {
     "set": [
         ["SET", "a", "1", "NX", "PX", "100000"], ["SET", "a", "2", "NX", "PX", "100000"],
         ["GET", "a"], ["SET", "a", "3", "XX"], ["TTL", "a"], ["SET", "b", "1", "XX"],
@@ -120,6 +176,67 @@ PROGRAMS: dict[str, list[list[str | bytes]]] = {
         ["EVAL", RELEASE_ALL, "3", "a", "b", "c", "t"], ["EXISTS", "a", "b", "c"],
         ["EVAL", RELEASE_ALL, "1", "a", "t"],
     ],
+    "a lock of Redisson": [
+        [*ENTER, "u:1"], [*ENTER, "u:1"], [*ENTER, "u:2"], ["HGET", "a", "u:1"],
+        ["HGET", "a", "u:2"], ["HEXISTS", "a", "u:1"], ["HEXISTS", "a", "u:2"], ["HLEN", "a"],
+        ["EXISTS", "a"], ["PTTL", "a"], ["EVAL", SCRIPTS["renew 2.4"], "1", "a", "200000", "u:1"],
+        ["EVAL", SCRIPTS["renew 2.4"], "1", "a", "200000", "u:2"], ["PTTL", "a"],
+        unlock(1, 2), unlock(2, 1),
+        unlock(2, 1), ["HGET", "a", "u:1"], ["PTTL", "a"],
+        unlock(3, 1), unlock(3, 1),
+        ["GET", "redisson_unlock_latch:3"], ["DEL", "redisson_unlock_latch:3"],
+        unlock(3, 1), ["HGET", "a", "u:1"], ["HLEN", "a"],
+        ["HEXISTS", "a", "u:1"], [*ENTER, "u:2"], FORCE, FORCE,
+    ],
+    "older releases of Redisson": [
+        *(
+            command
+            for release in ("0.9", "3.12.3", "3.19")
+            for command in (
+                ["EVAL", SCRIPTS[f"enter {release}"], "1", "a", "100000", "u:1"],
+                ["EVAL", SCRIPTS[f"enter {release}"], "1", "a", "100000", "u:1"],
+                ["EVAL", SCRIPTS[f"enter {release}"], "1", "a", "100000", "u:2"],
+            )
+        ),
+        *(
+            ["EVAL", SCRIPTS[f"leave {release}"], "2", "a", "c", "0", "100000", field, "PUBLISH"]
+            for release in ("0.9", "3.10.6", "3.22")
+            for field in ("u:1", "u:2", "u:1", "u:1")
+        ),
+        ["EVAL", SCRIPTS["force 0.9"], "2", "a", "c", "0"],
+        ["EVAL", SCRIPTS["enter fenced 3.19"], "2", "a", "t", "100000", "u:1"],
+        ["EVAL", SCRIPTS["enter fenced 3.19"], "2", "a", "t", "100000", "u:2"],
+        ["EVAL", SCRIPTS["enter token 3.19"], "2", "a", "t", "100000", "u:2"],
+        ["EVAL", SCRIPTS["force 0.9"], "2", "a", "c", "0"],
+    ],
+    "many locks of Redisson": [
+        *(["EVAL", SCRIPTS["enter 3.19"], "1", f"a{n}", "100000", f"u:{n % 3}"] for n in range(99)),
+        ["EVAL", SCRIPTS["renew 3.44"], "100", *(f"a{n}" for n in range(100)), "200000",
+        *(f"u:{n % 4}" for n in range(100))], ["PTTL", "a0"], ["PTTL", "a3"],
+    ],
+    "channels": [
+        ["SET", "a", "x"], ["SUBSCRIBE", CHANNEL], ["SUBSCRIBE", CHANNEL], ["PING"], ["PING", "x"],
+        ["SUBSCRIBE"], ["UNSUBSCRIBE", "x"], ["UNSUBSCRIBE", CHANNEL], ["UNSUBSCRIBE"],
+        ["UNSUBSCRIBE", CHANNEL], ["PING"], ["SUBSCRIBE", CHANNEL], ["RESET"], ["GET", "a"],
+    ],
+    "old releases of python-redis-lock": [
+        *(
+            command
+            for unlock, reset in OLD_UNLOCKS
+            for command in (
+                ["SET", "lock:a", "t", "EX", "1000"],
+                ["EVAL", OLD_EXTEND, "1", "lock:a", "2000", "u"],
+                ["EVAL", OLD_EXTEND, "1", "lock:a", "2000", "t"], ["TTL", "lock:a"],
+                ["EVAL", unlock, "3", "lock:a", "lock-signal:a", "1000", "u"],
+                ["EVAL", unlock, "3", "lock:a", "lock-signal:a", "1000", "t"],
+                ["SET", "lock:a", "t"], ["EVAL", OLD_EXTEND, "1", "lock:a", "2000", "t"],
+                ["EVAL", reset, "3", "lock:a", "lock-signal:a", "1000"],
+                ["EVAL", reset, "3", "lock:a", "lock-signal:a", "1000"],
+            )
+        ),
+        ["SET", "lock:a", "t"], ["EVAL", OLDEST_UNLOCK, "2", "lock:a", "lock-signal:a", "u"],
+        ["EVAL", OLDEST_UNLOCK, "2", "lock:a", "lock-signal:a", "t"], ["EXISTS", "lock:a"],
+    ],
     "bytes": [
         [b"SET", b"k", bytes(range(256)), b"PX", b"100000"], [b"GET", b"k"],
         [b"SET", b"k", b"x" * 1024], [b"GET", b"k"], [b"SET", b"k", b""], [b"GET", b"k"],
@@ -134,7 +251,7 @@ def started() -> Generator[tuple[str, Node]]:
         yield client.connection_pool.connection_kwargs["path"], node
 
 
-def asked(client: RawClient, program: list[list[str | bytes]]) -> list[bytes]:
+def asked(client: RawClient, program: Sequence[Sequence[str | bytes]]) -> list[bytes]:
     replies = [client.ask(b"FLUSHALL")]
     for command in program:
         arguments = (one.encode() if isinstance(one, str) else one for one in command)

@@ -13,17 +13,21 @@ from support.planted_bugs import hold_of, repetitions_count
 
 from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.paxos.queries import Queries
-from fencelock.actors.redis import command
+from fencelock.actors.redis import command, script
 from fencelock.actors.table import redis, requests
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.simulation.redis_doors import REDIS_DOORS
 
-MET = ("door.enters", "door.granted", "door.refused", "redis.connected", *LOSSES)
+MET = (
+    *("door.enters", "door.granted", "door.again", "door.leaves", "door.told", "door.refused"),
+    *("redis.connected", "redis.told", *LOSSES),
+)
 
-STATE_OF, IS_NEW, SETTING = (
+STATE_OF, IS_NEW, CHANGE, SETTING = (
     redis._state_of,  # pyright: ignore[reportPrivateUsage]
     redis._is_new,  # pyright: ignore[reportPrivateUsage]
+    redis._change,  # pyright: ignore[reportPrivateUsage]
     command._setting,  # pyright: ignore[reportPrivateUsage]
 )
 MOVE, TAKE = KeyHold.move, Queries.take
@@ -67,6 +71,17 @@ def the_door_says_ok(*how: Any, **more: Any) -> Generator[Any, Any, tuple[bool, 
     return True, before
 
 
+def the_door_names_no_receipt(request: Any, **fields: Any) -> Any:
+    fields.pop("receipt", None)
+    return replace(request, **fields)
+
+
+def re_entries_do_not_count(
+    table: Any, owner_state: Any, name: str, state: KeyState, change: ChangeKeys, out: Any
+) -> Any:
+    return CHANGE(table, owner_state, name, state, replace(change, counts=False), out)
+
+
 def reads_are_old(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     if isinstance(request, ReadKeys):
         request = replace(request, age_ms=60_000)
@@ -87,6 +102,9 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "once: ",
     ),
     "the door says OK": (command, "_setting", the_door_says_ok, "mutual exclusion: "),
+    "the door names no receipt": (script, "replace", the_door_names_no_receipt, "once: "),
+    "nothing is remembered": (redis, "_remember", lambda *_: None, "once: "),
+    "re-entries do not count": (redis, "_change", re_entries_do_not_count, "counts: "),
     "reads are old": (Queries, "take", reads_are_old, "reads: "),
 }
 """A planted bug by its place and name, and a word of the violation that the seeds must show."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.redis import (
     TTL_MS_MAX,
@@ -16,7 +18,6 @@ from fencelock.actors.api.redis import (
     KeyState,
     When,
 )
-from support.map_model import key_of
 
 if TYPE_CHECKING:
     from support.table_model import Model, ModelClaim
@@ -49,6 +50,11 @@ class ModelKeys:
             return
         assert isinstance(c, ChangeKeys)
         states = [self._state(c, name) for name in c.keys]
+        receipt = model.holder(c.receipt) if c.receipt else None
+        if receipt is not None and receipt.door is not None:
+            outcome = self._outcome(states[0], model.holder(c.keys[0]), c.keys[0])
+            self._reply(c, (outcome._replace(changed=False),), receipt.door[0])
+            return
         fits = [self._fits(c, *pair) for pair in zip(c.keys, states, strict=True)]
         if not c.each and not all(fits):
             fits = [False for _ in fits]
@@ -74,6 +80,11 @@ class ModelKeys:
         self._reply(c, tuple(outcomes), before)
         if c.action is KeyAction.DELETE:
             model.out.insert(first, model.out.pop())
+        free = not any(c.receipt in claim.names for claim in model.claims)
+        if c.receipt and fits[0] and free and model.quotas.allows(c.account, "claims", 1):
+            ended = b"0" if outcomes[0].times else b"1"
+            remembers = replace(c, value=ended)
+            self.hold(c.receipt, remembers, model.now + c.receipt_ms + 1, reserved=False)
 
     def hold(self, name: str, c: KeysRequest, ends: float, *, reserved: bool) -> ModelClaim:
         """Let a free key be held."""
@@ -114,9 +125,6 @@ class ModelKeys:
         model = self.model
         if not self._has_room(c, len(c.keys)):
             return
-        if not model.quotas.allows(key_of(c.session), "claims", len(c.keys)):
-            model.deny(c.session, c.owner, c.request, c.lock, Reason.OVERLOADED)
-            return
         claim = model.waiting(c, locks=c.keys)
         claim.door, claim.command = (c.value, c.account, reserved, ttl_ms), c
         model.enqueue(claim)
@@ -132,7 +140,8 @@ class ModelKeys:
         length = len(c.expected or b"") if c.prefix else len(value)
         if c.expected is not None and value[:length] == c.expected:
             return KeyState.EQUAL
-        if c.action is KeyAction.SET and (value, reserved) == (c.value, True):
+        turn = c.value if c.turn is None else c.turn
+        if c.action is KeyAction.SET and (value, reserved) == (turn, True):
             return KeyState.RESERVED
         return KeyState.OTHER
 

@@ -20,6 +20,7 @@ from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import kind_of, object_name
 from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import (
+    RECEIPT,
     REDIS,
     AwaitKey,
     ChangeKeys,
@@ -526,17 +527,27 @@ class KeyComposer(ObjectComposer):
         if not isinstance(made, api.Acquire):
             action = KeyAction.DELETE if chance % 3 else KeyAction.EXPIRE
             states = (KeyState.EQUAL, KeyState.OTHER)[: 1 + kind % 2]
+        expected, receipt = (b"v", b"vw", None)[chance // 4 % 3], ""
+        held = [claim for claim in model.claims if claim.door is not None and claim.fence]
+        if action is KeyAction.DELETE and held and what % 2:
+            claim = held[who % len(held)]
+            assert claim.door is not None
+            about["keys"], expected = claim.names[:1], claim.door[0]
+            receipt = RECEIPT if which % 3 == 0 else ""
         return ChangeKeys(
             **about,
             action=action,
             states=states,
-            expected=(b"v", b"vw", None)[chance // 4 % 3],
+            expected=expected,
             prefix=who % 5 == 0,
             each=delay % 2 == 1,
             expiry=(Expiry.AFTER, *Expiry)[delay // 2 % 5],
             when=(When.ANY, When.ANY, *When)[who // 2 % 7],
             counts=which % 3 == 0,
-            returns=len(keys) == 1 and delay % 4 == 0,
+            turn=(None, None, b"v")[(kind + delay) % 3],
+            receipt=receipt,
+            receipt_ms=5 * ttl_ms,
+            returns=len(about["keys"]) == 1 and delay % 4 == 0,
         )
 
 

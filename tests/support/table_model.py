@@ -111,7 +111,7 @@ class ModelClaim:
     @property
     def payer(self) -> str:
         """The key that is charged for it."""
-        if self.door is not None and self.fence:
+        if self.door is not None:
             return self.door[1]
         return map_model.key_of(self.session)
 

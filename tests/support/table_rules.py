@@ -63,6 +63,8 @@ RULES = {
     # Redis doors.
     "value-proves": "A hold through a Redis door ends or changes only by a request that expects "
     "its value or accepts any, by force, by its deadline, or by an operator.",
+    "counts-exact": "A key with counted holds ends with as many removals as there were additions. "
+    "A removal that is repeated with its receipt changes nothing.",
     "same-hold": "A SET with the value that holds a key, or for which it is reserved, keeps the "
     "fence. Any other SET makes a new hold, under a new fence.",
     "keys-outlive-sessions": "A hold through a Redis door ends with no session, not even with that "

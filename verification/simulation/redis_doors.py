@@ -57,6 +57,8 @@ class JudgedKey:
     """Its deadline in counted log time, None for none."""
     known: bool = True
     """Whether the deadline is known."""
+    times: int = 1
+    """Number of its counted holds."""
 
 
 class KeyLog(SlotSequence[SlotOutcomes]):
@@ -77,6 +79,8 @@ class KeyLog(SlotSequence[SlotOutcomes]):
         """The highest fence that was granted."""
         self.queues: dict[str, list[Key]] = defaultdict(list)
         """The requests that wait for each lock, of native users and of doors, in order."""
+        self.receipts: dict[str, JudgedKey] = {}
+        """The outcomes of unlocks that may be kept, by the names of their receipts."""
         self.granted: set[int] = set()
         """The fences of all native grants."""
 
@@ -129,6 +133,10 @@ class KeyLog(SlotSequence[SlotOutcomes]):
         elif granted.session == REDIS and fence <= self.fence:
             raise ViolationError(f"fences: {granted!r} after fence {self.fence}")
         self.fence = max(self.fence, fence)
+        kept = self.receipts.pop(lock, None)
+        if kept is not None:
+            kept.fence = fence
+            self.held[lock] = kept
 
     def _on_lost(self, lost: HoldLost) -> None:
         key = self.held.pop(lost.lock, None)
@@ -149,10 +157,22 @@ class KeyLog(SlotSequence[SlotOutcomes]):
             return  # A repetition.
         self.outcomes[number] = changed
         command = self.commands[number]
+        if isinstance(command, ChangeKeys) and command.receipt:
+            self._judge_receipt(command, changed)
         for name, one in zip(command.keys, changed.keys, strict=True):
             if one.changed and one.state is KeyState.FREE:
                 self._pass(name, number, changed)
             self._judge_key(command, name, one)
+
+    def _judge_receipt(self, command: ChangeKeys, changed: KeysChanged) -> None:
+        """Judge whether an unlock that was repeated changes nothing, and has the first outcome."""
+        kept, (one,) = self.held.get(command.receipt), changed.keys
+        if changed.value != (None if kept is None else kept.value) or (kept and one.changed):
+            raise ViolationError(f"once: {changed!r} by {command!r}, and the receipt was {kept}")
+        if one.changed:
+            ends = self.time.counted_ms + command.receipt_ms + 1
+            value = b"0" if one.times else b"1"
+            self.receipts[command.receipt] = JudgedKey(value, 0, reserved=False, ends=ends)
 
     def _pass(self, name: str, number: Key, outcome: Message) -> None:
         """Check that a request is granted a free lock as the next one, or while nobody waits."""
@@ -172,7 +192,16 @@ class KeyLog(SlotSequence[SlotOutcomes]):
             return
         if isinstance(command, ChangeKeys) and one.state not in command.states:
             raise ViolationError(f"state: {one} was changed by {command!r}")
-        if isinstance(command, ChangeKeys) and command.action is KeyAction.DELETE:
+        counts = isinstance(command, ChangeKeys) and command.counts
+        deletes = isinstance(command, ChangeKeys) and command.action is KeyAction.DELETE
+        times = 1 if before is None or one.state is not KeyState.EQUAL else before.times
+        if deletes:
+            times = times - 1 if counts else 0
+        elif counts and one.state is KeyState.EQUAL:
+            times += 1
+        if one.times != times:
+            raise ViolationError(f"counts: {one} by {command!r}, and not {times}")
+        if not times:
             del self.held[name]
             return
         kept = one.state in {KeyState.EQUAL, KeyState.RESERVED}
@@ -182,16 +211,18 @@ class KeyLog(SlotSequence[SlotOutcomes]):
             raise ViolationError(f"fences: {one} by {command!r}, and the fence was {before.fence}")
         self._judge_deadline(command, one, before if kept else None)
         ends = None if one.left_ms is None else self.time.counted_ms + one.left_ms + 1
-        expires = isinstance(command, ChangeKeys) and command.action is KeyAction.EXPIRE
-        value = before.value if expires and before is not None else command.value
-        self.held[name] = JudgedKey(value, one.fence, isinstance(command, AwaitKey), ends)
+        sets = not isinstance(command, ChangeKeys) or command.action is KeyAction.SET
+        value = command.value if sets or before is None else before.value
+        reserved = isinstance(command, AwaitKey)
+        self.held[name] = JudgedKey(value, one.fence, reserved, ends, times=times)
 
     def _is_state(self, command: KeysRequest, state: KeyState, held: JudgedKey | None) -> bool:
         if held is None or state in {KeyState.FREE, KeyState.NATIVE, KeyState.AWAITED}:
             return held is None and state in {KeyState.FREE, KeyState.NATIVE, KeyState.AWAITED}
         expected = command.expected if isinstance(command, ChangeKeys) else None
         if state is KeyState.RESERVED:
-            return held.reserved and held.value == command.value
+            turn = command.turn if isinstance(command, ChangeKeys) else None
+            return held.reserved and held.value == (command.value if turn is None else turn)
         return (held.value == expected) is (state is KeyState.EQUAL)
 
     def _judge_deadline(
@@ -222,6 +253,8 @@ class RedisJudge(LogJudge):
       request but one by force overtakes.
     - Early, late, deadline: a key ends at its deadline, exactly, in log time without the times
       between leaderships; and that is as far away as was asked for.
+    - Counts: a key ends with as many removals as there were additions. A removal that is repeated
+      with its receipt changes nothing, and has the same reply.
     - Deletes: of one hold, one compare-and-delete at most takes effect.
     - Reads: a read returns the values before its slot, which comes after all holds that any client
       knew when it was sent.
@@ -343,6 +376,8 @@ class RedisJudge(LogJudge):
                 if token in self.deleted:
                     raise ViolationError(f"deletes: {token!r} was deleted twice")
                 self.deleted.add(token)
+            case Step.DIFFERS:
+                raise ViolationError(f"once: an unlock by {token!r} was repeated, with two replies")
 
     def _enter_key(self, delivered: Delivery, lock: str, token: bytes) -> None:
         until, forces = self.asked[token]

@@ -10,6 +10,7 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of
 from fencelock.actors.redis.door import RedisDoor
 from fencelock.actors.redis.message import Disconnected, Opened, Received, Transmit
+from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.node.topology import NodeContext
 from fencelock.verification.simulation.workload import PAUSE_MS_MAX, Finish, LockUser
@@ -32,15 +33,16 @@ connection is cut while they are in flight."""
 EXTEND_SHARE, READ_SHARE, TWICE_SHARE = 0.25, 0.25, 0.3
 """Shares of what a holder does that extend, and that read; and of deletions that are sent twice."""
 
-RELEASE = (
-    b'if redis.call("get",KEYS[1]) == ARGV[1] then return redis.call("del",KEYS[1]) '
-    b"else return 0 end"
-)
-EXTEND = (
-    b'if redis.call("get",KEYS[1]) == ARGV[1] then return redis.call("pexpire",KEYS[1],ARGV[2]) '
-    b"else return 0 end"
-)
+COUNT_SHARE, AGAIN_SHARE = 0.4, 0.5
+"""Shares of clients that count holds as Redisson does, and of those that enter once more."""
+
+RECEIPT_MS = b"5000"
+
+RELEASE, EXTEND = text_of(Operation.COMPARE_DELETE), text_of(Operation.COMPARE_PEXPIRE)
 """The scripts of Redlock."""
+
+ENTER, LEAVE, RENEW = map(text_of, (Operation.ENTER, Operation.LEAVE_ONCE, Operation.RENEW))
+"""The scripts of Redisson."""
 
 
 class RedisLock(LockUser):
@@ -68,6 +70,8 @@ class Step(Enum):
     """It does not rely on the key any more."""
     DELETED = auto()
     """A compare-and-delete has taken effect."""
+    DIFFERS = auto()
+    """An unlock that was sent twice had two replies."""
 
 
 class ClientTold(Local):
@@ -97,6 +101,10 @@ class Doing(Enum):
     EXTENDING = auto()
     READING = auto()
     RELEASING = auto()
+    LISTENING = auto()
+    """It waits for the message of a channel."""
+    LEAVING = auto()
+    """It ends one hold of several."""
 
 
 @dataclass(slots=True)
@@ -109,6 +117,14 @@ class DoorClient:
     token: bytes = b""
     ttl_ms: int = 0
     forces: bool = False
+    counts: bool = False
+    """Whether it counts its holds."""
+    times: int = 0
+    """Number of its holds that it knows of."""
+    channel: bytes = b""
+    """The channel to which it is subscribed."""
+    unlocked: bytes = b""
+    """The first reply to its unlock."""
     expects: int = 0
     """Number of replies in flight."""
     received: bytes = b""
@@ -121,7 +137,8 @@ class DoorClients(Role[DoorEvent]):
     """The sockets of a door, and the clients behind them.
 
     Each sets a key of a few for a while, extends it, reads it, deletes it, and begins anew. If the
-    key is held, it may wait for it, as python-redis-lock does. Connections break now and then.
+    key is held, it may wait for it, as python-redis-lock does. Others count their holds, and wait
+    for a message, as Redisson does. Connections break now and then.
     """
 
     def __init__(
@@ -130,7 +147,7 @@ class DoorClients(Role[DoorEvent]):
         super().__init__(address, host)
         self.door, self.locks, self.random = door, locks, random
         self.clients: dict[int, DoorClient] = {}
-        self.opened = self.tokens = self.turn = 0
+        self.opened = self.turn = 0
         self.finishing = False
 
     def begin(self, now: Instant) -> Effects:
@@ -149,7 +166,7 @@ class DoorClients(Role[DoorEvent]):
                 return [effect for one in [*self.clients.values()] for effect in self._cut(one)]
             case DoorPause():
                 client = self.clients.get(event.connection)
-                return () if client is None or client.expects else self._go_on(client)
+                return () if client is None or client.expects else self._on_pause(client)
             case Transmit():
                 client = self.clients.get(event.connection)
                 return () if client is None else self._on_received(client, event.data)
@@ -159,7 +176,9 @@ class DoorClients(Role[DoorEvent]):
         self.clients[self.opened] = DoorClient(self.opened)
         peer = f"10.0.0.1:{self.opened}"
         opened = Send(self.door, Opened(connection=self.opened, peer=peer))
-        return [opened, self._pause(self.clients[self.opened])]
+        hello = Received(connection=self.opened, data=b"HELLO 3\r\n", date_ms=0, turn=self.turn)
+        self.clients[self.opened].expects = 1
+        return [opened, Send(self.door, hello)]
 
     def _cut(self, client: DoorClient) -> list[Effect]:
         """Cut a connection, and let its client begin anew on another one."""
@@ -184,16 +203,21 @@ class DoorClients(Role[DoorEvent]):
         cut = self._cut(client) if self.random.random() < CUT_SHARE else []
         return [Send(self.door, received), *cut]
 
+    def _on_pause(self, client: DoorClient) -> list[Effect]:
+        if client.doing is Doing.LISTENING:  # For long enough.
+            return self._end(client)
+        return self._go_on(client)
+
     def _go_on(self, client: DoorClient) -> list[Effect]:
         if client.doing is Doing.PAUSING:
-            self.tokens += 1
             client.lock = self.random.choice(self.locks)
             if self.random.random() < READ_SHARE:
                 client.doing = Doing.LOOKING
                 return self._send(client, [b"GET", client.lock.encode()])
             client.token = f"{self.address} {self.random.getrandbits(40):x}".encode()
             client.forces = self.random.random() < FORCE_SHARE
-            return self._set(client)
+            client.counts, client.times = self.random.random() < COUNT_SHARE, 0
+            return self._enter(client) if client.counts else self._set(client)
         chance = self.random.random()
         key, token = client.lock.encode(), client.token
         if chance < READ_SHARE:
@@ -203,7 +227,11 @@ class DoorClients(Role[DoorEvent]):
             client.doing, client.ttl_ms = Doing.EXTENDING, self.random.choice(TTL_MS)
             ttl = str(client.ttl_ms).encode()
             asks = self._told(client, Step.ASKS, client.ttl_ms)
-            return [asks, *self._send(client, [b"EVAL", EXTEND, b"1", key, token, ttl])]
+            extend = [EXTEND, b"1", key, token, ttl]
+            renew = [RENEW, b"1", key, ttl, token]
+            return [asks, *self._send(client, [b"EVAL", *(renew if client.counts else extend)])]
+        if client.counts:
+            return self._leave(client)
         client.doing = Doing.RELEASING
         release = [b"EVAL", RELEASE, b"1", key, token]
         twice = self.random.random() < TWICE_SHARE
@@ -218,11 +246,51 @@ class DoorClients(Role[DoorEvent]):
         asks = self._told(client, step, client.ttl_ms)
         return [asks, *self._send(client, command if client.forces else [*command, b"NX"])]
 
+    def _enter(self, client: DoorClient) -> list[Effect]:
+        """Hold the key, once more if it is held."""
+        client.doing, client.ttl_ms = Doing.SETTING, self.random.choice(TTL_MS)
+        ttl = str(client.ttl_ms).encode()
+        asks = self._told(client, Step.ASKS, client.ttl_ms)
+        enter = [b"EVAL", ENTER, b"1", client.lock.encode(), ttl, client.token]
+        return [asks, *self._send(client, enter)]
+
+    def _leave(self, client: DoorClient) -> list[Effect]:
+        """End one hold; now and then that is sent twice."""
+        last = client.times == 1
+        client.doing = Doing.RELEASING if last else Doing.LEAVING
+        client.ttl_ms, client.unlocked = self.random.choice(TTL_MS), b""
+        receipt = (
+            f"redisson_unlock_latch:{{{client.lock}}}:{self.random.getrandbits(64):x}".encode()
+        )
+        keys = [b"3", client.lock.encode(), b"channel", receipt]
+        ttl = str(client.ttl_ms).encode()
+        leave = [b"EVAL", LEAVE, *keys, b"0", ttl, client.token, b"PUBLISH", RECEIPT_MS]
+        told = self._told(client, Step.LEAVES if last else Step.ASKS, client.ttl_ms)
+        twice = self.random.random() < TWICE_SHARE
+        return [told, *self._send(client, *([leave, leave] if twice else [leave]))]
+
+    def _listen(self, client: DoorClient) -> list[Effect]:
+        """Wait for the message that the key is free, and a while longer than that takes."""
+        client.doing = Doing.LISTENING
+        pause = self._pause(client, WAIT_MS_MAX)
+        if client.channel:
+            return [pause]
+        client.channel = f"redisson_lock__channel:{{{client.lock}}}".encode()
+        sent = self._send(client, [b"SUBSCRIBE", client.channel])
+        client.expects = 0  # What comes is no reply.
+        return [*sent, pause]
+
     def _on_received(self, client: DoorClient, data: bytes) -> Effects:
         client.received += data
         effects: list[Effect] = []
         while (found := reply_in(client.received)) is not None:
-            reply, client.received = found
+            reply, rest = found
+            pushed = client.received[: len(client.received) - len(rest)]
+            client.received = rest
+            if reply.startswith(b">"):
+                if client.doing is Doing.LISTENING and b"\r\nmessage\r\n" in pushed:
+                    effects += [Observe("door.told"), *self._enter(client)]
+                continue
             client.expects -= 1
             effects += self._on_reply(client, reply)
         return effects
@@ -235,11 +303,11 @@ class DoorClients(Role[DoorEvent]):
             if doing is Doing.EXTENDING:  # It may be extended, and is not relied on.
                 client.doing = Doing.RELEASING
             return [*effects, *self._end(client)]
+        if client.counts and doing in (Doing.SETTING, Doing.LEAVING, Doing.RELEASING):
+            return self._on_counted(client, reply)
         match doing:
             case Doing.SETTING | Doing.EXTENDING if reply in (b"+OK", b":1"):
-                client.doing = Doing.HOLDING
-                enters = self._told(client, Step.ENTERS)
-                return [enters, Observe("door.enters"), self._pause(client, client.ttl_ms)]
+                return self._hold(client, "door.enters")
             case Doing.SETTING if not client.forces and self.random.random() < WAIT_SHARE:
                 client.doing = Doing.WAITING
                 signal = client.lock.replace(PREFIX, "lock-signal:", 1).encode()
@@ -258,12 +326,43 @@ class DoorClients(Role[DoorEvent]):
             case _:
                 return self._end(client)
 
+    def _on_counted(self, client: DoorClient, reply: bytes) -> list[Effect]:
+        """Go on after a reply of Redisson's lock or unlock."""
+        if client.doing is Doing.SETTING and reply == b"_":
+            client.times += 1
+            return self._hold(client, "door.again" if client.times > 1 else "door.enters")
+        if client.doing is Doing.SETTING:
+            waits = client.channel or self.random.random() < WAIT_SHARE
+            return self._listen(client) if waits and not client.times else self._end(client)
+        differs = client.unlocked not in (b"", reply)
+        client.unlocked = reply
+        told: list[Effect] = [self._told(client, Step.DIFFERS)] if differs else []
+        if client.expects:
+            return told
+        if client.doing is Doing.RELEASING or reply != b":0":
+            return [*told, *self._end(client)]
+        client.times -= 1
+        return [*told, *self._hold(client, "door.leaves")]
+
+    def _hold(self, client: DoorClient, counter: str) -> list[Effect]:
+        client.doing = Doing.HOLDING
+        entered: list[Effect] = [self._told(client, Step.ENTERS), Observe(counter)]
+        if counter == "door.enters" and client.counts and self.random.random() < AGAIN_SHARE:
+            return [*entered, *self._enter(client)]
+        return [*entered, self._pause(client, client.ttl_ms // (2 if client.counts else 1))]
+
     def _end(self, client: DoorClient) -> list[Effect]:
         """Begin anew once all replies are there."""
         if client.expects:
             return []
         client.doing = Doing.PAUSING
-        return [self._told(client, Step.LEAVES), self._pause(client)]
+        leaves: list[Effect] = [self._told(client, Step.LEAVES), self._pause(client)]
+        if client.channel:
+            client.channel = b""
+            ends = self._send(client, [b"UNSUBSCRIBE"])
+            client.expects = 0
+            return [*ends, *leaves]
+        return leaves
 
 
 def encoded(command: list[bytes]) -> bytes:
@@ -277,10 +376,10 @@ def reply_in(data: bytes) -> tuple[bytes, bytes] | None:
     line, end, rest = data.partition(b"\r\n")
     if not end:
         return None
-    size = int(line[1:]) if line[:1] in b"$*" else -1
+    size = int(line[1:]) * (2 if line[:1] == b"%" else 1) if line[:1] in b"$*>%" else -1
     if line[:1] == b"$" and size >= 0:
         return (line, rest[size + 2 :]) if len(rest) >= size + 2 else None
-    for _ in range(size if line[:1] == b"*" else 0):
+    for _ in range(size if line[:1] in b"*>%" else 0):
         item = reply_in(rest)
         if item is None:
             return None
