@@ -133,6 +133,8 @@ class Copies:
         entry = self._entry_of(ticket)
         if entry is not None and entry.shared != ticket.shared:
             return [Observe("bakery.step_malformed")]
+        if entry is not None and self.table.forget(entry, now):
+            entry = None  # As if it had been swept: a copy that is over counts for nothing.
         over = self.table.tombstones.is_over(ticket, fence)
         outdated = entry is not None and not obeys_step(entry, leader, step)
         if outdated or (fence and not over and self.table.is_outdone(ticket, fence)):

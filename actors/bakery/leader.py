@@ -408,6 +408,8 @@ class Voting:
     ) -> list[Effect]:
         """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
+        if entry is not None and self.table.forget(entry, now):
+            entry = None  # A vote whose lease is over does not count, swept or not.
         if entry is not None and not obeys_step(entry, leader, step):
             return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.role_harness import HOST
 
 from fencelock.actors.api.message import Granted, Released
-from fencelock.actors.bakery.config import COPY_AFTER_MS, Terms, election_of, leader_of, proxy_of
+from fencelock.actors.bakery.config import (
+    COPY_AFTER_MS,
+    Terms,
+    election_of,
+    later,
+    leader_of,
+    proxy_of,
+)
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import (
@@ -84,6 +92,19 @@ def test_a_hold_is_kept_and_confirmed_and_nothing_else_is() -> None:
     assert [one.voted for one in copy.told(add(1, round_=2)) if isinstance(one, Collected)] == [
         True
     ]
+
+
+def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() -> None:
+    copy = Copy()
+    copy.told(add(1))
+    at = later(NOW, ticket().lease_ms)
+    taken_over = replace(add(1, round_=2), taken=True)
+    effects = copy.role.handle(leader_of("n2"), taken_over, at)
+    (answered,) = (one.message for one in effects if isinstance(one, Send))
+    assert isinstance(answered, Collected)
+    assert answered.voted
+    (entry,) = copy.role.tickets.entries()
+    assert entry.until == later(at, ticket().lease_ms)
 
 
 def test_a_copy_follows_leaders_only() -> None:

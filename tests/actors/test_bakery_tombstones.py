@@ -14,8 +14,8 @@ from support.bakery_cluster_harness import ClusterHarness
 from support.leader_trio import LeaderTrio
 
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import Terms, later
-from fencelock.actors.bakery.message import Chosen, Lead, Seating
+from fencelock.actors.bakery.config import Terms, later, leader_of
+from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, Lead, Seating
 from fencelock.actors.bakery.proxy_message import Unlock, Unlocked
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
@@ -85,6 +85,25 @@ def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
     table = expired()
     merged(table, table_with_a_hold(fence=fence))
     assert phases(table) == ([TicketPhase.HOLDING] if taken_up else [])
+
+
+def test_a_leader_confirms_a_hold_to_who_takes_it_over_only_under_a_lease_that_lasts() -> None:
+    """The lease is over, and no sweep has removed the hold yet."""
+    trio = LeaderTrio()
+    trio.say(leader_of("n2"), "n1", asked_to_vote(round_=1, taken=False))
+    trio.now = later(trio.now, LEASE_MS)
+    trio.under_way.clear()
+    trio.say(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
+    (answered,) = (one for _, to, one in trio.under_way if to == "n3")
+    assert isinstance(answered, Collected)
+    assert answered.voted
+    (entry,) = trio.leaders["n1"].tickets.entries()
+    assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
+    assert entry.until == later(trio.now, LEASE_MS)
+
+
+def asked_to_vote(*, round_: int, taken: bool) -> AddTicket:
+    return AddTicket(epoch=1, ticket=ticket(), round=round_, fence=FENCE, taken=taken)
 
 
 def test_a_request_that_was_over_here_does_not_wait_again() -> None:

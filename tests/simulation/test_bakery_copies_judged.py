@@ -14,7 +14,7 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.message import Instant
-from fencelock.verification.simulation.bakery_run import run_survivors_seed
+from fencelock.verification.simulation.bakery_run import run_copies_seed, run_survivors_seed
 from fencelock.verification.simulation.report import RunReport
 
 SEEDS_MOST = 20
@@ -96,6 +96,12 @@ def test_a_majority_knows_every_hold_whichever_members_were_lost() -> None:
         assert report.violation is None, f"seed {seed}: {report.violation}"
         seen.update(report.faults)
     assert {"2 members are lost at once", "3 members are lost at once"} <= seen.keys()
+
+
+def test_a_hold_that_is_taken_over_counts_at_leaders_whose_lease_of_it_lasts() -> None:
+    report = run_copies_seed(950397)
+    assert report.violation is None
+    assert report.grants > 0
 
 
 def test_leaders_lost_while_they_are_elected_are_replaced_without_a_wait_for_leases() -> None:
