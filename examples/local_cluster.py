@@ -46,12 +46,10 @@ class LocalCluster:
 
     def __init__(self, folder: Path, protocol: str, nodes: int, *, journal: bool = False) -> None:
         self.folder = folder
-        self.protocol = protocol
         self.addresses = {
             f"n{number}": f"tcp://127.0.0.1:{port}"
             for number, port in enumerate(free_ports(nodes), 1)
         }
-        self.configs = dict.fromkeys(self.nodes, folder / "cluster.toml")
         self.server = self.nodes[0] if protocol == "central" else ""
         text = starting_config(self.addresses, cluster=self.name, protocol=protocol)
         if journal:
@@ -96,19 +94,18 @@ class LocalCluster:
         command = [sys.executable, "-m", "fencelock", "serve"]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.configs[node]), "--id", node, *options],
+                [*command, "--config", str(self.folder / "cluster.toml"), "--id", node, *options],
                 stdout=log,
                 stderr=log,
             )
 
     def add(self, node: str) -> None:
-        """Start a node that the others do not know; its configuration names them and itself."""
+        """Start a node that is in no file: it learns the cluster from one that runs."""
         (port,) = free_ports(1)
-        self.addresses[node] = f"tcp://127.0.0.1:{port}"
-        text = starting_config(self.addresses, cluster=self.name, protocol=self.protocol)
-        self.configs[node] = self.folder / f"{node}.toml"
-        self.configs[node].write_text(text, encoding="utf-8")
-        self.start(node)
+        seed, at = next(iter(self.addresses.values())), f"tcp://127.0.0.1:{port}"
+        self.addresses[node] = at
+        data = str(self.folder / "data")
+        self.start(node, "--join", seed, "--address", at, "--data", data)
 
     def stop(self, node: str) -> None:
         """Stop a node in order, for good."""

@@ -1,4 +1,4 @@
-"""Requests to the roles of a node, and their replies. Tags 0x100 to 0x10f.
+"""Requests to the roles of a node, and their replies. Tags 0x100 to 0x111.
 
 A `RoleRequest` is declared once, and used from two places: ``node.ref("clock").ask(ReadClock())``
 in the node's process, and ``client.ref("n1/clock").ask(ReadClock())`` in another one. From another
@@ -252,6 +252,23 @@ class SetLog(RoleRequest[LogSetting], tag=0x10C):
     level: str = ""
     roles: tuple[str, ...] | None = None
     """At most `ROLES_MAX`."""
+
+
+class SharedConfig(Message, tag=0x111):
+    """The configuration that all nodes of a cluster share, for a node that is in no file."""
+
+    text: str
+    """TOML: the cluster's name, its protocol, and the settings of that. Without nodes and paths."""
+    unreached: str
+    """The reason why the node that replies could not connect to the given address; empty if it
+    could."""
+
+
+class ReadConfig(RoleRequest[SharedConfig], tag=0x110):
+    """Return what a node needs to join, once its address was tried. Answered by role ``config``."""
+
+    endpoint: str
+    """The address at which the members are to reach it, such as ``tcp://10.0.0.4:4040``."""
 
 
 class AskRole(Request, tag=0x10E):

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -20,6 +20,7 @@ from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.screen import confirm, say
+from fencelock.cluster.cli.target import asks_cluster
 from fencelock.cluster.guarantee import PROMISES
 
 if TYPE_CHECKING:
@@ -56,6 +57,56 @@ NodeIdOption = Annotated[
     typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
 ]
 
+
+class JoinOptions(NamedTuple):
+    """The options of a node that joins; see `fencelock.cluster.node.joining.Joining`."""
+
+    join: Annotated[
+        str | None,
+        typer.Option(
+            "--join",
+            metavar="ADDRESS",
+            help="Start a node that is in no file: learn the cluster from the node at this "
+            "address, and write a configuration into --data.",
+        ),
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="`--join`: folder for configuration and journal. [./data]"),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="ADDRESS",
+            help="`--join`: where the members reach this node. Default: the address of this "
+            "machine towards them, and the first free port from theirs on.",
+        ),
+    ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="ADDRESS",
+            help="`--join`: where it binds, if not at --address: tcp://0.0.0.0:4040.",
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="`--join`: join no cluster of another name.")
+    ] = None
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key",
+            metavar="FILE",
+            help="`--join`: the key of this node, if the cluster uses keys. keys.toml and "
+            "_server.key must lie beside it.",
+        ),
+    ] = None
+
+
+NOT_JOINING = JoinOptions()
+
 LOSS = (
     'This gives up the cluster "{cluster}": {node} and the other nodes of the configuration begin '
     "a new one under its name. All locks, queues, sessions and values of the former one are "
@@ -74,8 +125,17 @@ SPIN = (
 )
 
 
+@asks_cluster
 def serve(
-    node_id: NodeIdOption,
+    node_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="The node's id in the configuration. With `--join` a new one; default: the name "
+            "of its key, else of this machine.",
+            autocompletion=_complete_id,
+        ),
+    ] = None,
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
@@ -100,6 +160,7 @@ def serve(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask (`--found-again`).")] = False,
     spin: Annotated[bool, typer.Option(help=SPIN)] = True,
+    joins: JoinOptions = NOT_JOINING,
 ) -> None:
     """Run [bold]one node[/bold] until SIGTERM or Ctrl-C. On SIGHUP it reads its keys again.
 
@@ -118,8 +179,15 @@ def serve(
     The nodes of a new cluster wait until `fencelock found`, or until each was
     started with `--found`.
 
+    One more node needs no file, only the address of a node that runs; with keys, also a key of its
+    own (`fencelock keys add n4 --role node`). `fencelock join n4` then makes it a member:
+
+      [cyan]fencelock serve --join tcp://10.0.0.1:4040 --id n4[/cyan]
+
     """
-    settings = _settings_of(config, node_id)
+    if joins.join and (found or found_again is not None):
+        raise ConfigError("--join: a node that joins begins no cluster: leave --found out")
+    settings, node_id = _settings_of(config, node_id, joins)
     founding = _founding(settings, node_id, found=found, again=found_again, yes=yes)
     file = settings.log_file_of(node_id)
     log.set_up(settings.log_level, as_json=log_json, file=file)
@@ -144,20 +212,40 @@ def serve(
     typer.echo(log.json_object(text, node=node_id, event="stopped") if log_json else text)
 
 
-def _settings_of(file: Path, node_id: str) -> Config:
-    """Return the configuration in ``file``.
+def _settings_of(file: Path, node_id: str | None, joins: JoinOptions) -> tuple[Config, str]:
+    """Return the configuration in ``file``, or of a node that joins, and the node's id.
 
     Raises:
-        ConfigError: it is wrong, or does not name the node.
+        ConfigError: it is wrong, or does not name the node; or see `joined`.
+        UnavailableError: no node answers where it joins.
 
     """
     from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic: not for --help)
 
+    if joins.join is not None:
+        from fencelock.cluster.node.joining import Joining, joined  # noqa: PLC0415 (sockets)
+
+        return joined(
+            Joining(
+                seed=joins.join,
+                data=joins.data or Path("data"),
+                node=node_id,
+                address=joins.address,
+                listen=joins.listen,
+                cluster=joins.cluster,
+                key=joins.key,
+            )
+        )
+    given = [f"--{name}" for name, value in joins._asdict().items() if value is not None]
+    if given:
+        raise ConfigError(f"{given[0]} is for a node that joins: add --join tcp://HOST:PORT")
     settings = load(file)
     if node_id not in settings.nodes:
         known = ", ".join(settings.nodes)
+        if node_id is None:
+            raise ConfigError(f"--id: missing; {file} knows {known}")
         raise ConfigError(f'--id: "{node_id}" is no node of {file}, which knows {known}')
-    return settings
+    return settings, node_id
 
 
 def _founding(

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from fencelock.cluster.host.pending_asks import AskReply
 
+UNANSWERED = "accepts connections, but no node of the cluster answered"
+
 LOOK_S = 1.0
 """Time limit for connecting to all addresses (s)."""
 
@@ -26,7 +28,7 @@ def looking(endpoints: tuple[str, ...]) -> AskReply:
 
 def _look(endpoints: tuple[str, ...]) -> str:
     found: dict[str, str] = {}
-    lookers = [_begin(lambda at=at: found.update({at: _why(at)})) for at in endpoints]  # type: ignore[misc]
+    lookers = [_begin(lambda at=at: found.update({at: why_unreached(at)})) for at in endpoints]  # type: ignore[misc]
     ends = time.monotonic() + LOOK_S
     for looker in lookers:
         looker.join(max(0.0, ends - time.monotonic()))
@@ -41,12 +43,12 @@ def _begin(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def _why(endpoint: str) -> str:
-    """Return why no node answers at ``endpoint``."""
+def why_unreached(endpoint: str, reached: str = UNANSWERED) -> str:
+    """Return why no node answers at ``endpoint``; ``reached`` if it accepts connections."""
     parts = urlsplit(endpoint)
     try:
         with socket.create_connection((parts.hostname or "", parts.port or 0), LOOK_S * 0.9):
-            return "accepts connections, but no node of the cluster answered"
+            return reached
     except TimeoutError:
         return f"its host does not answer within {LOOK_S:g} s"
     except socket.gaierror as error:

@@ -7,7 +7,9 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -366,6 +368,9 @@ class Config:
     """The address at which each node serves clients of Redis, ``tcp://host:port``."""
     overrides: tuple[str, ...] = ()
     """The environment variables that set something."""
+    shared: str = field(default="", compare=False)
+    """The part that is the same on all nodes, as TOML, for a node that joins: all but nodes, paths
+    and addresses. Empty if there is no file."""
 
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
@@ -483,7 +488,22 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             if (at := table.redis or file.redis.address)
         },
         overrides=tuple(sorted(overrides.names.values())),
+        shared=toml_of(_shared(file)),
     )
+
+
+def _shared(file: File) -> dict[str, Any]:
+    tables = {"cluster", "protocol", "limits", *({file.protocol} & File.model_fields.keys())}
+    shared = file.model_dump(include=tables, exclude_none=True)
+    return shared | ({"security": {"insecure": True}} if file.security.insecure else {})
+
+
+def toml_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Return ``table`` as TOML: single values, then the tables in it."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [f"\n[{'.'.join(map(_key, path))}]"] if path else []
+    lines += [f"{_key(key)} = {_toml(table[key])}" for key in table if key not in inner]
+    return "\n".join([*lines, *(toml_of(inner[key], (*path, key)) for key in inner), ""])
 
 
 def starting_config(
@@ -512,6 +532,14 @@ def starting_config(
     )
     parse(text, Path())  # Refuse now what loading would refuse.
     return text
+
+
+def is_loopback(at: str) -> bool:
+    """Return whether only this machine reaches the address ``at``."""
+    host = at.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def loopback(nodes: int, port: int = DEFAULT_PORT) -> dict[str, str]:

@@ -8,9 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
@@ -30,8 +28,9 @@ from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
-from fencelock.cluster.node.config import Config, load
+from fencelock.cluster.node.config import Config, is_loopback, load
 from fencelock.cluster.node.event_log import EventLog
+from fencelock.cluster.node.joining import give_config
 from fencelock.cluster.node.journal_rules import check_possible
 from fencelock.cluster.node.redis_door import RedisDoorServer, open_door
 from fencelock.cluster.node.storage.journal import (
@@ -41,7 +40,7 @@ from fencelock.cluster.node.storage.journal import (
     JournalId,
     claim,
 )
-from fencelock.cluster.node.topology import NodeContext, keeps_journal, make_roles_of
+from fencelock.cluster.node.topology import VOTING, NodeContext, keeps_journal, make_roles_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
@@ -53,9 +52,6 @@ if TYPE_CHECKING:
 
 KEYS_S = 10.0
 """Timeout for using keys that were read again (s)."""
-
-VOTING = frozenset({"bakery", "paxos"})
-"""Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
 
 
 class AssertionsOffError(ConfigError):
@@ -217,6 +213,7 @@ class Node:
                 unheard=unheard,
             )
             dispatcher.start(role_set)
+            give_config(node_id, config.shared, dispatcher)
         except BaseException:
             hub.close()
             raise
@@ -379,15 +376,8 @@ def check_bound_privately(config: Config, node_id: str) -> None:
         f"nodes.{node_id}": config.listen_of(node_id),
         "redis": config.redis.get(node_id),
     }.items():
-        if at is not None and not _is_loopback(at):
+        if at is not None and not is_loopback(at):
             _check_insecure(config, node_id, key, at)
-
-
-def _is_loopback(at: str) -> bool:
-    host = at.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _check_insecure(config: Config, node_id: str, key: str, at: str) -> None:
