@@ -1,8 +1,8 @@
-"""Keeping a group at its target size: changes of the members that a node starts by itself."""
+"""Members that are silent, and the target size: changes that a node starts by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
@@ -24,12 +24,14 @@ QUIET_MS = 10_000
 
 
 class MemberTarget(NamedTuple):
-    """The wanted number of members."""
+    """The wanted number of members, and how long silent ones are waited for."""
 
     members: int = 0
     """0 if only operators change the members."""
     silent_ms: int = 300_000
     """Time after which a member that does not answer the deciding node is replaced (ms)."""
+    down_ms: int = 30_000
+    """Time after which a silent member is called down (ms)."""
 
 
 NO_TARGET = MemberTarget()
@@ -111,11 +113,14 @@ def _joining(
 
 
 class TargetKeeper:
-    """Takes the steps towards the target, while its node decides about the members.
+    """Notes which members are down, and takes the steps towards the target while its node decides.
 
     Args:
         node: this node.
-        target: the wanted number of members.
+        target: see `MemberTarget`.
+
+    Attributes:
+        down: the members that are down, as far as this node sees.
 
     """
 
@@ -123,6 +128,9 @@ class TargetKeeper:
         self.node, self.target = node, target
         self.checked_at = Instant(0)
         """The time of the last check of the members."""
+        self.down: dict[str, None] = {}
+        self.watched_since: dict[str, Instant] = {}
+        """The time since which this node has watched each other member."""
         self.decides_since: dict[tuple[str, int], Instant] = {}
         """While this node decides, the time since which it has known each member and journal."""
         self.quiet_until = Instant(0)
@@ -133,12 +141,45 @@ class TargetKeeper:
     def check(self, now: Instant) -> None:
         """Begin a check. After a pause of this node, all silence counts anew."""
         if ms_between(self.checked_at, now) > PAUSE_MS:
-            self.decides_since = {}
+            self.decides_since, self.watched_since = {}, {}
         self.checked_at = now
 
     def rest(self) -> None:
-        """Forget everything: another node decides."""
+        """Forget the steps that were begun: another node decides."""
         self.decides_since, self.wished = {}, ""
+
+    def note_down(
+        self, members: Iterable[str], heard_ms: Callable[[str, int], int], now: Instant
+    ) -> list[Effect]:
+        """Note which ``members`` have been silent for too long; log each change.
+
+        Args:
+            members: the members; none if another node watches them.
+            heard_ms: returns for how long a member has been silent, of the time for which this node
+                has watched it (ms).
+            now: the time.
+
+        """
+        others = [one for one in members if one != self.node]
+        since = self.watched_since = {one: self.watched_since.get(one, now) for one in others}
+        silent_ms = {one: heard_ms(one, ms_between(at, now)) for one, at in since.items()}
+        before, after_ms = self.down, self.target.down_ms
+        self.down = {one: None for one in others if silent_ms[one] >= after_ms}
+        lost = f"is down: it has been silent for {after_ms / 1_000:g} s"
+        changes = [(one, "member_down", lost) for one in self.down if one not in before]
+        back = [one for one in before if one in since and one not in self.down]
+        changes += [(one, "member_up", "is up again") for one in back]
+        return [
+            Send(
+                address_of(self.node, "node"),
+                RoleNotice(
+                    level=Level.WARNING if event == "member_down" else Level.INFO,
+                    text=f"{one} {text}",
+                    fields=(("event", event), ("member", one)),
+                ),
+            )
+            for one, event, text in changes
+        ]
 
     def approach(
         self,

@@ -54,7 +54,7 @@ class NodeRole(IntEnum):
     NON_VOTING = 4
     """A member that does not vote: its journal is not the registered one."""
     DOWN = 5
-    """A member that was silent for so long that the node that answers calls it down (`bakery`)."""
+    """A member that was silent for so long that the node that answers calls it down."""
 
 
 def is_endpoint(text: str) -> bool:

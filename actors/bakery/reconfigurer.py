@@ -41,10 +41,9 @@ from fencelock.actors.membership_changes import (
     unchanged,
 )
 from fencelock.actors.membership_target import NO_TARGET, QUIET_MS, MemberTarget, TargetKeeper
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.role_message import Level, RoleNotice
 
 INFO_MS = 300
 """Interval at which a node describes itself to all others (ms)."""
@@ -56,9 +55,6 @@ NODES_MAX = 128
 """Maximum nodes of which the last description is kept."""
 
 VERSION_CHARS_MAX = 80
-
-DOWN_MS = 30_000
-"""A member that did not describe itself for this long is called down, unless configured (ms)."""
 
 Received = (
     Relay
@@ -84,8 +80,7 @@ class Reconfigurer(Role[Received]):
         nodes: all configured nodes.
         electorate: the members, as far as this node recovered them.
         own: what this node says of itself, but for its epoch and its members.
-        target: the wanted number of members.
-        down_ms: a member that is silent for so long is called down (ms).
+        target: see `MemberTarget`.
 
     """
 
@@ -98,7 +93,6 @@ class Reconfigurer(Role[Received]):
         electorate: Electorate,
         own: NodeInfo,
         target: MemberTarget = NO_TARGET,
-        down_ms: int = DOWN_MS,
     ) -> None:
         super().__init__(address, host)
         self.node = node_of(address)
@@ -106,10 +100,6 @@ class Reconfigurer(Role[Received]):
         self.electorate = electorate
         self.own = own
         self.keeper = TargetKeeper(self.node, target)
-        self.down_ms = down_ms
-        self.down: dict[str, None] = {}
-        """The members that are down, as far as this node sees."""
-        self.began = Instant(0)
         self.voted_at: dict[str, Instant] = {}
         """The time at which each node last was connected and voted."""
         self.requests = ClientRequests(address, self.node)
@@ -123,7 +113,7 @@ class Reconfigurer(Role[Received]):
 
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, unless they are those of the configuration."""
-        self.began = now
+        del now
         return [*self._follow(), Wake(INFO_MS, InfoDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
@@ -139,6 +129,7 @@ class Reconfigurer(Role[Received]):
             case InfoDue():
                 known = {*self.nodes, *self.electorate.everyone, *self.infos}
                 described = [*self._describe(known), Wake(INFO_MS, InfoDue())]
+                self.keeper.check(now)
                 return [*described, *self._note_down(now), *self._approach_target(now)]
             case StartVoting() | StopVoting():
                 self.own = replace(self.own, ready=isinstance(event, StartVoting))
@@ -222,24 +213,18 @@ class Reconfigurer(Role[Received]):
         return changes.answer(request, partial(self.requests.reply, sender), self.repeated, now)
 
     def _note_down(self, now: Instant) -> list[Effect]:
-        """Note the members that have been silent for `down_ms`; log each change."""
-        others = [name for name in self.electorate.names if name != self.node]
-        heard_at = {name: self.infos[name][1] for name in others if name in self.infos}
-        silent_ms = {name: ms_between(heard_at.get(name, self.began), now) for name in others}
-        before = self.down
-        self.down = {name: None for name in others if silent_ms[name] >= self.down_ms}
-        lost = [name for name in self.down if name not in before]
-        back = [name for name in before if name not in self.down]
-        text = f"is down: it has been silent for {self.down_ms} ms"
-        notices = [RoleNotice(level=Level.WARNING, text=f"{name} {text}") for name in lost]
-        notices += [RoleNotice(level=Level.INFO, text=f"{name} is up again") for name in back]
-        return [Send(address_of(self.node, "node"), notice) for notice in notices]
+        """Note the members that do not describe themselves any more."""
+
+        def heard_ms(member: str, watched_ms: int) -> int:
+            info = self.infos.get(member)
+            return watched_ms if info is None else min(watched_ms, ms_between(info[1], now))
+
+        return self.keeper.note_down(self.electorate.names, heard_ms, now)
 
     def _approach_target(self, now: Instant) -> list[Effect]:
         """Take the next step towards the target, if this node coordinates."""
         if not self.keeper.target.members:
             return []
-        self.keeper.check(now)
         readiness = self.readiness
         if readiness is None or not readiness.ready or self.coordinator != self.node:
             self.keeper.rest()
@@ -280,7 +265,7 @@ class Reconfigurer(Role[Received]):
         """Return what ``node`` is. A leader that has restarted leads no more: its table is lost."""
         if seat is not None and info is not None and info.journal != seat.journal:
             return NodeRole.NON_VOTING
-        if node in self.down:
+        if node in self.keeper.down:
             return NodeRole.DOWN
         known = self.readiness
         if known is not None:

@@ -41,6 +41,15 @@ class Facts:
         facts = self.members.get(member)
         return led_ms if facts is None else min(led_ms, facts.last_message_ms)
 
+    def heard_ms(self, node: str, led_ms: int) -> int:
+        """Return the time for which ``node`` has sent a leader of ``led_ms`` nothing (ms).
+
+        A member without its journal sends what a learner does.
+        """
+        learner = self.learners.get(node)
+        silent_ms = self.silent_ms(node, led_ms)
+        return silent_ms if learner is None else min(silent_ms, learner.last_message_ms)
+
     def willing(self, gone: str, members: Sequence[str]) -> tuple[str, int] | None:
         """Return the node that should become a member, with its journal; see `GroupFacts`.
 

@@ -70,11 +70,12 @@ MembersEvent = (
 class Reconfigurer(MemberRole[MembersEvent]):
     """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
 
-    With a target, it also keeps the group at that size by itself (`TargetKeeper`).
+    It also notes members that are down and, with a target, keeps the group at that size by itself
+    (`TargetKeeper`).
 
     Args:
         version: the version of this software, for reports.
-        target: the wanted number of members.
+        target: see `MemberTarget`.
         only: see `MemberChanges`.
 
     """
@@ -94,7 +95,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.keeper = TargetKeeper(self.node, target)
         self.only = only
         self.checking = False
-        """Whether the next description of the nodes is to be compared with the target."""
+        """Whether the next description of the nodes is to show who is silent."""
         self.requests = ClientRequests(address, self.node)
         self.repeated = RepeatedChanges()
         self.waiting: list[tuple[Address, MembersRequest]] = []
@@ -105,7 +106,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         del now
         view = self.config.newest
         links = self._link() if view.number else [self.requests.known(0, view.seats)]
-        return [*links, Wake(CHECK_MS, TargetDue())] if self.keeper.target.members else links
+        return [*links, Wake(CHECK_MS, TargetDue())]
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         """Answer a request, or pass it on to the leader; follow changes."""
@@ -117,7 +118,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             case MembersChanged() | MembersRead() | Refused():
                 return self._on_reply(sender, event)
             case NodesDescribed():
-                return [*self._on_described(event, now), *self._approach_target(event, now)]
+                return [*self._on_described(event, now), *self._check(event, now)]
             case ViewChanged():
                 return self._link()
             case TargetDue():
@@ -184,16 +185,20 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.checking = True
         return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
 
-    def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
-        """Take the next step towards the target, if this node leads."""
+    def _check(self, described: NodesDescribed, now: Instant) -> list[Effect]:
+        """Note who is down, and take the next step towards the target, if this node leads."""
         if not self.checking:
             return []
         self.checking = False
+        facts = Facts(self.node, described.nodes)
         if described.leader != self.node:
             self.keeper.rest()
-            return []
-        facts = Facts(self.node, described.nodes)
-        return self.keeper.approach(LogChanges(self, facts), facts, facts.silent_ms, now)
+            return self.keeper.note_down((), facts.heard_ms, now)
+        noted = self.keeper.note_down(self.config.newest.members, facts.heard_ms, now)
+        if not self.keeper.target.members:
+            return noted
+        changes = LogChanges(self, facts)
+        return [*noted, *self.keeper.approach(changes, facts, facts.silent_ms, now)]
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
         """Return a report of each node."""
@@ -239,6 +244,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
             role = NodeRole.LEADER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
+        elif seat is not None and node in self.keeper.down:
+            role = NodeRole.DOWN
         known = last_message_ms is not None
         told = "" if facts is None else facts.version[:VERSION_CHARS_MAX]
         return NodeReport(

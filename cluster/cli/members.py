@@ -165,14 +165,14 @@ def join(
 ) -> None:
     """Make a running node [bold]a member[/bold], which votes.
 
-    First start the node with a configuration that lists itself and some members:
-    it fetches the locks from a member that does not lead, and serves clients. Then
-    run this command on any machine. It shows how far behind the node is, and the
+    First start the node with the address of one that runs: it fetches the
+    locks from a member that does not lead, and serves clients. Then run this
+    command on any machine. It shows how far behind the node is, and the
     node votes once it has caught up. Clients connect to it by themselves.
 
     For example, to let a cluster of three survive the loss of two nodes:
 
-      [cyan]fencelock serve --id n4[/cyan] (on its machine; likewise n5)
+      [cyan]fencelock serve --join tcp://10.0.0.1:4040 --id n4[/cyan] (on its machine; likewise n5)
 
       [cyan]fencelock join n4[/cyan]
 

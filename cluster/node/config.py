@@ -31,7 +31,6 @@ from fencelock.actors.bakery.config import (
     BakeryTiming,
     Terms,
 )
-from fencelock.actors.bakery.reconfigurer import DOWN_MS
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import NO_TARGET, MemberTarget
@@ -163,10 +162,13 @@ class _Growing(Strict):
     replace_after_s: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
         NO_TARGET.silent_ms / MS_PER_S
     )
+    down_after: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
+        NO_TARGET.down_ms / MS_PER_S
+    )
 
     def target(self) -> MemberTarget:
-        """Return the number of members at which the group keeps itself."""
-        return MemberTarget(self.target_members, _ms(self.replace_after_s))
+        """Return the number of members, and how long silent ones are waited for."""
+        return MemberTarget(self.target_members, _ms(self.replace_after_s), _ms(self.down_after))
 
 
 class _Bakery(_Growing):
@@ -179,7 +181,6 @@ class _Bakery(_Growing):
         OBTENTION_MS / MS_PER_S
     )
     copies: bool = True
-    down_after: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = DOWN_MS / MS_PER_S
 
 
 class _Central(Strict):
@@ -302,7 +303,11 @@ ALLOWED = {
         "3, 5 or 7 (an even number survives no more failures), or 0 for none,",
     ),
     **dict.fromkeys(
-        ("paxos.replace_after_s", "bakery.replace_after_s", "bakery.down_after"),
+        (
+            f"{protocol}.{key}"
+            for protocol in ("paxos", "bakery")
+            for key in ("replace_after_s", "down_after")
+        ),
         f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
     ),
     "bakery.copies": "true or false",
@@ -458,7 +463,6 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             paxos_journal_bytes=file.paxos.journal_bytes,
             paxos_memory=file.paxos.durability == "memory",
             paxos_timing=file.paxos.timing(),
-            bakery_down_ms=_ms(file.bakery.down_after),
             bakery_target=file.bakery.target(),
             paxos_target=file.paxos.target(),
             quotas=Quotas(**file.limits.model_dump()),
@@ -585,6 +589,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # isolated_ms = 350  # a leader without a majority for so long sends clients elsewhere
 # election_ms = 700  # silence of a leader before the first election
 # rank_ms = 150  # delay between the followers' elections
+# down_after = 30  # a member that is silent for so long (s) is called down
 # target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
 # replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
 

@@ -33,6 +33,7 @@ from fencelock.actors.bakery.reconfigurer import Reconfigurer
 from fencelock.actors.error import ConfigError
 from fencelock.actors.histogram import BOUNDS_MS, Histogram
 from fencelock.actors.message import NS_PER_MS, address_of
+from fencelock.actors.paxos.reconfigurer import Reconfigurer as LogReconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
@@ -219,9 +220,9 @@ class _NodeCollector(Collector):
                     parts.append(_tickets(role))
                 case ElectionCoordinator():
                     parts.append(_members(role))
-                case Reconfigurer():
+                case Reconfigurer() | LogReconfigurer():
                     text = "Members that have been silent for down_after"
-                    parts.append(iter([_gauge("members_down", text, len(role.down))]))
+                    parts.append(iter([_gauge("members_down", text, len(role.keeper.down))]))
                 case Proxy(backend=LockManager() as backend):
                     parts.append(_local(scheduler, backend))
                 case _:

@@ -23,7 +23,6 @@ from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import NodeInfo
-from fencelock.actors.bakery.reconfigurer import DOWN_MS
 from fencelock.actors.bakery.reconfigurer import Reconfigurer as BakeryReconfigurer
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, greet_time_ms
@@ -82,8 +81,6 @@ class ProtocolSettings:
     """`bakery`: the times for which members wait for each other, the same on every node."""
     bakery_copies: bool = True
     """`bakery`: whether members that do not lead keep copies of what the leaders agree on."""
-    bakery_down_ms: int = DOWN_MS
-    """`bakery`: a member that is silent for so long is called down (ms)."""
     bakery_target: MemberTarget = NO_TARGET
     """`bakery`: the number of members at which the coordinator keeps the group."""
     priority: int = PRIORITY
@@ -216,7 +213,7 @@ def bakery(context: NodeContext) -> RoleSet:
         voting, electorate = {"voting": registry}, registry.electorate(recovered)
         own = _node_info(context, votes=votes)
         members = {"nodes": context.nodes, "electorate": electorate, "own": own}
-        members |= {"target": settings.bakery_target, "down_ms": settings.bakery_down_ms}
+        members |= {"target": settings.bakery_target}
         return (
             Spawn(bakery_members_of(node), BakeryReconfigurer, members),
             Spawn(status_of(node), ClusterStatus, status | voting | timing),

@@ -31,8 +31,8 @@ def with_endpoints(context: NodeContext) -> RoleSet:
 
 def founded(founders: int, target: int, *guests: str) -> ClusterHarness:
     """Return a cluster with a target, beside which other nodes serve."""
-    aim = MemberTarget(target, SILENT_MS)
-    settings = dataclasses.replace(TERMS, bakery_target=aim, bakery_down_ms=DOWN_MS)
+    aim = MemberTarget(target, SILENT_MS, DOWN_MS)
+    settings = dataclasses.replace(TERMS, bakery_target=aim)
     harness = ClusterHarness(6, settings, make_roles=with_endpoints)
     harness.world.judges.append(BakeryJudge(harness.world))
     names = harness.names[:founders]
@@ -70,11 +70,11 @@ def test_a_member_that_is_silent_for_long_is_called_down_until_it_returns() -> N
     harness = founded(3, 0)
     harness.world.crash("n3")
     role: Any = harness.world.role_at(members_of("n1"))
-    took_ms = harness.until(lambda: "n3" in role.down)
+    took_ms = harness.until(lambda: "n3" in role.keeper.down)
     assert took_ms >= DOWN_MS - HEARTBEAT_MS
     assert roles(harness)["n3"] is NodeRole.DOWN
     harness.start("n3")
-    harness.until(lambda: not role.down)
+    harness.until(lambda: not role.keeper.down)
     assert roles(harness)["n3"] in (NodeRole.MEMBER, NodeRole.LEADER)
     assert harness.world.marks["notice.warning"] >= 1
 

@@ -12,6 +12,7 @@ from fencelock.actors.api.membership_message import (
     MemberAction,
     MembersChanged,
     MembersRead,
+    NodeRole,
     ReadMembers,
 )
 from fencelock.actors.api.message import Refused
@@ -586,6 +587,8 @@ def test_a_member_that_lost_its_journal_returns_unless_another_node_is_there() -
 
 # The role
 
+DOWN_MS = 3_000
+
 
 class Keeper:
     """The role of the leader ``a`` of three members, and its clock."""
@@ -676,6 +679,52 @@ def test_nothing_is_replaced_without_a_majority_and_the_reason_is_logged_once() 
     assert notice.level is Level.WARNING
     assert "a majority of the members could not be reached" in notice.text
     assert not keeper.check(SILENT_MS + CHECK_MS, facts)
+
+
+def test_a_member_that_is_silent_for_long_is_called_down_by_the_leader_until_it_is_back() -> None:
+    keeper, only = Keeper(), facts_of("b")
+    keeper.role.keeper.target = MemberTarget(down_ms=DOWN_MS)
+    keeper.check(0, only)
+    assert not keeper.check(DOWN_MS - 1, only)
+    (lost,) = notices(keeper.check(DOWN_MS, only))
+    assert (lost.level, lost.text) == (
+        Level.WARNING,
+        f"c is down: it has been silent for {DOWN_MS // 1_000} s",
+    )
+    described = NodesDescribed(leader="a", nodes=only)
+    keeper.role.handle(members_of("b"), ReadMembers(), at(DOWN_MS))
+    (answer,) = keeper.role.handle(monitor_of("a"), described, at(DOWN_MS))
+    assert isinstance(answer, Send)
+    assert isinstance(answer.message, MembersRead)
+    roles = {one.node: one.role for one in answer.message.nodes}
+    assert roles == {"a": NodeRole.LEADER, "b": NodeRole.MEMBER, "c": NodeRole.DOWN}
+    (back,) = notices(keeper.check(2 * DOWN_MS, facts_of("bc")))
+    assert (back.level, back.text) == (Level.INFO, "c is up again")
+    assert not keeper.check(4 * DOWN_MS, facts_of("bc"))
+
+
+def test_a_member_that_lost_its_journal_or_was_removed_is_neither_down_nor_up_again() -> None:
+    keeper, lost = Keeper(), facts_of("b", c=WILLING)
+    keeper.role.keeper.target = MemberTarget(down_ms=DOWN_MS)
+    keeper.check(0, lost)
+    assert not keeper.check(2 * DOWN_MS, lost)
+    assert notices(keeper.check(4 * DOWN_MS, facts_of("b")))
+    keeper.config.change(5, keeper.config.membership.without("c"))
+    keeper.config.applied = 100
+    keeper.config.advance(100)
+    assert not keeper.check(6 * DOWN_MS, facts_of("b"))
+    assert not keeper.role.keeper.down
+
+
+def test_only_the_leader_calls_members_down_and_counts_from_when_it_led() -> None:
+    keeper, only = Keeper(), facts_of("b")
+    keeper.role.keeper.target = MemberTarget(down_ms=DOWN_MS)
+    keeper.check(0, only, leader="b")
+    assert not keeper.check(2 * DOWN_MS, only, leader="b")
+    assert not keeper.check(3 * DOWN_MS - 1, only)
+    assert notices(keeper.check(4 * DOWN_MS, only))
+    keeper.check(5 * DOWN_MS, only, leader="b")
+    assert not keeper.role.keeper.down
 
 
 def test_an_operator_is_left_alone() -> None:

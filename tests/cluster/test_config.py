@@ -360,6 +360,7 @@ OTHERS = {
     "bakery.max_hold": "700.5",
     "bakery.copies": "false",
     "bakery.down_after": "2.5",
+    "paxos.down_after": "3.5",
     "bakery.target_members": "5",
     "bakery.replace_after_s": "2.5",
     "bakery.obtention": '"unlimited"',
