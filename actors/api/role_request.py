@@ -272,7 +272,10 @@ class ReadConfig(RoleRequest[SharedConfig], tag=0x110):
 
 
 class AskRole(Request, tag=0x10E):
-    """Pass the request in ``body`` to a role of the node that reads this. Answered by `RoleReply`.
+    """Pass the request in ``body`` to a role. Answered by `RoleReply`.
+
+    The role is one of the node that reads this, or of ``node``: then that node sends the request to
+    the proxy of ``node``, if it has a link there.
 
     ``body`` is a `RoleRequest` in CBOR, ``[tag, field, ...]``. The node waits ``wait_ms`` for the
     role's reply, then it forgets the request and sends nothing. With ``wait_ms`` 0 the sender wants
@@ -285,6 +288,8 @@ class AskRole(Request, tag=0x10E):
     wait_ms: Int64
     session: str = ""
     request: Int64 = 0
+    node: str = ""
+    """The node of the role; empty for the node that reads this."""
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -300,6 +305,11 @@ class AskRole(Request, tag=0x10E):
         if not is_part(self.role):
             raise InvalidRequestError(
                 f"role is {self.role[:PART_BYTES_MAX]!a}, and must be a name like 'clock' of 1 to "
+                f"{PART_BYTES_MAX} bytes, without '/'"
+            )
+        if self.node and not is_part(self.node):
+            raise InvalidRequestError(
+                f"node is {self.node[:PART_BYTES_MAX]!a}, and must be a name like 'n1' of 1 to "
                 f"{PART_BYTES_MAX} bytes, without '/'"
             )
         if not 1 <= len(self.body) <= REQUEST_BYTES_MAX:

@@ -49,11 +49,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from fencelock.actors.api.message import REASONS, Describe, KeepAlive, Reason, refused
+from fencelock.actors.api.message import REASONS, Describe, KeepAlive, Reason, Refused, refused
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.role_request import AskRole
+from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import (
@@ -71,6 +71,7 @@ from fencelock.actors.message import (
     Timer,
     address_of,
     node_of,
+    role_of,
     with_derived,
 )
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
@@ -81,6 +82,7 @@ from fencelock.actors.proxy.message import AskReplied, Report, Reported
 from fencelock.actors.proxy.role_asks import RoleAsks
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import LinkDown, LinkUp
 
 REASONS[OverQuotaError] = Reason.OVERLOADED
 
@@ -137,12 +139,17 @@ class Proxy(Role[Request]):
             Probe: self._on_probe,
             AskRole: self._on_ask_role,
             AskReplied: self._on_ask_replied,
+            RoleReply: self._on_role_reply,
+            LinkUp: self._on_link,
+            LinkDown: self._on_link,
             Reported: self._on_reported,
             RightsChanged: self._on_rights_changed,
             Tick: self._on_tick,
         }
         self._requests = requests | _by_type(backend.requests)
         self._handlers = events | _by_type(backend.events)
+        self._on_refusal = self._handlers.get(Refused)
+        self._handlers[Refused] = self._on_refused
         self._named = (Request, *self._handlers)
 
     def begin(self, now: Instant) -> Effects:
@@ -246,6 +253,20 @@ class Proxy(Role[Request]):
     def _on_ask_replied(self, sender: Address, replied: AskReplied, now: Instant) -> Effects:
         del sender, now
         return self.role_asks.answer(replied)
+
+    def _on_role_reply(self, sender: Address, reply: RoleReply, now: Instant) -> Effects:
+        del now
+        return self.role_asks.answer_from(sender, reply)
+
+    def _on_refused(self, sender: Address, refused: Refused, now: Instant) -> Effects:
+        """Process a refusal by another node's proxy, or an outcome of the protocol."""
+        if self._on_refusal is None or role_of(sender) == role_of(self.address):
+            return self.role_asks.answer_from(sender, refused)
+        return self._on_refusal(sender, refused, now)
+
+    def _on_link(self, sender: Address, link: LinkUp | LinkDown, now: Instant) -> Effects:
+        del sender, now
+        return self.role_asks.on_link(link)
 
     def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
         del sender

@@ -1,17 +1,25 @@
-"""Requests of other processes to roles of this node, until the roles reply. Pure."""
+"""Requests of other processes to roles, until the roles reply. Pure.
+
+A request to a role of another node is sent to the proxy of that node, under the name of this one:
+to that proxy, this node is a client, which has the rights of a node. So only the first proxy checks
+the rights of the client, and no request is sent on twice.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
-from fencelock.actors.api.message import refused
+from msgspec.structs import replace
+
+from fencelock.actors.api.message import Reason, Refused, refused
 from fencelock.actors.api.role_request import AskRole, RoleReply
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
 from fencelock.actors.proxy.clients import OverQuotaError
 from fencelock.actors.proxy.message import AskReplied, DropAsk, PassAsk
+from fencelock.actors.role_message import LinkDown, LinkUp
 
 CLIENT_MAX = 64
 """Unanswered requests to roles of one client, or of all clients with one key."""
@@ -29,10 +37,12 @@ class OpenAsk:
     owner: str
     """The client or the key that it counts for, in words."""
     ends_at: Instant
+    node: str
+    """The node of the role."""
 
 
 class RoleAsks:
-    """Passes requests to roles to the host, and the roles' replies to the clients.
+    """Passes requests to roles to the host, or to their nodes, and the replies to the clients.
 
     Args:
         node: this node.
@@ -42,6 +52,8 @@ class RoleAsks:
     def __init__(self, node: str) -> None:
         self.node = node
         self.open: dict[int, OpenAsk] = {}
+        self.linked: dict[str, None] = {}
+        """The nodes to which this one has a link that is up."""
         self._number = 0
         self._by_owner: Counter[str] = Counter()
 
@@ -53,8 +65,15 @@ class RoleAsks:
             OverloadedError: the node has.
 
         """
+        node = request.node or self.node
+        if node != self.node and node not in self.linked:
+            detail = (
+                f"node {node} cannot be reached; node {self.node}, which was to pass the request "
+                f"on, has links to {', '.join(sorted(self.linked)) or 'no node'}"
+            )
+            return [Send(client, refused(request, Reason.GONE, detail)), Observe("proxy.refused")]
         if not request.wait_ms:
-            return [self._to_host(PassAsk(number=0, role=request.role, body=request.body))]
+            return [self._passed(node, request, 0)]
         if self._by_owner[owner] >= CLIENT_MAX:
             raise OverQuotaError(
                 f"{owner} has {CLIENT_MAX} unanswered requests to roles of node {self.node}, the "
@@ -67,21 +86,62 @@ class RoleAsks:
             )
         self._number += 1
         ends_at = Instant(now + request.wait_ms * NS_PER_MS)
-        self.open[self._number] = OpenAsk(client, request, owner, ends_at)
+        self.open[self._number] = OpenAsk(client, request, owner, ends_at, node)
         self._by_owner[owner] += 1
-        return [self._to_host(PassAsk(number=self._number, role=request.role, body=request.body))]
+        return [self._passed(node, request, self._number)]
+
+    def _passed(self, node: str, request: AskRole, number: int) -> Send:
+        """Pass ``request`` to the role's node, under a number of its own; 0 for no reply."""
+        if node == self.node:
+            return self._to_host(PassAsk(number=number, role=request.role, body=request.body))
+        own = replace(request, session=self.node, request=number, node="")
+        return Send(address_of(node, "proxy"), own)
 
     def answer(self, reply_event: AskReplied) -> list[Effect]:
-        """Send the reply of a role to the client that waits for it."""
-        ask = self._drop(reply_event.number)
-        if ask is None:
+        """Send the reply of a role of this node to the client that waits for it."""
+        return self._answer(self.node, reply_event)
+
+    def answer_from(self, sender: Address, reply: RoleReply | Refused) -> list[Effect]:
+        """Send the reply of another node's proxy to the client that waits for it."""
+        if isinstance(reply, Refused):
+            event = AskReplied(number=reply.request, reason=reply.reason, detail=reply.detail)
+        else:
+            event = AskReplied(number=reply.request, body=reply.body)
+        return self._answer(node_of(sender), event)
+
+    def _answer(self, node: str, reply_event: AskReplied) -> list[Effect]:
+        known = self.open.get(reply_event.number)
+        if known is None or known.node != node:
             return []
-        request = ask.request
+        self._drop(reply_event.number)
+        request = known.request
         if reply_event.reason is not None:
             no = refused(request, reply_event.reason, reply_event.detail)
-            return [Send(ask.client, no), Observe("proxy.refused")]
+            return [Send(known.client, no), Observe("proxy.refused")]
         reply = RoleReply(body=reply_event.body, session=request.session, request=request.request)
-        return [Send(ask.client, reply)]
+        return [Send(known.client, reply)]
+
+    def on_link(self, link: LinkUp | LinkDown) -> list[Effect]:
+        """Note a link to another node; end the requests that a broken one may have lost."""
+        if isinstance(link, LinkUp):
+            self.linked[link.node] = None
+            return []
+        self.linked.pop(link.node, None)
+        lost = [number for number, ask in self.open.items() if ask.node == link.node]
+        return [
+            effect
+            for number in lost
+            for effect in self._answer(
+                link.node,
+                AskReplied(
+                    number=number,
+                    reason=Reason.GONE,
+                    detail=f"the link from node {self.node} to node {link.node} broke before role "
+                    f"{self.open[number].request.role} replied; it is unknown whether it received "
+                    "the request",
+                ),
+            )
+        ]
 
     def expire(self, now: Instant) -> list[Effect]:
         """Forget the requests whose clients have stopped waiting."""
@@ -89,7 +149,9 @@ class RoleAsks:
         for number, ask in [*self.open.items()]:
             if ask.ends_at <= now:
                 self._drop(number)
-                effects += [self._to_host(DropAsk(number=number)), Observe("proxy.ask_expired")]
+                effects.append(Observe("proxy.ask_expired"))
+                if ask.node == self.node:
+                    effects.append(self._to_host(DropAsk(number=number)))
         return effects
 
     def _drop(self, number: int) -> OpenAsk | None:

@@ -3,7 +3,8 @@
 A request to a role is for one node, and is sent once: only the role knows what a repetition would
 do. So it does not take the way of requests about locks, which any node may serve and which the
 session repeats. The asker finds the link to the node, sends the request in an `AskRole`, and passes
-the reply on. It ends with the first of these:
+the reply on. If no link leads to the node, another node passes the request on. It ends with the
+first of these:
 
 - the reply of the role, or the refusal of the node;
 - a link that breaks: the node is gone, or has lost what it knew of the request;
@@ -12,13 +13,15 @@ the reply on. It ends with the first of these:
 A client knows the addresses of nodes, and not their names. So the asker sends a probe over each new
 link; the reply names the node. A client is connected once one node has answered. So a request for a
 node whose link is not known waits for the other first links, and for the replies to the probes, but
-for `FIND_MS` at most.
+for `FIND_MS` at most, and no longer than half of its own time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Abandon, Reason, Refused
 from fencelock.actors.api.probe_message import Probe, ProbeReply
@@ -172,39 +175,47 @@ class Asker(Role[Event | AskTick]):
         """Send a request, if it is known which link leads to its node; end it, if none does."""
         waiting = self.open[number]
         ask = waiting.ask
-        for name, link in self.links.items():
-            if link.up and link.node == ask.node:
-                waiting.link = name
-                if not ask.wait_ms:
-                    del self.open[number]
-                request = AskRole(
-                    role=ask.role,
-                    body=ask.body,
-                    wait_ms=ask.wait_ms,
-                    session=self.client,
-                    request=number,
-                )
-                return [Send(address_of(name, "proxy"), request)]
+        named = {link.node: name for name, link in self.links.items() if link.up and link.node}
         unknown = any(not link.tried or (link.up and not link.node) for link in self.links.values())
-        if unknown and ms_between(waiting.asked_at, now) < FIND_MS:
+        find_ms = min(FIND_MS, ask.wait_ms // 2 or FIND_MS)
+        if ask.node not in named and unknown and ms_between(waiting.asked_at, now) < find_ms:
             return []
+        if named:
+            through = ask.node if ask.node in named else min(named)
+            waiting.link = named[through]
+            if not ask.wait_ms:
+                del self.open[number]
+            request = AskRole(
+                role=ask.role,
+                body=ask.body,
+                wait_ms=ask.wait_ms,
+                session=self.client,
+                request=number,
+                node="" if through == ask.node else ask.node,
+            )
+            return [Send(address_of(waiting.link, "proxy"), request)]
         del self.open[number]
-        nodes = ", ".join(sorted(self._nodes())) or "no node"
-        text = f"node {ask.node} cannot be reached; the client has links to {nodes}"
+        text = f"node {ask.node} cannot be reached; {self._has_links()}"
+        return self._end(waiting.user, ask, Reason.GONE, text)
+
+    def _has_links(self) -> str:
+        """Return which links this client has, and which it lacks."""
+        text = f"the client has links to {', '.join(sorted(self._nodes())) or 'no node'}"
         lost = [
             f"{link.label}: {link.refused}" if link.refused else link.label
             for link in self.links.values()
             if not link.node
         ]
-        if lost:
-            text += f", and none to {', '.join(lost)}"
-        return self._end(waiting.user, ask, Reason.GONE, text)
+        return f"{text}, and none to {', '.join(lost)}" if lost else text
 
     def _on_reply(self, sender: Address, reply: RoleReply | Refused) -> list[Effect]:
         waiting = self.open.get(reply.request)
         if waiting is None or waiting.link != node_of(sender):
             return [Observe("client.late_answer_dropped")]
         del self.open[reply.request]
+        passed_on = self.links[waiting.link].node != waiting.ask.node
+        if passed_on and isinstance(reply, Refused) and reply.reason is Reason.GONE:
+            reply = replace(reply, detail=f"{reply.detail}; {self._has_links()}")
         return [Send(waiting.user, reply)]
 
     def _on_named(self, sender: Address, reply: ProbeReply, now: Instant) -> list[Effect]:

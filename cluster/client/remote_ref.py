@@ -145,9 +145,9 @@ class RemoteRef(BaseRemoteRef):
             timeout: the time for the reply (s), 0 to 60; None for 60.
 
         Raises:
-            RoleGoneError: the role does not run, or its node is not connected to this client; or
-                the link broke, and it is unknown whether the role has received the request. It is
-                a `pykka.ActorDeadError`.
+            RoleGoneError: the role does not run, or neither this client nor a node that it reaches
+                has a link to its node; or the link broke, and it is unknown whether the role has
+                received the request. It is a `pykka.ActorDeadError`.
             AskTimeoutError: no reply came in time. It is a `pykka.Timeout` and a `TimeoutError`.
             UnsupportedError: the role does not take ``message``; the text names what it takes.
             ForbiddenError: the client has a key without the role operator.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pykka
 import pytest
+from msgspec.structs import replace
 from support.proxy_scene import ANN, BACKEND, BOB, PROXY, proxy_of_n1
 from support.role_harness import HOST, T0, at, only_sent, sends, sent
 
@@ -169,6 +170,82 @@ def test_clients_with_one_key_share_the_limit_of_unanswered_requests() -> None:
     assert no.detail.startswith(f"key 'op' has {CLIENT_MAX} unanswered")
 
 
+N2 = Address("n2/proxy")
+
+
+def linked_proxy() -> Proxy:
+    """Return the proxy of ``n1``, which has a link to ``n2``."""
+    proxy = proxy_of_n1()
+    proxy.handle(NODE, LinkUp(node="n2"), T0)
+    return proxy
+
+
+def to_n2(request: int = 7, wait_ms: int = 1_000) -> AskRole:
+    return replace(ask(request, wait_ms=wait_ms), node="n2")
+
+
+def test_a_request_for_another_node_is_sent_to_its_proxy_in_the_name_of_this_node() -> None:
+    proxy = linked_proxy()
+    own = AskRole(role="clock", body=BODY, wait_ms=1_000, session="n1", request=1)
+    assert only_sent(proxy.handle(ANN, to_n2(), T0), AskRole, N2) == own
+    answer = RoleReply(body=b"\x81\x07", session="n1", request=1)
+    for stranger in (BOB, Address("n3/proxy"), NODE):
+        assert not sends(proxy.handle(stranger, answer, T0))
+    effects = proxy.handle(N2, answer, T0)
+    assert only_sent(effects, RoleReply, ANN) == replace(answer, session="ann", request=7)
+    assert not sends(proxy.handle(N2, answer, T0))
+    assert not proxy.role_asks.open
+
+
+def test_a_refusal_by_the_other_node_goes_to_the_client() -> None:
+    proxy = linked_proxy()
+    proxy.handle(ANN, to_n2(), T0)
+    refused = Refused(lock="", reason=Reason.UNSUPPORTED, detail="x", session="n1", request=1)
+    no = only_sent(proxy.handle(N2, refused, T0), Refused, ANN)
+    assert (no.reason, no.detail, no.session, no.request) == (Reason.UNSUPPORTED, "x", "ann", 7)
+
+
+def test_a_request_for_another_node_that_wants_no_reply_is_passed_on_and_forgotten() -> None:
+    proxy = linked_proxy()
+    assert only_sent(proxy.handle(ANN, to_n2(wait_ms=0), T0), AskRole, N2).wait_ms == 0
+    assert not proxy.role_asks.open
+
+
+def test_requests_end_when_the_link_to_their_node_breaks_and_are_refused_without_one() -> None:
+    proxy = linked_proxy()
+    proxy.handle(ANN, to_n2(7), T0)
+    proxy.handle(ANN, ask(8), T0)
+    no = only_sent(proxy.handle(NODE, LinkDown(node="n2"), T0), Refused, ANN)
+    assert (no.reason, no.request) == (Reason.GONE, 7)
+    assert "the link from node n1 to node n2 broke before role clock replied" in no.detail
+    assert len(proxy.role_asks.open) == 1
+    proxy.handle(NODE, LinkUp(node="n3"), T0)
+    no = refusal(proxy, ANN, to_n2(9))
+    assert no.reason is Reason.GONE
+    assert no.detail.startswith("node n2 cannot be reached")
+    assert no.detail.endswith("has links to n3")
+
+
+def test_the_key_of_a_client_is_checked_before_a_request_is_passed_on() -> None:
+    proxy = keyed_proxy()
+    proxy.handle(NODE, LinkUp(node="n2"), T0)
+    client = Address("shop@1/asker")
+    request = replace(to_n2(), session="shop@1")
+    assert refusal(proxy, client, request).reason is Reason.FORBIDDEN
+    allowed = replace(request, role="proxy")
+    assert only_sent(proxy.handle(client, allowed, T0), AskRole, N2).session == "n1"
+
+
+def test_a_request_for_another_node_is_bounded_and_forgotten_as_any_other() -> None:
+    proxy = linked_proxy()
+    for number in range(CLIENT_MAX):
+        proxy.handle(ANN, to_n2(number), T0)
+    assert refusal(proxy, ANN, to_n2(CLIENT_MAX)).reason is Reason.OVERLOADED
+    assert not sent(proxy.handle(PROXY, Tick(), at(1_000)), DropAsk)
+    assert not proxy.role_asks.open
+    assert refusal(proxy, ANN, replace(to_n2(), node="a/b")).reason is Reason.INVALID
+
+
 USER, OTHER = Address("me/ask-1"), Address("me/ask-2")
 OWN_NODE = Address("me/node")
 FIRST, SECOND = Address("endpoint.0/proxy"), Address("endpoint.1/proxy")
@@ -255,9 +332,7 @@ def test_a_request_waits_for_the_first_links_of_its_client() -> None:
     asker.handle(OWN_NODE, LinkUp(node="endpoint.1"), at(50))
     effects = asker.handle(SECOND, named("n2"), at(100))
     assert only_sent(effects, AskRole, SECOND).request == 1
-    assert (
-        refusal_text(effects, OTHER) == "node n9 cannot be reached; the client has links to n1, n2"
-    )
+    assert only_sent(effects, AskRole, FIRST).node == "n9"
 
 
 def test_a_link_that_cannot_be_made_at_first_is_not_waited_for() -> None:
@@ -265,15 +340,47 @@ def test_a_link_that_cannot_be_made_at_first_is_not_waited_for() -> None:
     asker.handle(OWN_NODE, LinkUp(node="endpoint.0"), T0)
     asker.handle(FIRST, named("n1"), T0)
     asker.handle(USER, ask_node("n2"), T0)
-    text = refusal_text(asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), at(20)))
-    assert text.endswith("links to n1, and none to tcp://b:1")
+    effects = asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), at(20))
+    assert only_sent(effects, AskRole, FIRST).node == "n2"
 
 
-def test_a_node_without_a_link_is_refused_at_once_with_those_that_have_one() -> None:
+def test_a_request_for_a_node_without_a_link_is_passed_on_by_another_node() -> None:
     asker = linked_asker()
     asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0)
+    request = only_sent(asker.handle(USER, ask_node(), T0), AskRole, FIRST)
+    assert (request.node, request.request) == ("n2", 1)
+    assert only_sent(asker.handle(FIRST, reply_to(1), T0), RoleReply, USER) == reply_to(1)
+
+
+def test_a_node_that_cannot_pass_a_request_on_says_so_and_the_client_adds_its_own_links() -> None:
+    asker = linked_asker()
+    asker.handle(OWN_NODE, LinkDown(node="endpoint.1"), T0)
+    assert passed_and_refused(asker) == "lost; the client has links to n1, and none to tcp://b:1"
+
+
+def passed_and_refused(asker: Asker, node: str = "n2") -> str:
+    """Return the error of a request that the first node cannot pass on."""
+    request = only_sent(asker.handle(USER, ask_node(node), T0), AskRole, FIRST)
+    assert request.node == node
+    number = request.request
+    no = Refused(lock="", reason=Reason.GONE, detail="lost", session="me", request=number)
+    return refusal_text(asker.handle(FIRST, no, T0))
+
+
+def test_a_short_request_does_not_wait_for_names_of_nodes_until_its_time_is_up() -> None:
+    asker = linked_asker()
+    asker.handle(OWN_NODE, LinkUp(node="endpoint.1"), T0)
+    asker.handle(USER, ask_node(wait_ms=600), T0)
+    assert not sent(asker.handle(OWN_NODE, AskTick(), at(299)), AskRole)
+    assert only_sent(asker.handle(OWN_NODE, AskTick(), at(300)), AskRole, FIRST).node == "n2"
+
+
+def test_without_any_link_a_node_is_refused_at_once() -> None:
+    asker = linked_asker()
+    for link in ("endpoint.0", "endpoint.1"):
+        asker.handle(OWN_NODE, LinkDown(node=link), T0)
     text = refusal_text(asker.handle(USER, ask_node(), T0))
-    assert text == "node n2 cannot be reached; the client has links to n1, and none to tcp://b:1"
+    assert text.startswith("node n2 cannot be reached; the client has links to no node, and none")
 
 
 def test_a_node_that_does_not_give_its_name_is_not_waited_for_longer_than_the_limit() -> None:
@@ -298,9 +405,7 @@ def test_the_reason_of_a_refused_link_is_in_the_text() -> None:
     asker = linked_asker()
     refused = LinkRefused(node="endpoint.1", detail="the key is not known", by_key=True)
     asker.handle(OWN_NODE, refused, T0)
-    assert "none to tcp://b:1: the key is not known" in refusal_text(
-        asker.handle(USER, ask_node(), T0)
-    )
+    assert "none to tcp://b:1: the key is not known" in passed_and_refused(asker)
 
 
 def test_another_node_behind_a_link_is_found_after_it_broke() -> None:
@@ -309,7 +414,7 @@ def test_another_node_behind_a_link_is_found_after_it_broke() -> None:
     asker.handle(OWN_NODE, LinkUp(node="endpoint.1"), T0)
     asker.handle(SECOND, named("n7"), T0)
     assert only_sent(asker.handle(USER, ask_node("n7"), T0), AskRole, SECOND)
-    assert "links to n1, n7" in refusal_text(asker.handle(USER, ask_node("n2"), T0))
+    assert "links to n1, n7" in passed_and_refused(asker)
 
 
 def test_a_member_that_the_session_connects_to_can_be_asked() -> None:
@@ -346,6 +451,8 @@ def test_a_tell_is_forgotten_when_it_is_sent() -> None:
     assert only_sent(effects, AskRole, SECOND).wait_ms == 0
     assert not asker.open
     assert not [effect for effect in effects if isinstance(effect, Wake)]
+    for link in ("endpoint.0", "endpoint.1"):
+        asker.handle(OWN_NODE, LinkDown(node=link), T0)
     effects = asker.handle(OWN_NODE, ask_node("n9", wait_ms=0), T0)
     assert effects == [Observe("client.tell_failed")]
 

@@ -166,7 +166,9 @@ def test_no_seed_breaks_a_promise_of_maps_and_all_changes_occurred(
     monkeypatch.setattr(MapLog, "_judge_change", changed)
     monkeypatch.setattr(MapJudge, "_judge_read", read)
     monkeypatch.setattr(MapLog, "_end", ended)
-    demand_clean(MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"))
+    demand_clean(
+        MAPS, (*LOSSES, "contender.map_not_held", "contender.map_session_expired"), first=20
+    )
     assert seen["changed"] > 20 * SEEDS
     assert seen["found"] > 10 * SEEDS
     assert min(seen["guarded"], seen["by version"], seen["ephemeral"]) > SEEDS

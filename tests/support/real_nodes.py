@@ -183,11 +183,12 @@ class KeyedNodes:
     def addresses(self) -> list[str]:
         return [node.address for node in self.nodes.values()]
 
-    def connect(self, key: str | None, **options: Any) -> fencelock.Client:
-        """Return a client with the key of that name, or with none."""
+    def connect(self, key: str | None, *, only: str = "", **options: Any) -> fencelock.Client:
+        """Return a client with the key of that name, or with none; ``only`` for one node."""
         path = None if key is None else self.keys / f"{key}.key"
-        options = {"connect_timeout": LONG_S, **options}
-        return fencelock.connect(self.addresses, key=path, **options)
+        options = {"connect_timeout": LONG_S, "stay": bool(only), **options}
+        addresses = [self.nodes[only].address] if only else self.addresses
+        return fencelock.connect(addresses, key=path, **options)
 
     def count(self, counter: str) -> int:
         """Return how often the nodes together counted something."""

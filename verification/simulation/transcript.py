@@ -66,7 +66,7 @@ from fencelock.verification.simulation.world import World
 SEED = 1
 NODES = ("n1", "n2", "n3")
 TTL_MS = 10_000
-SETTLED_MS = 3_000
+SETTLED_MS = 3_006
 """Time after which the nodes have a leader, and the clients no reason to look for another (ms)."""
 STEP_MS = 1
 PATIENCE_MS = 10_000
