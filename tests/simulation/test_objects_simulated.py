@@ -120,7 +120,8 @@ def test_no_seed_breaks_a_promise_of_semaphores_and_claims_waited(
         judge(order, granted, key, queue)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LogOrder, "_judge_grant", counted)
-    demand_clean(SEMAPHORES, ("contender.gives_back_a_part", *LOSSES))
+    met = ("contender.gives_back_a_part", "contender.resizes", "contender.size_refused", *LOSSES)
+    demand_clean(SEMAPHORES, met)
     assert len(waited) > SEEDS
 
 
@@ -225,6 +226,7 @@ def test_an_unknown_word_is_refused_with_those_there_are() -> None:
 
 ANSWER_HOLD, ANSWER_WAIT = TableHold.answer, TableState.reply_to_wait
 REMOVE, GRANT = Resource.remove, TableState.grant
+END_WAIT = TableState.end_wait
 ENTER_AGAIN = requests._enter_again  # pyright: ignore[reportPrivateUsage]
 COUNT_FROM = holds._count_from  # pyright: ignore[reportPrivateUsage]
 REFUSED, ROOM = refused, requests.has_room
@@ -258,6 +260,19 @@ def one_is_freed(resource: Resource, hold: TableHold, fence: int) -> None:
     """The end of a hold frees one permit, however many it had."""
     REMOVE(resource, hold, fence)
     resource.free -= hold.amount - 1
+
+
+def a_smaller_size_takes_nothing_away(resource: Resource, capacity: int) -> None:
+    """The permits that are free stay free when the number of all becomes smaller."""
+    resource.free += max(0, capacity - resource.capacity)
+    resource.capacity = capacity
+
+
+def too_large_claims_wait_on(
+    table: TableState, wait: Wait, reason: Reason, out: Any, *why: Any
+) -> None:
+    if reason is not Reason.INVALID:
+        END_WAIT(table, wait, reason, out, *why)
 
 
 def twice(hold: TableHold) -> Granted:
@@ -582,6 +597,17 @@ PLANTED = {
     ),
     "semaphores: frees one": Planted(
         SEMAPHORES, {(Resource, "remove"): one_is_freed}, "progress", first=3
+    ),
+    "semaphores: smaller": Planted(
+        SEMAPHORES,
+        {
+            (Resource, "resize"): a_smaller_size_takes_nothing_away,
+            (Resource, "grant"): taken_unchecked,
+        },
+        "capacity: 2",
+    ),
+    "semaphores: too large": Planted(
+        SEMAPHORES, {(TableState, "end_wait"): too_large_claims_wait_on}, "size"
     ),
     "semaphores: counts twice": Planted(
         SEMAPHORES, {(TableHold, "answer"): twice}, "was granted", first=7

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.api.message import Granted, Refused, Release
+from fencelock.actors.api.message import Granted, Reason, Refused, Release
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.redis import REDIS
-from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.semaphore import (
+    SEMAPHORE,
+    AcquirePermits,
+    ReleasePermits,
+    ResizeSemaphore,
+    SemaphoreResized,
+)
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.session.message import HoldsLost
@@ -20,10 +26,17 @@ from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import LockUser
+from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
 
 PERMITS = 3
-"""Permits of each semaphore: few, so that claims of one to three permits meet in queues."""
+"""Most permits of each semaphore: few, so that claims of one to three permits meet in queues."""
+
+SIZES = (PERMITS - 1, PERMITS)
+"""The numbers of permits that a semaphore may have. A user that is refused for one tries the other,
+as users do whose configurations differ for a while."""
+
+RESIZE_SHARE = 0.1
+"""Share of requests that give the semaphore the other number of permits."""
 
 DRAIN_SHARE = 0.5
 """Share of claims without a wait that are for all permits that are free."""
@@ -36,21 +49,51 @@ Key = tuple[str, str, int]
 
 
 class PermitUser(LockUser):
-    """Wants some permits of one semaphore of a few, holds them, and gives them back in parts."""
+    """Wants some permits of one semaphore of a few, holds them, and gives them back in parts.
 
+    Now and then it resizes a semaphore.
+    """
+
+    _named = (*LockUser._named, SemaphoreResized)
     MAY_LEAVE_UNAWAITED = False
     KIND = SEMAPHORE
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         options["acquisitions"] = 1
         super().__init__(address, host, **options)
+        self.size = PERMITS
+        """The number of permits that it names."""
+
+    @property
+    def _other_size(self) -> int:
+        return sum(SIZES) - self.size
+
+    def handle(
+        self, sender: Address, event: ContenderEvent | SemaphoreResized, now: Instant
+    ) -> Effects:
+        """Go on to the next action, with another number of permits if this one was refused."""
+        match event:
+            case SemaphoreResized(size=size):
+                self.size = size
+                return [Observe("contender.resizes"), *self._on_end(left=0)]
+            case Refused(reason=Reason.INVALID) if self.phase is ContenderPhase.WAITING:
+                self.size = self._other_size
+                return [Observe("contender.size_refused"), *super().handle(sender, event, now)]
+            case _:
+                return super().handle(sender, event, now)
 
     def _ask(self, wait_ms: int | None) -> Send:
+        name = plain_name(self.lock)
+        if not self.finishing and self.random.random() < RESIZE_SHARE:
+            resize = ResizeSemaphore(
+                semaphore=name, permits=self.size, size=self._other_size, owner=self.owner
+            )
+            return Send(self.session, resize)
         drains = wait_ms == 0 and self.random.random() < DRAIN_SHARE
         acquire = AcquirePermits(
-            semaphore=plain_name(self.lock),
-            permits=PERMITS,
-            amount=0 if drains else self.random.randint(1, PERMITS),
+            semaphore=name,
+            permits=self.size,
+            amount=0 if drains else self.random.randint(1, self.size),
             owner=self.owner,
             wait_ms=wait_ms,
         )
@@ -72,7 +115,8 @@ class PermitUser(LockUser):
 class PermitJudge(LogJudge):
     """Judges one run of objects that have permits.
 
-    - Capacity: all permits that contenders may believe to hold are no more than there are.
+    - Capacity: all permits that contenders may believe to hold are no more than there were at the
+      last of their grants.
     - Fences: each hold has a different fence.
     - Wants: a contender is granted the permits that it asked for, and nothing else.
     - Upgrades: a hold never gets more permits than it was granted with.
@@ -148,18 +192,34 @@ class PermitJudge(LogJudge):
         hold = JudgedHold(contender, lock, granted.fence, delivered.time, "", 0, believed)
         if not self._believes(hold):
             raise ViolationError(f"belief: {contender} cannot rely on {granted!r}")
-        others = {
-            user: self.amounts[user]
-            for user, other in sorted(self.inside.items())
-            if other.lock == lock and self.may_be_inside(other)
-            for user in (Address(user),)
-        }
-        amount = asked.amount or granted.count
-        if self.clocks_true and sum(others.values()) + amount > self.capacity:
-            held = ", ".join(f"{user} holds {amount}" for user, amount in others.items())
-            raise ViolationError(f"capacity: {contender} was granted {granted!r} while {held}")
         self.inside[contender] = hold
-        self.amounts[contender] = amount
+        self.amounts[contender] = asked.amount or granted.count
+        if self.clocks_true:
+            self._check_capacity(granted)
+
+    def _check_capacity(self, granted: Granted) -> None:
+        """Compare the permits of each grant, and of all earlier ones, with those there were.
+
+        Messages overtake each other, so a contender may learn of its grant before that of an
+        earlier one. A grant that ended is not believed any more.
+        """
+        held = [
+            (other.fence, self.amounts[Address(user)], user)
+            for user, other in sorted(self.inside.items())
+            if other.lock == granted.lock and self.may_be_inside(other)
+        ]
+        for fence, _, _ in held:
+            capacity = self.capacity_at(fence)
+            if sum(amount for earlier, amount, _ in held if earlier <= fence) > capacity:
+                text = ", ".join(f"{user} {amount} under {at}" for at, amount, user in held)
+                raise ViolationError(
+                    f"capacity: {capacity} at fence {fence}, and after {granted!r} hold: {text}"
+                )
+
+    def capacity_at(self, fence: int) -> int:
+        """Return the permits that there were when ``fence`` was granted."""
+        del fence
+        return self.capacity
 
     def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
         """Return whether ``granted`` is the grant that was asked for: some permits for 0."""
@@ -220,4 +280,67 @@ class LogOrder(SlotSequence[tuple[Message, ...]]):
             del queue[0]
 
 
-SEMAPHORES = Workload(PermitUser, PermitJudge)
+class SizeLog(LogOrder):
+    """Also follows how many permits there are, and judges resizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[Key, AcquirePermits] = {}
+        """The acquires that a node has received."""
+        self.sizes: dict[str, int] = {}
+        """The permits of each semaphore, while it is held or awaited."""
+        self.size_at: dict[int, int] = {}
+        """The same when a fence was granted."""
+        self.resized: dict[Key, SemaphoreResized] = {}
+
+    def _judge(self, outcomes: tuple[Message, ...], /) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, SemaphoreResized):
+                self._judge_resize(outcome)
+            elif isinstance(outcome, Queued | Granted):
+                key = (outcome.session, outcome.owner, outcome.request)
+                asked = self.asked.get(key)
+                known = isinstance(outcome, Granted) and outcome.fence in self.granted
+                if asked is not None and not known and key not in self.queues.get(asked.lock, ()):
+                    self.sizes[asked.lock] = asked.permits  # Else it would be refused.
+            if isinstance(outcome, Granted) and outcome.lock in self.sizes:
+                self.size_at.setdefault(outcome.fence, self.sizes[outcome.lock])
+            super()._judge((outcome,))
+        for lock, size in self.sizes.items():
+            for key in self.queues.get(lock, ()):
+                if key in self.asked and self.asked[key].amount > size:
+                    raise ViolationError(f"size: {self.asked[key]!r} waits for one of {size}")
+
+    def _judge_resize(self, resized: SemaphoreResized) -> None:
+        key = (resized.session, resized.owner, resized.request)
+        before = self.resized.setdefault(key, resized)
+        if before is resized:
+            self.sizes[resized.lock] = resized.size
+        elif before != resized:
+            raise ViolationError(f"once: {resized!r} after {before!r}")
+
+
+class SemaphoreJudge(PermitJudge):
+    """Judges one run of semaphores, as `PermitJudge`, with the permits that there are at each time.
+
+    - Size: no claim waits for more permits than the semaphore has.
+    - Once: a repeated resize has the first one's outcome.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sequence = self.log = self.sizes = SizeLog()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Observe the acquires that nodes receive too."""
+        event = delivered.event
+        if isinstance(event, AcquirePermits) and node_of(delivered.to) in self.members:
+            self.sizes.asked[event.session, event.owner, event.request] = event
+        super().handled(delivered, effects)
+
+    def capacity_at(self, fence: int) -> int:
+        """Return the permits that there were when ``fence`` was granted, if the log shows it."""
+        return self.sizes.size_at.get(fence, self.capacity)
+
+
+SEMAPHORES = Workload(PermitUser, SemaphoreJudge)
