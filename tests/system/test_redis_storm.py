@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis_storm
-from redis_storm import KEYS, TTL_MS, Judge, Storm, storm
+from redis_storm import DEATHS, KEYS, TTL_MS, Judge, Storm, storm
 
 import fencelock
 
@@ -31,14 +31,17 @@ def test_the_judge_sees_two_holders_late_fences_and_releases_that_count_twice() 
     assert "was deleted 2 times" in judge.problems.pop()
     judge.deleted("five", 0, sure=True)
     assert "was gone before" in judge.problems.pop()
+    judge.unlocked("six", [0, 1])
+    judge.unlocked("six", [0, 0])
+    assert judge.problems == ["six was unlocked twice, with the replies [0, 0]"]
 
 
 @pytest.mark.long
-def test_no_lock_has_two_holders_while_nodes_die_and_stop(tmp_path: Path) -> None:
-    judge = storm(30.0, 11, tmp_path)
+def test_no_lock_has_two_holders_while_nodes_die_stop_and_are_cut_off(tmp_path: Path) -> None:
+    judge = storm(40.0, 11, tmp_path)
     assert judge.problems == []
-    assert judge.kills
-    assert min(judge.grants[kind] for kind in ("redis-py", "waiting", "native")) > 0
+    assert set(judge.faults) == set(DEATHS)
+    assert min(judge.grants[kind] for kind in ("redis-py", "waiting", "redisson", "native")) > 0
 
 
 @pytest.mark.long

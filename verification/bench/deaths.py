@@ -45,6 +45,7 @@ class RelayedMembers(NodeProcesses):
         nodes: their number, 1 or more: n1, n2 and so on.
         one_way_ms: time that each message takes over any of these links (ms). The nodes are
             configured for such round trips.
+        redis: whether each node serves clients of Redis, which reach it without a relay.
 
     """
 
@@ -55,8 +56,9 @@ class RelayedMembers(NodeProcesses):
         nodes: int,
         *,
         one_way_ms: int = 0,
+        redis: bool = False,
     ) -> None:
-        super().__init__(folder, protocol, nodes, durable=True)
+        super().__init__(folder, protocol, nodes, durable=True, redis=redis)
         ports = {node: int(address.rpartition(":")[2]) for node, address in self.addresses.items()}
         self.links = tuple(
             RelayedLink(source, target)
@@ -79,6 +81,7 @@ class RelayedMembers(NodeProcesses):
                 seen,
                 durable=True,
                 round_trip_ms=max(ROUND_TRIP_MS, 2 * one_way_ms),
+                doors=self.doors,
             )
             self.configuration_of(node).write_text(text, encoding="utf-8")
 

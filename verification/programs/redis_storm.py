@@ -5,18 +5,18 @@ That is: two holders, a fence that does not rise, or a release that took effect 
     python verification/programs/redis_storm.py --seconds 60 [--seed 1]
 
 Clients of redis-py, raw connections that are cut in the middle of a pipeline, clients that wait as
-python-redis-lock does, and native clients contend for a few locks, each at a door or node of its
-choice. Meanwhile the leader is killed or stopped, and so are other nodes. All clients are threads
-of this process, so one judge sees when each enters and leaves. A client whose reply is lost holds
-nothing, but its request may still take effect: its token is deleted again and again until that is
-no longer possible.
+python-redis-lock does, clients that count their holds as Redisson does, and native clients contend
+for a few locks, each at a door or node of its choice. Meanwhile nodes, mostly the leader, are
+killed, stopped, or cut off from the other nodes, while clients still reach their doors. All clients
+are threads of this process, so one judge sees when each enters and leaves. A client whose reply is
+lost holds nothing, but its request may still take effect: its token is deleted again and again
+until that is no longer possible.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import signal
 import socket as tcp
 import sys
 import tempfile
@@ -35,7 +35,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import fencelock
-from fencelock.verification.bench.members import READY_S, NodeProcesses, described, leader_among
+from fencelock.actors.redis.shapes import Operation, text_of
+from fencelock.verification.bench.deaths import LeaderDeath, RelayedMembers
+from fencelock.verification.bench.members import READY_S, described, leader_among
 
 KEYS = "storm/a", "storm/b", "lock:storm"
 WAITED = "storm"
@@ -46,8 +48,11 @@ WORK_S = 0.01
 TIMEOUT_S = 15.0
 SETTLE_S = 15.0
 """Time after which a request whose reply was lost has no effect (s): doors repeat it for 10 s."""
-RELEASE = """if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1])
-else return 0 end"""
+RELEASE, ENTER, LEAVE = map(
+    text_of, (Operation.COMPARE_DELETE, Operation.ENTER, Operation.LEAVE_ONCE)
+)
+CUTS = LeaderDeath.CUT_OFF, LeaderDeath.CUT_OFF_FROM_FOLLOWERS
+DEATHS = (LeaderDeath.KILL, LeaderDeath.SIGSTOP, *CUTS)
 LOST = redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError
 
 
@@ -59,8 +64,8 @@ class Judge:
     """By kind of client."""
     unknown: int = 0
     """Replies that were lost."""
-    kills: int = 0
-    stops: int = 0
+    faults: Counter[str] = field(default_factory=Counter[str])
+    """By the way in which a node failed."""
     longest_gap_s: float = 0.0
     problems: list[str] = field(default_factory=list[str])
 
@@ -100,6 +105,11 @@ class Judge:
             if sure and not count:
                 self.problems.append(f"{token} was gone before it was deleted")
 
+    def unlocked(self, token: str, replies: list[int]) -> None:
+        """Two unlocks of a lock that was held twice replied."""
+        if replies != [0, 1]:
+            self.problems.append(f"{token} was unlocked twice, with the replies {replies}")
+
     def lost(self) -> None:
         """A reply was lost."""
         with self._lock:
@@ -109,7 +119,7 @@ class Judge:
 class Storm:
     """The nodes, their clients, and what happens to them."""
 
-    def __init__(self, nodes: NodeProcesses, seed: int) -> None:
+    def __init__(self, nodes: RelayedMembers, seed: int) -> None:
         self.nodes = nodes
         self.judge = Judge()
         self.stops = threading.Event()
@@ -208,6 +218,34 @@ class Storm:
         self.judge.lost()
         self.delete(key, token)
 
+    def of_redisson(self, token: str, random: Random) -> None:
+        """Enter twice, and leave twice; a leave is repeated until it has a reply."""
+        key = random.choice(KEYS)
+        with self.client(random) as client:
+            try:
+                for _ in range(2):
+                    if client.eval(ENTER, 1, key, TTL_MS, token) is not None:
+                        time.sleep(WORK_S)
+                        return
+                fence = client.execute_command("LOCK.FENCE", key)
+            except LOST:
+                self.judge.lost()
+                self.delete(key, token)
+                return
+        self.work("redisson", key, token, fence, random)
+        self.judge.unlocked(token, [self.leave(key, token, number, random) for number in (1, 2)])
+
+    def leave(self, key: str, token: str, number: int, random: Random) -> int:
+        """End one hold; return 1 if that was the last one, 0 if not, and -1 if it is not held."""
+        keys = key, "channel", f"redisson_unlock_latch:{token}:{number}"
+        while True:
+            with self.client(random) as client, suppress(*LOST):
+                for _ in range(random.randint(1, 2)):
+                    reply = client.eval(LEAVE, 3, *keys, 0, TTL_MS, token, "PUBLISH", TTL_MS)
+                return -1 if reply is None else int(reply)
+            self.judge.lost()
+            time.sleep(WORK_S)
+
     def of_waiting_client(self, token: str, random: Random) -> None:
         """Acquire and wait as python-redis-lock does."""
         key = f"lock:{WAITED}"
@@ -240,30 +278,23 @@ class Storm:
         return work
 
     def fault(self, watcher: fencelock.Client) -> None:
-        """Kill or stop a node, mostly the leader; start it again, or let it go on."""
+        """Let a node fail for a while, mostly the leader."""
         random = self._random
         leader = leader_among(described(watcher)) or "n1"
         node = leader if random.random() < 0.7 else random.choice(self.nodes.names)
-        pause_s = random.uniform(0.2, 2.0)
-        if random.random() < 0.5:
-            self.nodes.kill(node)
-            self.judge.kills += 1
-            time.sleep(pause_s)
-            self.nodes.start(node)
-            self.nodes.wait_until_ready(watcher)
-        else:
-            process = self.nodes.processes[node]
-            process.send_signal(signal.SIGSTOP)
-            self.judge.stops += 1
-            time.sleep(pause_s)
-            process.send_signal(signal.SIGCONT)
+        death = random.choice(DEATHS)
+        _, undo = self.nodes.strike(node, death)
+        self.judge.faults[death] += 1
+        time.sleep(random.uniform(0.2, 5.0 if death in CUTS else 2.0))
+        undo()
+        self.nodes.wait_until_ready(watcher)
         time.sleep(random.uniform(0.5, 2.0))
 
 
 def storm(seconds: float, seed: int, folder: Path) -> Judge:
     """Run a storm; return what its judge saw."""
     with ExitStack() as last:
-        nodes = last.enter_context(NodeProcesses(folder, "paxos", 3, durable=True, redis=True))
+        nodes = last.enter_context(RelayedMembers(folder, "paxos", 3, redis=True))
         watcher, native = (
             last.enter_context(
                 fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=READY_S)
@@ -278,6 +309,7 @@ def storm(seconds: float, seed: int, folder: Path) -> Judge:
             *(("redis-py", one.of_redis_py),) * 6,
             *(("raw", one.of_raw_client),) * 2,
             *(("waiting", one.of_waiting_client),) * 3,
+            *(("redisson", one.of_redisson),) * 2,
             *(("native", one.of_native_client(native)),) * 2,
         ):
             one.begin(kind, work)
