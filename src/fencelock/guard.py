@@ -9,9 +9,10 @@ from fencelock.cluster.client.guard.file import FileGuard
 from fencelock.cluster.client.guard.guard import Guard, MemoryGuard
 from fencelock.cluster.client.guard.http import FenceMiddleware, WsgiFenceMiddleware, fence_headers
 from fencelock.cluster.client.guard.redis import RedisGuard
-from fencelock.cluster.client.guard.sql import SqlGuard
+from fencelock.cluster.client.guard.sql import AsyncSqlGuard, SqlGuard
 
 __all__ = [
+    "AsyncSqlGuard",
     "FenceMiddleware",
     "FileGuard",
     "Guard",

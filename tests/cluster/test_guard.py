@@ -194,9 +194,11 @@ def test_an_asynchronous_connection_is_refused_by_its_name() -> None:
         return type(name, (), {"__module__": module, **dict.fromkeys(methods, never)})
 
     asynchronous = {
-        psycopg.AsyncConnection: "psycopg.AsyncConnection is asynchronous.*to_thread",
+        psycopg.AsyncConnection: "psycopg.AsyncConnection is asynchronous.*AsyncSqlGuard",
         like("aiosqlite.core", "Connection", "commit"): "aiosqlite.Connection is asynchronous",
-        like("sqlalchemy.ext", "AsyncSession", "execute", "run_sync"): "AsyncSession.*run_sync",
+        like(
+            "sqlalchemy.ext", "AsyncSession", "execute", "run_sync"
+        ): "AsyncSession.*AsyncSqlGuard",
     }
     for kind, text in asynchronous.items():
         with pytest.raises(TypeError, match=text):

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from support.django_guard import django_connection, protects_django
 from support.programs import postgres_server, redis_server
 
 import fencelock
-from fencelock.guard import RedisGuard, SqlGuard, StaleFenceError
+from fencelock.guard import AsyncSqlGuard, RedisGuard, SqlGuard, StaleFenceError
 from fencelock.testing import LocalCluster, lose
 
 PATIENCE_S = 60
+
+asyncpg: Any = import_module("asyncpg")  # It has no types.
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +161,101 @@ def test_redis_compares_fences_that_a_double_cannot_hold(redis_client: Any) -> N
     guard.check("digits", 9)
     guard.check("digits", 10)
     assert isinstance(refused.value, fencelock.FencelockError)
+
+
+# Connections of asyncio: each context is one transaction, or none
+
+
+@asynccontextmanager
+async def of_asyncpg(where: str, *, begun: bool = True) -> AsyncGenerator[Any]:
+    known = conninfo_to_dict(where)
+    own: Any = await asyncpg.connect(
+        host=known["host"], user=known["user"], database=known["dbname"]
+    )
+    try:
+        if not begun:
+            yield own
+            return
+        async with own.transaction():
+            yield own
+    finally:
+        await own.close()
+
+
+@asynccontextmanager
+async def of_psycopg(where: str, *, begun: bool = True) -> AsyncGenerator[Any]:
+    connecting = psycopg.AsyncConnection.connect(where, autocommit=not begun)
+    async with await connecting as own:
+        yield own
+
+
+@asynccontextmanager
+async def of_sqlalchemy(where: str, *, begun: bool = True) -> AsyncGenerator[Any]:
+    known = conninfo_to_dict(where)
+    url = f"postgresql+psycopg://{known['user']}@/{known['dbname']}?host={known['host']}"
+    engine = create_async_engine(url, isolation_level=None if begun else "AUTOCOMMIT")
+    try:
+        async with AsyncSession(engine) as session:
+            yield session
+            await session.commit()
+    finally:
+        await engine.dispose()
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Any]]
+ASYNCHRONOUS = pytest.mark.parametrize("opened", [of_asyncpg, of_psycopg, of_sqlalchemy])
+
+
+@ASYNCHRONOUS
+def test_an_asynchronous_connection_refuses_a_late_holder(postgres: str, opened: Opened) -> None:
+    resource = f"late/{opened.__name__}"
+
+    async def main() -> None:
+        async with opened(postgres) as own:
+            await AsyncSqlGuard(own).create_table()
+            await AsyncSqlGuard(own).check(resource, 17)
+            await AsyncSqlGuard(own).check(resource, 18)
+        with pytest.raises(StaleFenceError, match="fence 17 is stale, since fence 18"):
+            async with opened(postgres) as own:
+                await AsyncSqlGuard(own).check(resource, 17)
+        async with opened(postgres) as own:
+            await AsyncSqlGuard(own).check(resource, 18)
+
+    asyncio.run(main())
+
+
+@ASYNCHRONOUS
+def test_an_asynchronous_check_outside_of_a_transaction_is_refused(
+    postgres: str, opened: Opened
+) -> None:
+    async def main() -> None:
+        async with opened(postgres, begun=False) as own:
+            with pytest.raises(RuntimeError, match="autocommit is on"):
+                await AsyncSqlGuard(own).check(f"alone/{opened.__name__}", 17)
+
+    asyncio.run(main())
+
+
+@ASYNCHRONOUS
+def test_a_late_asynchronous_transaction_waits_for_the_present_one(
+    postgres: str, opened: Opened
+) -> None:
+    resource = f"overtaken/{opened.__name__}"
+
+    async def main() -> None:
+        async with opened(postgres) as own:
+            await AsyncSqlGuard(own).check(resource, 1)
+
+        async def write_late() -> None:
+            async with opened(postgres) as late:
+                await AsyncSqlGuard(late).check(resource, 17)
+
+        async with opened(postgres) as present:
+            await AsyncSqlGuard(present).check(resource, 18)
+            waiting = asyncio.create_task(write_late())
+            done, _ = await asyncio.wait({waiting}, timeout=0.2)
+            assert not done
+        with pytest.raises(StaleFenceError, match="fence 17 is stale"):
+            await waiting
+
+    asyncio.run(main())

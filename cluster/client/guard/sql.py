@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Generator
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -27,6 +28,35 @@ STYLES = {"named": ":{}", "pyformat": "%({})s", "qmark": "?", "format": "%s"}
 IDLE = 0
 """The status of a connection of psycopg that is in no transaction (libpq's)."""
 
+AUTOCOMMIT = "autocommit is on: begin a transaction around check and write"
+
+Steps = Generator[tuple[str, dict[str, Any]], Any, None]
+"""Yields a statement and its values. Takes the number of rows that it changed; of `READ`, its row,
+or None."""
+
+
+def checking(resource: str, fence: int) -> Steps:
+    """Raise the highest fence of ``resource``, or refuse ``fence``: the statements of a check."""
+    while (yield RAISE, {"resource": resource, "fence": fence}) != 1:
+        row = yield READ, {"resource": resource}
+        if row is None:
+            yield ADD, {"resource": resource, "fence": fence}
+            return
+        if row[0] > fence:
+            raise StaleFenceError(resource, fence, int(row[0]))
+        # Another transaction has added or raised it between the two statements.
+
+
+def check_table(table: str) -> None:
+    """Check the name of a table, which becomes a part of statements.
+
+    Raises:
+        ValueError: it is not allowed.
+
+    """
+    if not re.fullmatch(r"\w+(\.\w+)?", table):
+        raise ValueError(f"table is {table!r}, and must be a plain name")
+
 
 class SqlGuard:
     """Keeps the highest fence of each resource in a table, and checks it in your transaction.
@@ -43,8 +73,8 @@ class SqlGuard:
 
     Args:
         connection: a DB-API connection, a ``Connection`` or ``Session`` of SQLAlchemy, or
-            ``django.db.connection``, within ``transaction.atomic()``. For an ``AsyncSession``:
-            ``await session.run_sync(lambda it: SqlGuard(it).check(...))``.
+            ``django.db.connection``, within ``transaction.atomic()``. For an asynchronous one see
+            `AsyncSqlGuard`.
         table: the name of the table; it may have a schema. It becomes a part of the statements.
         paramstyle: the paramstyle of the DB-API module, if the module does not declare it.
 
@@ -55,8 +85,7 @@ class SqlGuard:
     """
 
     def __init__(self, connection: Any, table: str = TABLE, paramstyle: str | None = None) -> None:
-        if not re.fullmatch(r"\w+(\.\w+)?", table):
-            raise ValueError(f"table is {table!r}, and must be a plain name")
+        check_table(table)
         _check_synchronous(connection)
         self._connection = connection
         self._table = table
@@ -91,18 +120,16 @@ class SqlGuard:
                 "check would be in a transaction of its own: check and write within one "
                 '"with transaction.atomic():"'
             )
-        while True:
-            if self._execute(RAISE, resource=resource, fence=fence).rowcount == 1:
-                break
-            row = self._execute(READ, resource=resource).fetchone()
-            if row is None:
-                self._execute(ADD, resource=resource, fence=fence)
-                break
-            if row[0] > fence:
-                raise StaleFenceError(resource, fence, int(row[0]))
-            # Another transaction has added or raised it between the two statements.
+        steps, result = checking(resource, fence), None
+        try:
+            while True:
+                statement, values = steps.send(result)
+                cursor = self._execute(statement, **values)
+                result = cursor.fetchone() if statement is READ else cursor.rowcount
+        except StopIteration:
+            pass
         if self._is_idle():
-            raise RuntimeError("autocommit is on: begin a transaction around check and write")
+            raise RuntimeError(AUTOCOMMIT)
 
     def _is_idle(self) -> bool:
         """Return whether the connection is known to be in no transaction after a statement."""
@@ -147,11 +174,83 @@ def _check_synchronous(connection: Any) -> None:
     if _module_of(connection) != "asyncpg" and not any(map(iscoroutinefunction, methods)):
         return
     name = f"{_module_of(connection)}.{type(connection).__name__}"
-    if hasattr(connection, "run_sync"):
-        advice = "await its run_sync(lambda it: SqlGuard(it).check(...))"
-    else:
-        advice = (
-            "use a synchronous connection in a thread (asyncio.to_thread), or one of SQLAlchemy "
-            "with run_sync"
-        )
-    raise TypeError(f"{name} is asynchronous, and SqlGuard is not: {advice}")
+    raise TypeError(f"{name} is asynchronous, and SqlGuard is not: use AsyncSqlGuard")
+
+
+class AsyncSqlGuard:
+    """`SqlGuard` for ``asyncio``.
+
+    For example::
+
+        async with session.begin():  # one transaction
+            await AsyncSqlGuard(session).check("orders/42", hold.fence)
+            await session.execute(update(Order)...)
+
+    Args:
+        connection: an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy, a connection of
+            asyncpg, or an ``AsyncConnection`` of psycopg.
+        table: see `SqlGuard`.
+
+    Raises:
+        TypeError: the connection is none of these.
+        ValueError: ``table`` is not allowed.
+
+    """
+
+    def __init__(self, connection: Any, table: str = TABLE) -> None:
+        check_table(table)
+        module = _module_of(connection)
+        if not hasattr(connection, "run_sync") and module not in {"asyncpg", "psycopg"}:
+            name = f"{module}.{type(connection).__name__}"
+            raise TypeError(f"{name} is no connection that AsyncSqlGuard knows")
+        self._connection = connection
+        self._table = table
+        self._is_asyncpg = module == "asyncpg"
+
+    async def create_table(self) -> None:
+        """Create the table of fences unless it exists; or do so with your migrations."""
+        if hasattr(self._connection, "run_sync"):
+            await self._connection.run_sync(self._synchronous("create_table"))
+        else:
+            await self._connection.execute(CREATE.format(table=self._table))
+
+    async def check(self, resource: str, fence: int) -> None:
+        """Raise the highest fence of ``resource`` in the current transaction; see `SqlGuard.check`.
+
+        Raises:
+            RuntimeError: the connection is in no transaction, so the check would protect nothing.
+
+        """
+        check_fence(fence)
+        connection = self._connection
+        if hasattr(connection, "run_sync"):
+            await connection.run_sync(self._synchronous("check"), resource, fence)
+            return
+        if self._is_asyncpg and not connection.is_in_transaction():
+            raise RuntimeError(AUTOCOMMIT)
+        steps, result = checking(resource, fence), None
+        try:
+            while True:
+                result = await self._done(*steps.send(result))
+        except StopIteration:
+            pass
+        if not self._is_asyncpg and connection.info.transaction_status == IDLE:
+            raise RuntimeError(AUTOCOMMIT)
+
+    def _synchronous(self, method: str) -> Callable[..., None]:
+        def called(connection: Any, *values: Any) -> None:
+            getattr(SqlGuard(connection, self._table), method)(*values)
+
+        return called
+
+    async def _done(self, statement: str, values: dict[str, Any]) -> Any:
+        """Return what `Steps` take of a statement."""
+        text = statement.format(table=self._table)
+        if not self._is_asyncpg:
+            cursor = await self._connection.execute(PARAMETER.sub(r"%(\1)s", text), values)
+            return await cursor.fetchone() if statement is READ else cursor.rowcount
+        names = list(values)
+        text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+        if statement is READ:
+            return await self._connection.fetchrow(text, *values.values())
+        return int((await self._connection.execute(text, *values.values())).split()[-1])
