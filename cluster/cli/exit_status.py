@@ -24,6 +24,9 @@ class ExitStatus(IntEnum):
     DECLINED = 4
     """The operator did not confirm: nothing was changed."""
 
+    NO_ANSWER = 69
+    """No node answered in time, and the command did not run (``EX_UNAVAILABLE``)."""
+
     BUG = 70
     """A role broke an invariant, or the disk failed (``EX_SOFTWARE`` of ``sysexits.h``)."""
 
@@ -31,7 +34,13 @@ class ExitStatus(IntEnum):
     """The lock was lost while the command ran (``EX_IOERR``)."""
 
     NOT_ACQUIRED = 75
-    """The lock was not acquired, and the command did not run (``EX_TEMPFAIL``)."""
+    """Another holds the lock, and the command did not run (``EX_TEMPFAIL``)."""
+
+    WRONG_CLUSTER = 78
+    """The nodes belong to another cluster, and the command did not run (``EX_CONFIG``)."""
+
+    NOT_EXECUTABLE = 126
+    """The command is no program, as in a shell."""
 
     NO_COMMAND = 127
     """There is no such command, as in a shell."""

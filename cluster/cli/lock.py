@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
 import typer
@@ -18,12 +21,14 @@ import typer
 from fencelock.actors.error import (
     FencelockError,
     LockOwnershipLostError,
+    LockTimeoutError,
     NotHeldError,
     UnavailableError,
+    WrongClusterError,
 )
 from fencelock.cluster.cli.completion import complete_lock
 from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus
-from fencelock.cluster.cli.formatting import in_full
+from fencelock.cluster.cli.formatting import duration, in_full
 from fencelock.cluster.cli.screen import say
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
 
@@ -72,8 +77,42 @@ GraceOption = Annotated[
     float,
     typer.Option("--grace", min=0, help="Time from SIGTERM to SIGKILL if it is lost (s)."),
 ]
-FirstReplyOption = Annotated[
-    float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
+ConflictOption = Annotated[
+    int,
+    typer.Option(
+        "--conflict-exit-code",
+        "-E",
+        min=0,
+        max=255,
+        help="Exit with this if another holds it, or --once forbids to run.",
+    ),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids."),
+]
+LabelOption = Annotated[
+    str | None,
+    typer.Option("--label", help="What others see as the holder. Default: HOST:PROCESS COMMAND."),
+]
+LeastOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hold-at-least",
+        metavar="TIME",
+        help="Hold it so long, though the command ends sooner: 30s, 10m, 2h.",
+    ),
+]
+OnceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--once",
+        metavar="KEY",
+        help="Run only if no command ran under KEY within --for, on any machine.",
+    ),
+]
+ForOption = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="The period of --once: 1h, 1d, 7d.")
 ]
 
 
@@ -83,10 +122,62 @@ class HoldOptions(NamedTuple):
     timeout: WaitOption = None
     nonblock: NonblockOption = False
     grace: GraceOption = 5.0
-    connect_timeout: FirstReplyOption = 5.0
+    conflict: ConflictOption = ExitStatus.NOT_ACQUIRED
+    quiet: QuietOption = False
+    label: LabelOption = None
+    least: LeastOption = None
 
 
 AS_USUAL = HoldOptions()
+
+ONCE = "once"
+"""The map with an entry for each key of ``--once``."""
+
+PERIOD_SHARE = 0.95
+"""How long such an entry lasts, as a share of the period: cron begins seconds early or late."""
+
+UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Return the time that a person wrote, such as ``10m``.
+
+    Raises:
+        typer.BadParameter: it is none.
+
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if match is None or not float(match[1]):
+        raise typer.BadParameter(
+            f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", param_hint=option
+        )
+    return float(match[1]) * UNIT_S[match[2]]
+
+
+class Once(NamedTuple):
+    """A key under which one command runs in a period, by the time of the cluster."""
+
+    key: str
+    period_s: float
+
+    def begin(self, client: Client, hold: Hold, label: str) -> int | None:
+        """Return the version of the key's new entry, or None if a command has run."""
+        entries, ttl = client.map(ONCE), self.period_s * PERIOD_SHARE
+        return entries.put_if_absent(self.key, label.encode(), ttl=ttl, fence=hold)
+
+    def why_not(self, client: Client) -> str:
+        """Return a text about the command that has run."""
+        entry = client.map(ONCE).get(self.key)
+        if entry is None or entry.expires is None:
+            return "it has run already"
+        ago_ms = round((self.period_s * PERIOD_SHARE - entry.expires) * 1000)
+        who = entry.value.decode(errors="replace")
+        return f"{who} ran it {duration(max(0, ago_ms))} ago, once in {self.period_s:g} s"
+
+    def forget(self, client: Client, version: int) -> None:
+        """Let another try, since the command has failed."""
+        with suppress(FencelockError):
+            client.map(ONCE).delete(self.key, version=version)
 
 
 @asks_cluster
@@ -94,28 +185,38 @@ def lock(
     name: NameArgument,
     command: CommandArgument,
     shared: SharedOption = None,
+    once: OnceOption = None,
+    period: ForOption = None,
     how: HoldOptions = AS_USUAL,
     given: TargetOptions = NONE_GIVEN,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
-    FENCELOCK_NAME names the lock to the command, and FENCELOCK_FENCE has the fence.
-    Let it send the fence with each write, so that storage can refuse a late one.
+    It waits until it holds the lock, also for the nodes if they do not answer, and
+    says after 2 s whom it waits for. FENCELOCK_NAME names the lock to the command, and
+    FENCELOCK_FENCE has the fence. Let it send the fence with each write, so that
+    storage can refuse a late one.
 
-    Exits with the status of the command. Exits with 75 if the lock was not
-    acquired and the command did not run, and with 127 if there is no such command.
-    Exits with 74 if the lock was lost; the command and all that it started were then
-    sent SIGTERM, and SIGKILL after --grace.
+    Exits with the status of the command. If it did not run: with 75, or the status of -E,
+    since another holds the lock; with 69 since no node answered in time; with 78 since
+    the nodes belong to another cluster; with 127 since there is no such command, or
+    with 126 since it cannot be executed. Exits with 74 if the lock was lost; the command
+    and all that it started were then sent SIGTERM, and SIGKILL after --grace.
 
-    For example:
+    For cron, on each machine. One runs the job, the others say nothing:
 
-      [cyan]fencelock lock nightly-report --nonblock -- ./report.sh[/cyan]
+      [cyan]fencelock lock report -n -q --once report --for 1d -- ./report.sh[/cyan]
+
+    Other examples:
 
       [cyan]fencelock lock deploy --timeout 60 -- make deploy[/cyan]
 
       [cyan]fencelock lock encoder --shared 4 -- ffmpeg -i in.mov out.mp4[/cyan]
 
     """
+    if (once is None) != (period is None):
+        raise typer.BadParameter("--once KEY and --for TIME belong together")
+    only = None if once is None else Once(once, seconds_of("--for", period or ""))
 
     def wanted(client: Client) -> Holdable:
         return client.lock(name) if shared is None else client.semaphore(name, permits=shared)
@@ -123,7 +224,7 @@ def lock(
     def whose(client: Client) -> str:
         return holder_of(client, name) if shared is None else f"all {shared} permits are taken"
 
-    hold_while(command, name, wanted, whose, how, given)
+    hold_while(command, name, wanted, whose, how, given, only)
 
 
 def hold_while(
@@ -133,6 +234,7 @@ def hold_while(
     whose: Callable[[Client], str],
     how: HoldOptions,
     given: TargetOptions,
+    once: Once | None = None,
 ) -> NoReturn:
     """Run ``command`` while an object is held, and exit with its status, as `lock` describes.
 
@@ -143,36 +245,114 @@ def hold_while(
         whose: returns a text that says who has it.
         how: how long to wait for it, and for the command's end if it is lost.
         given: names the cluster.
+        once: the key under which the command runs once in a period, if any.
 
     """
-    if shutil.which(command[0]) is None:
-        typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
-        raise typer.Exit(ExitStatus.NO_COMMAND)
+    if how.nonblock and how.timeout is not None:
+        raise typer.BadParameter("--nonblock does not wait, so it has no --timeout")
+    least_s = 0.0 if how.least is None else seconds_of("--hold-at-least", how.least)
+    _check_command(command[0], name)
     where = given.target()
-    from fencelock.cluster.client.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster.client.client import lazy_to  # noqa: PLC0415 (sockets: not for --help)
 
     signal.signal(signal.SIGTERM, _exit)
+    label = _label_of(command[0]) if how.label is None else how.label
     timeout = 0 if how.nonblock else how.timeout
+    version = None
     with ExitStack() as stack:
-        try:
-            client = stack.enter_context(connect_to(where, timeout=how.connect_timeout))
-            waits = timeout != 0
-            hold = wanted(client).acquire(blocking=waits, timeout=timeout if waits else None)
-        except UnavailableError as error:
-            say(f"{name} was not acquired: {error}", err=True)
-            raise typer.Exit(ExitStatus.NOT_ACQUIRED) from error
-        except KeyboardInterrupt:
-            typer.echo(f"{name} was not acquired: interrupted", err=True)
-            raise
-        if hold is None:
-            say(f"{name} was not acquired: {whose(client)}", err=True)
-            raise typer.Exit(ExitStatus.NOT_ACQUIRED)
+        client = stack.enter_context(lazy_to(where, label))
+        hold, why = _acquired(client, wanted(client), whose, name, timeout, quiet=how.quiet)
+        if hold is not None and once is not None:
+            version = once.begin(client, hold, label)
+            why = once.why_not(client) if version is None else ""
+        if hold is None or (once is not None and version is None):
+            if not how.quiet:
+                say(
+                    f"{name} was not acquired: {why}" if hold is None else f"{name}: {why}",
+                    err=True,
+                )
+            raise typer.Exit(how.conflict)
+        began = time.monotonic()
         status, lost = _run(command, hold, how.grace, renews=hold.deadline is not None)
-        lost = lost or _release(hold)
+        if once is not None and version is not None and status and not lost:
+            once.forget(client, version)
+        if not lost and (left_s := began + least_s - time.monotonic()) > 0:
+            _keep(hold, left_s)
+        else:
+            lost = lost or _release(hold)
     if lost:
         say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)
         raise typer.Exit(ExitStatus.LOST)
     raise typer.Exit(SIGNALLED - status if status < 0 else status)
+
+
+def _check_command(program: str, name: str) -> None:
+    """Exit as a shell does if there is no such program."""
+    if shutil.which(program) is not None:
+        return
+    found = os.sep in program and Path(program).exists()
+    problem = "cannot be executed" if found else "command not found"
+    typer.echo(f"{program}: {problem}; {name} was not acquired", err=True)
+    raise typer.Exit(ExitStatus.NOT_EXECUTABLE if found else ExitStatus.NO_COMMAND)
+
+
+def _label_of(program: str) -> str:
+    from fencelock.cluster.client.owner import process_label  # noqa: PLC0415 (sockets)
+
+    name = Path(program).name[:64]
+    return f"{process_label(128)} {name}" if name.isprintable() else process_label(128)
+
+
+def _acquired(
+    client: Client,
+    wanted: Holdable,
+    whose: Callable[[Client], str],
+    name: str,
+    timeout: float | None,
+    *,
+    quiet: bool,
+) -> tuple[Hold | None, str]:
+    """Return the hold, or None and who has the object. Say whom it waits for meanwhile."""
+    teller = _Teller(logging.WARNING if quiet else logging.INFO)
+    log, waits = logging.getLogger("fencelock"), timeout != 0
+    log.setLevel(logging.INFO)
+    log.addHandler(teller)
+    try:
+        hold = wanted.acquire(blocking=waits, timeout=timeout if waits else None)
+        return hold, "" if hold is not None or quiet else whose(client)
+    except LockTimeoutError:  # The cluster's own limit, without a timeout.
+        return None, whose(client)
+    except WrongClusterError as error:
+        say(f"{name} was not acquired: {error}", err=True)
+        raise typer.Exit(ExitStatus.WRONG_CLUSTER) from error
+    except UnavailableError as error:
+        say(f"{name} was not acquired: {error}", err=True)
+        raise typer.Exit(ExitStatus.NO_ANSWER) from error
+    except KeyboardInterrupt:
+        typer.echo(f"{name} was not acquired: interrupted", err=True)
+        raise
+    finally:
+        log.removeHandler(teller)
+
+
+class _Teller(logging.Handler):
+    """Prints the lines of the client about what it waits for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print ``record`` if it is such a line (Handler)."""
+        if ": waiting for " in (text := record.getMessage()):
+            say(text, err=True)
+
+
+def _keep(hold: Hold, left_s: float) -> None:
+    """Hold for so long, unless it is lost, and then release it."""
+    lost = threading.Event()
+    hold.on_lost(lambda _: lost.set())
+    keeper = threading.Thread(target=_renew, args=(hold, lost), daemon=True)
+    if hold.deadline is not None:
+        keeper.start()
+    lost.wait(left_s)
+    _release(hold)
 
 
 def _exit(number: int, _: object) -> None:

@@ -27,7 +27,6 @@ from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.lock import (
     AS_USUAL,
     CommandArgument,
-    FirstReplyOption,
     HoldOptions,
     WaitOption,
     hold_while,
@@ -271,7 +270,9 @@ def wait_for_latch(
     count: CountOption,
     timeout: WaitOption = None,
     given: TargetOptions = NONE_GIVEN,
-    connect_timeout: FirstReplyOption = 5.0,
+    connect_timeout: Annotated[
+        float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
+    ] = 5.0,
 ) -> None:
     """[bold]Wait[/bold] until the count of a latch is 0. Exits with 1 if --timeout ends first.
 

@@ -458,6 +458,12 @@ def connect_to(target: Target, *, timeout: float, stay: bool = False) -> Client:
     return Client(greeted(Settings(target, timeout, stay=stay), ThreadExecutor()))
 
 
+def lazy_to(target: Target, label: str) -> Client:
+    """Return a client that connects to ``target`` at its first use."""
+    settings = Settings(target, label=label)
+    return Client(LazyConnection(lambda: settings))
+
+
 def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:
     """Return a connection once a node answered; see `connect`."""
     connection = Connection(settings, executor)

@@ -389,27 +389,103 @@ def test_as_many_commands_run_as_there_are_permits(paxos_addresses: str) -> None
 
 def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
     shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
-    own = (ExitStatus.LOST, ExitStatus.NOT_ACQUIRED, ExitStatus.NO_COMMAND)
+    own = (
+        ExitStatus.LOST,
+        ExitStatus.NOT_ACQUIRED,
+        ExitStatus.NO_ANSWER,
+        ExitStatus.WRONG_CLUSTER,
+        ExitStatus.NO_COMMAND,
+        ExitStatus.NOT_EXECUTABLE,
+    )
     assert {str(status.value) for status in own} == set(re.findall(r"with\s+(\d+)", shown))
 
 
 def test_without_a_command_nothing_is_locked(paxos_addresses: str) -> None:
     code, _, err = run(paxos_addresses, "x", "--", "no-such-command")
     assert (code, err) == (127, "no-such-command: command not found; x was not acquired\n")
+    code, _, err = run(paxos_addresses, "x", "--", __file__)
+    assert (code, err) == (126, f"{__file__}: cannot be executed; x was not acquired\n")
 
 
-def test_without_a_node_the_lock_is_not_had() -> None:
-    printing = python(PRINTS)
+def test_without_a_node_it_waits_as_long_as_it_is_told_and_says_why() -> None:
     process = subprocess.run(
-        [*COMMAND, "x", "--connect", "tcp://127.0.0.1:1", "--connect-timeout", "0.3", *printing],
+        [*COMMAND, "x", "--connect", "tcp://127.0.0.1:1", "--timeout", "3", *python(PRINTS)],
         capture_output=True,
         text=True,
         check=False,
         timeout=PATIENCE_S,
         env=os.environ,
     )
-    assert process.returncode == 75
-    assert process.stderr.startswith("x was not acquired: no node answered within 0.3 s")
+    assert process.returncode == ExitStatus.NO_ANSWER
+    waits, ends = process.stderr.splitlines()
+    assert waits.startswith("lock 'x': waiting for 2 s: no node answers. Tried tcp://127.0.0.1:1: ")
+    assert ends.startswith("x was not acquired: lock 'x': no node could be asked for it within 3.")
+
+
+def test_nodes_of_another_cluster_have_a_status_of_their_own(paxos_addresses: str) -> None:
+    code, _, err = run(paxos_addresses, "x", "--cluster", "other", *python(PRINTS))
+    assert code == ExitStatus.WRONG_CLUSTER
+    assert "of cluster" in err
+
+
+def test_who_waits_says_for_whom_unless_it_is_quiet(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    with lock_client.lock("long"):
+        code, _, err = run(paxos_addresses, "long", "--timeout", "4", *python(PRINTS))
+        assert (code, len(err.splitlines())) == (75, 2)
+        assert err.startswith("lock 'long': waiting for 2 s: held by the tests (owner ")
+        how = ("--nonblock", "--quiet", "-E", "9")
+        assert run(paxos_addresses, "long", *how, *python(PRINTS)) == (9, "", "")
+
+
+def test_a_command_runs_once_a_period_unless_it_fails(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    once = ("job", "--once", "nightly", "--for", "1d", "--label", "machine 1")
+    code, out, _ = run(paxos_addresses, *once, *python("raise SystemExit(3)"))
+    assert code == 3
+    code, out, _ = run(paxos_addresses, *once, *python(PRINTS))
+    assert (code, out.split()[0]) == (0, "job")
+    code, out, err = run(paxos_addresses, *once, *python(PRINTS))
+    assert (code, out) == (75, "")
+    assert re.fullmatch(r"job: machine 1 ran it \S+( \S+)? ago, once in 86400 s\n", err)
+    assert run(paxos_addresses, *once, "-q", "-E", "0", *python(PRINTS)) == (0, "", "")
+    entry = lock_client.map("once").get("nightly")
+    assert entry is not None
+    assert entry.expires is not None
+    assert 0.9 < entry.expires / 86_400 < 0.951  # The next night may begin a little early.
+
+
+def test_a_lock_is_held_at_least_so_long(
+    paxos_addresses: str, lock_client: fencelock.Client
+) -> None:
+    process = begin(paxos_addresses, "least", "--hold-at-least", "1h", *python("print('ended')"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ended\n"
+    holder = lock_client.status("least").holder
+    assert holder is not None
+    assert holder.label.endswith(Path(sys.executable).name)
+    process.send_signal(signal.SIGTERM)
+    process.wait(PATIENCE_S)
+    process.communicate()
+    assert lock_client.status("least").holder is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--hold-at-least", "10"),
+        ("--once", "key"),
+        ("--for", "1d"),
+        ("--once", "key", "--for", "day"),
+        ("--nonblock", "--timeout", "3"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(wrong: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, ["lock", "x", *wrong, "--", "true"])
+    assert done.exit_code == ExitStatus.REFUSED
+    assert "Invalid value" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,8 @@ def test_a_celery_task_runs_once(fencelock_cluster: LocalCluster, tmp_path: Path
 
 
 def test_cron_on_two_machines_runs_one_job(fencelock_cluster: LocalCluster, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fencelock", "lock", "nightly", "--nonblock", "--"]
+    command = [sys.executable, "-m", "fencelock", "lock", "nightly", "-n", "-q"]
+    command += ["--once", "nightly", "--for", "1d", "--"]
     job = [str(EXAMPLES / "nightly.sh"), str(tmp_path)]
     machines = [subprocess.Popen([*command, *job], stderr=subprocess.DEVNULL) for _ in range(2)]
     statuses = {machine.wait(PATIENCE_S) for machine in machines}
