@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import zmq
 from loguru import logger
@@ -25,7 +26,6 @@ from fencelock.transport.descriptors import CONNECTIONS_MAX, UnreadBytes, unread
 from fencelock.transport.fault_log import FaultLog
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
 from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
-from fencelock.transport.listener import Arrival, Listener
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
     HANDSHAKE_FAILURES,
@@ -39,7 +39,10 @@ from fencelock.transport.sockets import (
     poll_sockets,
     send_part,
 )
-from fencelock.transport.stream import StreamServer
+
+if TYPE_CHECKING:
+    from fencelock.transport.listener import Arrival, Listener
+    from fencelock.transport.stream import StreamServer
 
 READ_NS = 10_000_000
 """Time for decoding frames of clients in `SocketHub.receive` (ns)."""
@@ -268,6 +271,8 @@ class SocketHub:
         if listen is not None:
             if self._guard is not None:
                 self._guard.start(self._context)
+            from fencelock.transport.listener import Listener  # noqa: PLC0415 (clients need none)
+
             self._listener = Listener(
                 self._context,
                 listen,

@@ -11,7 +11,7 @@ from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.naming import LOCK, MARK, object_kinds, object_named, object_shown
-from fencelock.cluster.cli.screen import Unanswered
+from fencelock.cluster.cli.saying import Unanswered
 from fencelock.cluster.cli.target import TargetOptions, looking
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import typer
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.members import JsonOption, carry_out
-from fencelock.cluster.cli.screen import confirm, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     TargetOptions,

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fencelock.actors.proxy.access import CLIENT, NODE, ROLES, Rights
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present
 
 app = typer.Typer(
     name="keys",

@@ -29,7 +29,7 @@ from fencelock.actors.error import (
 from fencelock.cluster.cli.completion import complete_lock
 from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus
 from fencelock.cluster.cli.formatting import duration, in_full
-from fencelock.cluster.cli.screen import say
+from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
 
 if TYPE_CHECKING:

@@ -38,7 +38,8 @@ from fencelock.cluster.cli.naming import (
     object_spelled,
     unheld_kinds,
 )
-from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,

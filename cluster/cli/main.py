@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -158,6 +157,8 @@ def main() -> None:
         app()
     except FencelockError as error:
         text = "\n".join(map(printable, str(error).split("\n")))
+        from rich.console import Console  # noqa: PLC0415 (see saying.py)
+
         console = Console(stderr=True)
         console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(ExitStatus.REFUSED)

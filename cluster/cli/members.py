@@ -22,7 +22,8 @@ from fencelock.actors.error import ConfigError, MembershipError, UnavailableErro
 from fencelock.cluster.cli.completion import complete_node
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import as_plain, duration
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     LookTimeoutOption,

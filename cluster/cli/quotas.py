@@ -15,7 +15,8 @@ from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.naming import counted_objects, unheld_kinds
-from fencelock.cluster.cli.screen import Column, Rows, View, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import Column, Rows, View
 from fencelock.cluster.cli.staying import confirm_deletion
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,

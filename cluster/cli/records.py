@@ -16,7 +16,8 @@ from fencelock.cluster.cli.completion import complete_session
 from fencelock.cluster.cli.formatting import as_plain, duration, person
 from fencelock.cluster.cli.locks import at_terminal, listing
 from fencelock.cluster.cli.naming import object_shown
-from fencelock.cluster.cli.screen import Column, Rows, View, confirm, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import Column, Rows, View, confirm
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,

@@ -22,7 +22,7 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.completion import complete_node, complete_role
-from fencelock.cluster.cli.screen import say
+from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,

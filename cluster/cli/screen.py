@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.saying import Unanswered, say
 from fencelock.cluster.log import printable
 
 WATCH_S = 1.0
@@ -148,8 +149,8 @@ def line(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
-def say(text: str, *, err: bool = False, style: str = "") -> None:
-    """Print one paragraph, harmless, wrapped at words on a terminal."""
+def print_line(text: str, *, err: bool, style: str) -> None:
+    """Print what `say` is given."""
     _print(Console(stderr=err, highlight=False), line(text, style))
 
 
@@ -167,14 +168,6 @@ class View(NamedTuple):
 def json_view(plain: Any, exit_code: int = 0) -> View:
     """Return ``plain`` as JSON. Its strings escape characters that are not ASCII."""
     return View([Text(json.dumps(plain, indent=2))], exit_code)
-
-
-class Unanswered(Exception):  # noqa: N818  (it is an outcome of a look)
-    """There is nothing to show: no node could answer, and the text says why."""
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
 
 
 def present(look: Callable[[], View], *, watch: bool, failed: int | None = None) -> int:

@@ -19,7 +19,8 @@ from fencelock.actors.bootstrap_message import Founding
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.screen import confirm, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.target import asks_cluster
 from fencelock.cluster.guarantee import PROMISES
 

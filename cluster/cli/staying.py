@@ -23,7 +23,8 @@ from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.formatting import duration, progress_of
 from fencelock.cluster.cli.locks import at_terminal, listing
 from fencelock.cluster.cli.naming import object_shown, plural
-from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line, say
+from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,
     DoneJsonOption,

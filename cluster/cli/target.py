@@ -13,9 +13,10 @@ import typer
 
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.cli.screen import Unanswered, View, present, say
+from fencelock.cluster.cli.saying import Unanswered, say
 
 if TYPE_CHECKING:
+    from fencelock.cluster.cli.screen import View
     from fencelock.cluster.client.client import Client
     from fencelock.cluster.client.settings import Target
 
@@ -186,6 +187,7 @@ def show(
     failed: int | None = None,
 ) -> NoReturn:
     """Print the ``view`` of what a cluster answers, and exit with its status; see `present`."""
+    from fencelock.cluster.cli.screen import present  # noqa: PLC0415 (rich)
 
     def look() -> View:
         with looking(where, timeout) as operator:

@@ -32,7 +32,7 @@ from fencelock.cluster.cli.lock import (
     hold_while,
     holder_of,
 )
-from fencelock.cluster.cli.screen import say
+from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.staying import MapArgument, counter_app, latch_app, map_app
 from fencelock.cluster.cli.target import (
     NONE_GIVEN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from time import thread_time_ns
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Connect, Disconnect, JoinGroup
@@ -16,7 +16,9 @@ from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
 from fencelock.cluster.log import note
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import EnvelopeItems, Frame
-from fencelock.transport.listener import Arrival
+
+if TYPE_CHECKING:
+    from fencelock.transport.listener import Arrival
 
 FRAME_ENVELOPES_MAX = 256
 """Limit of messages in one frame: a receiver handles them at once; far below a frame's bytes."""

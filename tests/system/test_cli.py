@@ -243,7 +243,8 @@ def test_an_operator_finds_a_holder_and_frees_its_lock(
     monkeypatch.chdir(tmp_path)  # The commands find the nodes in its cluster.toml.
     with running(load(Path("cluster.toml"))):
         with connect(",".join(addresses.values()), label="web-3:7") as client:
-            fence = fence_of(client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S))
+            held = client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S)
+            fence = fence_of(held)
             who = run(app, ["who", "orders/42"])
             assert "orders/42 is held by web-3:7, nightly" in who.stdout
             assert f"under fence {fence}" in who.stdout

@@ -26,6 +26,7 @@ from fencelock.actors.error import UnavailableError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli import screen
 from fencelock.cluster.cli.main import app
+from fencelock.cluster.cli.saying import Unanswered
 from fencelock.cluster.cli.screen import View, line, present
 from fencelock.cluster.log import printable
 from fencelock.cluster.node.config import loopback, starting_config
@@ -312,8 +313,8 @@ def test_members_without_a_leader_exits_with_3(client: MadeLooks) -> None:
 def test_a_watch_shows_each_look_until_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    looks: Iterator[View | screen.Unanswered] = iter(
-        [View([line("one")]), screen.Unanswered("nobody answers", 1), View([line("two")])]
+    looks: Iterator[View | Unanswered] = iter(
+        [View([line("one")]), Unanswered("nobody answers", 1), View([line("two")])]
     )
 
     def look() -> View:

@@ -1,0 +1,21 @@
+"""One line for a person, and the error that becomes one. Commands that print no table need no more.
+
+The library that draws tables takes longer to import than `fencelock lock` has for its start.
+"""
+
+from __future__ import annotations
+
+
+def say(text: str, *, err: bool = False, style: str = "") -> None:
+    """Print one paragraph, harmless, wrapped at words on a terminal."""
+    from fencelock.cluster.cli.screen import print_line  # noqa: PLC0415 (rich)
+
+    print_line(text, err=err, style=style)
+
+
+class Unanswered(Exception):  # noqa: N818  (it is an outcome of a look)
+    """There is nothing to show: no node could answer, and the text says why."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
