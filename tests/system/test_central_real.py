@@ -125,7 +125,8 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
 ) -> None:
     with members.client_of("n3") as other:
         with members.client_of(PROXY) as holder:
-            fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
+            held = holder.lock("a").acquire(timeout=LONG_S)
+            fence = fence_of(held)
             assert fence is not None
             members.restart(*restarted)
             wait_until_ready(holder, PROXY)
@@ -140,7 +141,8 @@ def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
     with members.client_of("n3") as other:
         while True:  # A client begins at any of its nodes.
             holder = members.client_of(PROXY, "n3")
-            fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
+            held = holder.lock("a").acquire(timeout=LONG_S)
+            fence = fence_of(held)
             status = other.status("a")
             assert status.holder is not None
             if status.holder.node == PROXY:
@@ -161,7 +163,8 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
         "import os, sys, fencelock\n"
         f"at, cluster = {members.addresses[PROXY]!r}, {CLUSTER!r}\n"
         "client = fencelock.connect(at, cluster=cluster, connect_timeout=60)\n"
-        "print(client.lock('a').acquire(timeout=60).fence, flush=True)\n"
+        "hold = client.lock('a').acquire()\n"
+        "print(hold.fence, flush=True)\n"
         "os._exit(0)\n"
     )
     command = [sys.executable, "-c", code]

@@ -36,7 +36,8 @@ LEADER = """
 import sys
 import fencelock
 client = fencelock.connect(sys.argv[1], cluster="bench", ttl=1)
-print(client.election("s").lead("killed").acquire().fence, flush=True)
+term = client.election("s").lead("killed").acquire()
+print(term.fence, flush=True)
 sys.stdin.read()
 """
 
