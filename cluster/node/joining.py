@@ -271,6 +271,12 @@ def _check_free(node: str, address: str, others: tuple[NodeReport, ...]) -> None
                 f"--id: {node} is the name of a node of this cluster that runs, at "
                 f"{one.endpoint or 'an unknown address'}: choose another name"
             )
+        if one.node == node and one.role is not NodeRole.OBSERVER and one.endpoint != address:
+            raise ConfigError(
+                f"--id: {node} is a member at {one.endpoint or 'an unknown address'}: give that "
+                "with --address if it lost its folder; or choose another name, and then run: "
+                f"fencelock replace {node} NAME"
+            )
         if one.node != node and one.endpoint == address:
             raise ConfigError(f"--address: {address} is the address of {one.node}: choose another")
     remote = [one.node for one in others if one.endpoint and not is_loopback(one.endpoint)]

@@ -153,6 +153,22 @@ def test_a_mistake_is_one_line_with_what_to_do_next(nodes: dict[str, Node], tmp_
     assert "like tcp://10.0.0.4:4040" in refusal(right._replace(address="tcp://0.0.0.0:4040"))
 
 
+def test_a_member_that_lost_its_folder_comes_back_at_its_address_only(
+    nodes: dict[str, Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencelock.cluster.node.joining.RUNS_MS", 0)  # So it counts as silent.
+    with fencelock.connect(nodes["n1"].address, connect_timeout=LONG_S) as operator:
+        until(lambda: votes(operator, "n2"), "n2 is heard")
+    n2 = nodes.pop("n2")
+    assert n2.stop(LONG_S)
+    lost = Joining(nodes["n1"].address, tmp_path / "joins", "n2")
+    text = refusal(lost)
+    assert f"n2 is a member at {n2.address}" in text
+    assert "fencelock replace n2 NAME" in text
+    config, name = joined(lost._replace(address=n2.address))
+    assert (name, config.nodes["n2"]) == ("n2", n2.address)
+
+
 def test_the_file_has_the_shared_settings_and_later_starts_read_it(tmp_path: Path) -> None:
     text = starting_config(loopback_addresses(), cluster="orders")
     text = text.replace("# heartbeat_ms = 50", "heartbeat_ms = 40")
