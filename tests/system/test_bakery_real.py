@@ -300,8 +300,17 @@ class Storm:
         self.inside: set[str] = set()
         self.fences: list[int] = []
         self.done = threading.Event()
+        self.problems: list[BaseException] = []
+        """The errors that ended an owner's turns."""
 
     def take_turns(self, owner: str) -> None:
+        try:
+            self._take_turns(owner)
+        except BaseException as error:
+            self.problems.append(error)
+            raise
+
+    def _take_turns(self, owner: str) -> None:
         lock = self.client.lock("storm", owner=owner, duration=1)
         while not self.done.is_set():
             try:
@@ -310,9 +319,9 @@ class Storm:
                 continue
             if hold is None:
                 continue
-            assert self.inside == set()
-            self.inside.add(owner)
             fence = fence_of(hold)
+            assert self.inside == set(), f"{owner} under {fence}"
+            self.inside.add(owner)
             assert fence is not None
             self.fences.append(fence)
             time.sleep(0.005)
@@ -322,7 +331,8 @@ class Storm:
 
     def wait_for_grants(self) -> None:
         before = len(self.fences)
-        until(lambda: len(self.fences) > before + 10)
+        until(lambda: self.problems or len(self.fences) > before + 10)
+        assert not self.problems, self.problems
 
 
 @pytest.mark.long
