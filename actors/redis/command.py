@@ -80,31 +80,54 @@ class ClusterRefusalError(Exception):
 
 
 class Attempts:
-    """The values with which clients last failed to acquire keys: with these they wait for them."""
+    """The values with which clients last failed to acquire keys: with these they wait for them.
+
+    Those who have failed before a turn came may take it. So who has just come does not overtake.
+    """
 
     def __init__(self) -> None:
-        self._values: OrderedDict[tuple[int | bytes, str], bytes] = OrderedDict()
+        self._values: OrderedDict[tuple[int, str], bytes] = OrderedDict()
+        self._failed: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+        """When each value first failed."""
+        self._turns: OrderedDict[str, int] = OrderedDict()
+        """When the last turn at each key came at this door."""
+        self._now = 0
+        """A number that rises."""
 
     def failed(self, connection: int, key: str, value: bytes) -> None:
         """Note a value; another connection of the client's pool may be used to wait."""
-        for place in ((connection, key), (0, key), (value, key)):
+        for place in ((connection, key), (0, key)):
             self._values[place] = value
             self._values.move_to_end(place)
-        while len(self._values) > ATTEMPTS_MAX:
-            self._values.popitem(last=False)
+        self._now += 1
+        self._failed.setdefault((value, key), self._now)
+        self._bound()
+
+    def turn_came(self, key: str) -> None:
+        """Note that a client of this door was told that it is its turn at a key."""
+        self._now += 1
+        self._turns[key] = self._now
+        self._turns.move_to_end(key)
+        self._bound()
+
+    def _bound(self) -> None:
+        for noted in (self._values, self._failed, self._turns):
+            while len(noted) > ATTEMPTS_MAX:
+                noted.popitem(last=False)
 
     def value_of(self, connection: int, key: str) -> bytes | None:
         """Return the last value of this connection, or else of any."""
         own = self._values.get((connection, key))
         return self._values.get((0, key)) if own is None else own
 
-    def has_failed(self, key: str, value: bytes) -> bool:
-        """Return whether a value failed, and has not succeeded since."""
-        return (value, key) in self._values
+    def may_take(self, key: str, value: bytes) -> bool:
+        """Return whether a value failed before the last turn at a key, and has not succeeded."""
+        failed = self._failed.get((value, key))
+        return failed is not None and failed < self._turns.get(key, 0)
 
     def succeeded(self, key: str, value: bytes) -> None:
         """Note that a key was acquired with a value."""
-        self._values.pop((value, key), None)
+        self._failed.pop((value, key), None)
 
 
 class Call(NamedTuple):

@@ -276,6 +276,7 @@ class RedisDoor(Role[DoorEvent]):
     def _on_answer(self, answer: Answer | Refused, now: Instant) -> Effects:
         told, effects = self.channels.answered(answer)
         if told is not None:
+            self.attempts.turn_came(told.key)
             message: list[Reply] = [b"message", told.channel, UNLOCKED]
             subscriber = self.connections[told.connection]
             push = Transmit(

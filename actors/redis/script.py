@@ -6,9 +6,9 @@
 A lock of Redisson is a hash: a field for the client and its thread, with the number of its holds.
 Here the key's value is that field, and the table counts the holds. Whoever waits for such a lock
 subscribes to its channel, which is a place in the queue (`channels.py`). When its turn comes, the
-key is reserved for `TURN`: the first client takes it that enters, and has waited at this door. One
-that has not is told to come again in `TURN_MS`, so that it does not overtake the one whose turn it
-is.
+key is reserved for `TURN`: the first client takes it that enters, and has failed at this door
+before. Any other one is told to come again in `TURN_MS`, so that it does not overtake the one whose
+turn it is, and takes the key if nobody has come until then.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from fencelock.actors.redis.command import (
     HELD,
     MINE,
     MS_PER_S,
+    RESERVED_MS,
     SIGNAL,
     SIGNALLED,
     Call,
@@ -344,11 +345,11 @@ def _entering(
         raise CommandError(
             f"ERR {key!a} has the same channel as {key[1:-1]!a} in Redisson: choose another name"
         )
-    waited = call.attempts.has_failed(key, field)
+    may_take = call.attempts.may_take(key, field)
     request = ChangeKeys(
         keys=(key,),
         action=KeyAction.SET,
-        states=(*FREE, *MINE) if waited else (KeyState.FREE, *MINE),
+        states=(*FREE, *MINE) if may_take else (KeyState.FREE, *MINE),
         value=field,
         expected=field,
         counts=True,
@@ -359,6 +360,9 @@ def _entering(
     left_ms: int | None = None
     try:
         outcome = yield from change_one(request)
+        reserved = outcome.state is KeyState.RESERVED and not outcome.changed
+        if reserved and (outcome.left_ms or 0) <= RESERVED_MS - TURN_MS:
+            outcome = yield from change_one(replace(request, states=(*FREE, *MINE)))
     except ClusterRefusalError as error:
         if error.refused.reason is not Reason.TIMED_OUT:
             raise _uncounted(error) from None

@@ -26,7 +26,7 @@ from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
-from fencelock.actors.redis.command import COMMANDS
+from fencelock.actors.redis.command import COMMANDS, FREE, MINE
 from fencelock.actors.redis.door import (
     ABOUT_CONNECTIONS,
     HELD_BYTES_MAX,
@@ -88,8 +88,9 @@ class Door:
         changed: bool = True,
         state: KeyState = KeyState.FREE,
         value: bytes | None = None,
+        left_ms: int | None = None,
     ) -> bytes:
-        reply = replied(request, changed=changed, state=state, value=value)
+        reply = replied(request, changed=changed, state=state, value=value, left_ms=left_ms)
         (transmit,) = transmitted(self.role.handle(SESSION, reply, T0))
         return transmit.data
 
@@ -110,11 +111,12 @@ def replied(
     changed: bool = True,
     state: KeyState = KeyState.FREE,
     value: bytes | None = None,
+    left_ms: int | None = None,
 ) -> KeysChanged | KeysRead:
     if isinstance(request, ReadKeys):
         seen = KeySeen(request.keys[0], value or b"", False, 7, 0, None, 0)
         return KeysRead(keys=() if value is None else (seen,), request=request.request)
-    outcome = KeyOutcome(state, changed=changed, fence=7, left_ms=None, times=0)
+    outcome = KeyOutcome(state, changed=changed, fence=7, left_ms=left_ms, times=0)
     return KeysChanged(
         lock=request.lock,
         keys=(outcome,) * len(request.keys),
@@ -430,20 +432,33 @@ def test_one_who_never_comes_has_to_wait_for_the_next_place() -> None:
     assert len(to_session(door.role.handle(HERE, DoorTick(), at(5_000)))) == 1
 
 
-def test_a_turn_is_taken_by_one_who_has_waited() -> None:
+def test_a_turn_is_taken_by_one_who_failed_before_it_came() -> None:
+    door = Door(clients=3)
+    door.answer(enter(door, b"u:1"), changed=False, state=KeyState.OTHER, left_ms=9_000)
+    place = subscribed(door, 2)
+    assert KeyState.RESERVED not in enter(door, b"u:2", 3).states
+    door.role.handle(SESSION, replied(place), T0)
+    waited = enter(door, b"u:1")
+    assert KeyState.RESERVED in waited.states
+    assert (waited.counts, waited.turn) == (True, b"redisson_lock__channel")
+    assert door.answer(waited, state=KeyState.RESERVED, left_ms=900) == b"$-1\r\n"
+    assert KeyState.RESERVED not in enter(door, b"u:1").states
+
+
+def test_one_who_has_just_come_takes_a_turn_if_nobody_comes_for_a_while() -> None:
     door = Door()
-    first = enter(door, b"u:1")
-    assert KeyState.RESERVED not in first.states
-    assert (first.counts, first.turn) == (True, b"redisson_lock__channel")
-    said = door.answer(first, changed=False, state=KeyState.RESERVED)
-    assert said == b":50\r\n"  # It comes again soon, and not in two seconds.
-    door.role.handle(HERE, Disconnected(connection=1), T0)
-    door.role.handle(HERE, Opened(connection=2, peer="x"), T0)
-    again = enter(door, b"u:1", 2)
-    assert KeyState.RESERVED in again.states
-    (done,) = transmitted(door.role.handle(SESSION, replied(again, state=KeyState.RESERVED), T0))
-    assert done.data == b"$-1\r\n"
-    assert KeyState.RESERVED not in enter(door, b"u:1", 2).states
+    for left_ms, reply in ((1_990, b":50\r\n"), (1_960, b":50\r\n"), (20, None)):
+        first = enter(door, b"u:1")
+        assert KeyState.RESERVED not in first.states
+        no = replied(first, changed=False, state=KeyState.RESERVED, left_ms=left_ms)
+        effects = door.role.handle(SESSION, no, T0)
+        if reply is None:
+            assert asked(effects) == replace(
+                first, request=first.request + 1, states=(*FREE, *MINE)
+            )
+            assert door.answer(asked(effects), state=KeyState.RESERVED) == b"$-1\r\n"
+        else:
+            assert transmitted(effects)[0].data == reply
 
 
 def test_a_request_that_counts_is_not_refused_with_a_code_for_which_clients_repeat_it() -> None:

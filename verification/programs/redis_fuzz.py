@@ -27,7 +27,8 @@ import psutil
 
 import fencelock
 from fencelock.actors.redis.command import COMMANDS
-from fencelock.actors.redis.door import ABOUT_CONNECTIONS, SCRIPTED
+from fencelock.actors.redis.door import ABOUT_CONNECTIONS, SCRIPTED, SUBSCRIBING
+from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.transport.descriptors import raise_limit
 from fencelock.transport.stream import FULL
 from fencelock.verification.bench.members import READY_S, NodeProcesses
@@ -44,14 +45,15 @@ FUZZERS = 24
 
 CHUNK = 4_096
 WORDS = [
-    *(name.encode() for name in [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED]),
+    *(name.encode() for name in [*COMMANDS, *ABOUT_CONNECTIONS, *SCRIPTED, *SUBSCRIBING]),
     *b"NX XX GET EX PX EXAT PXAT KEEPTTL MATCH COUNT LOAD EXISTS FLUSH a b c * [".split(),
     *(b"0", b"1", b"-1", b"10", b"9223372036854775807", b"99999999999999999999", b"1e309", b""),
     *(b"9" * 5_000, b"-9223372036854775808", b"nan", b"1e400", b"-0.5"),
     *(b"lock-signal:a", b"lock:a", b"\xff\xfe", b"x" * 2_000, b"a/b", "läßt".encode(), b"\0"),
+    *(b"redisson_lock__channel:{a}", b"redisson_unlock_latch:{a}:1", b"subscribe", b"unsubscribe"),
     b"return redis.call('get', KEYS[1])",
-    b'if redis.call("get",KEYS[1]) == ARGV[1] then return redis.call("del",KEYS[1]) '
-    b"else return 0 end",
+    *map(text_of, (Operation.COMPARE_DELETE, Operation.ENTER, Operation.LEAVE_ONCE)),
+    *map(text_of, (Operation.LEAVE_BY_FORCE, Operation.RENEW, Operation.RENEW_EACH)),
 ]
 GARBAGE = [
     b"*1000000000\r\n", b"*-1\r\n", b"*1\r\n$1000000000\r\n", b"$5\r\nhello\r\n", b"*x\r\n",
