@@ -55,6 +55,31 @@ def test_the_locks_of_libraries_keep_their_promises() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("release", ["3.1.0", "3.3.1", "3.5.0"])
+def test_an_old_python_redis_lock_keeps_its_promise(tmp_path: Path, release: str) -> None:
+    wanted = f"python-redis-lock=={release}"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(tmp_path),
+    ]
+    fetched = subprocess.run([*pip, wanted], capture_output=True, text=True, check=False)
+    if fetched.returncode:
+        pytest.skip(f"{wanted} cannot be fetched from the index of packages: {fetched.stderr}")
+    path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))
+    program = (str(PROGRAMS / "redis_clients.py"), "--port")
+    with door_node() as node:
+        port = str(port_of(node))
+        printed = run(sys.executable, *program, port, "python_redis_lock", PYTHONPATH=path)
+    assert "keeps its promise" in printed
+
+
+@pytest.mark.long
 def test_the_lock_tests_of_redis_py_pass(tmp_path: Path) -> None:
     """They come from the source distribution of the installed release."""
     wanted = f"redis=={version('redis')}"
