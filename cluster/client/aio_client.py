@@ -24,7 +24,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.client import accounts
 from fencelock.cluster.client.barrier import AsyncBarrier, BarrierFactory
-from fencelock.cluster.client.base_client import BaseClient, namer
+from fencelock.cluster.client.base_client import BaseClient, check_template, namer
 from fencelock.cluster.client.base_lock import LockFactory
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.counter import AsyncCounter, CounterFactory
@@ -87,11 +87,16 @@ class AsyncClient(
             TypeError: the function is not a coroutine function, or has no such parameter.
 
         """
+        check_template(template)
+        self.lock("any name", timeout=timeout, **options)  # It checks them, and sends nothing.
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-            if not inspect.iscoroutinefunction(function):
-                raise TypeError(f"{function} is not a coroutine function: use fencelock.connect")
             name_of = namer(template, function)
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(
+                    f"{function.__qualname__} is not a coroutine function: use fencelock.locked, "
+                    "or a client of fencelock.connect"
+                )
 
             @functools.wraps(function)
             async def locked(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -99,6 +99,20 @@ class BaseClient:
         return self._connection.executor.failed
 
 
+def check_template(template: object) -> None:
+    """Return if ``template`` is the text that `locked` takes.
+
+    Raises:
+        TypeError: it is something else, such as the decorated function.
+
+    """
+    if not isinstance(template, str):
+        raise TypeError(
+            f"locked takes the name of a lock, and was given {template!r}: write "
+            '@locked("report/{day}")'
+        )
+
+
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function that formats ``template`` with the arguments of a call of ``function``.
 

@@ -24,7 +24,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.client import accounts
 from fencelock.cluster.client.barrier import Barrier, BarrierFactory
-from fencelock.cluster.client.base_client import BaseClient, namer
+from fencelock.cluster.client.base_client import BaseClient, check_template, namer
 from fencelock.cluster.client.base_lock import LockFactory
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.client.connection import Connection
@@ -95,6 +95,8 @@ class Client(
                 the client of `fencelock.aio`, or a generator.
 
         """
+        check_template(template)
+        self.lock("any name", timeout=timeout, **options)  # It checks them, and sends nothing.
 
         def decorate(function: Callable[P, T]) -> Callable[P, T]:
             if inspect.iscoroutinefunction(function):

@@ -90,7 +90,7 @@ from fencelock.cluster.client.owner import process_label
 from fencelock.cluster.client.reachability import LOOK_S, looking
 from fencelock.cluster.client.retaining import Retaining
 from fencelock.cluster.client.session_channel import SessionChannel
-from fencelock.cluster.client.settings import Read, Settings, age_ms_of, check_text
+from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Read, Settings, age_ms_of, check_text
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
@@ -303,9 +303,13 @@ class Connection:
             return
         tried = yield from self._tried()
         source = self._source or "as given"
+        advice = (
+            "Are the nodes running, are these their hosts and ports, and is no firewall in between?"
+        )
+        if self.endpoints == (DEFAULT_ADDRESS,):
+            advice = "Start a node with `fencelock dev`, or name those of your cluster."
         raise UnavailableError(
-            f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
-            "running, are these their hosts and ports, and is no firewall in between?"
+            f"no node answered within {limit:g} s. Tried {tried} ({source}). {advice}"
         ) from None
 
     def _tried(self) -> Operation[str]:

@@ -124,9 +124,10 @@ def check_number(
         TypeError: ``value`` is no number.
 
     """
-    wrong: type[Exception] = error
+    is_bool = type(value) is bool  # Python counts with it, but nobody means that.
+    wrong: type[Exception] = TypeError if is_bool else error
     try:
-        if is_allowed(value):
+        if not is_bool and is_allowed(value):
             return
     except TypeError:  # The value cannot be compared with numbers.
         wrong = TypeError

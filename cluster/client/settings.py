@@ -117,10 +117,12 @@ class Settings:
             check_cluster(self.target.cluster)
         except ValueError as error:
             raise ConfigError(f"cluster: {error}") from None
-        if not 0 < self.timeout <= threading.TIMEOUT_MAX:
-            raise ConfigError(f"connect_timeout is {self.timeout}, and must be above 0 (s)")
-        if not TTL_S_MIN <= self.ttl <= TTL_S_MAX:
-            raise ConfigError(f"ttl is {self.ttl}, and must be from 1 to 3600 (s)")
+        most_s = threading.TIMEOUT_MAX
+        check_number(
+            "connect_timeout", self.timeout, "above 0 (s)", lambda s: 0 < s <= most_s, ConfigError
+        )
+        allowed = "from 1 to 3600 (s)"
+        check_number("ttl", self.ttl, allowed, lambda s: TTL_S_MIN <= s <= TTL_S_MAX, ConfigError)
         if self.label is not None:
             check_text("label", self.label, ConfigError)
         allowed = f"a number of seconds from 0 to {RETAIN_S_MAX}"

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -243,3 +244,31 @@ def test_a_program_that_leaves_everything_to_the_end_ends_well(
     )
     assert (int(ended.stdout) > 0, ended.stderr) == (True, "")
     assert not fencelock_cluster.connect().lock("x").locked()
+
+
+def test_a_decorator_that_cannot_work_says_so_at_once() -> None:
+    def plain() -> None:
+        """Do nothing."""
+
+    async def generator() -> AsyncIterator[int]:
+        yield 1
+
+    wrong: Any = plain
+    for locked in (fencelock.locked, aio.locked):
+        with pytest.raises(TypeError, match=r'write @locked\("report/\{day\}"\)'):
+            locked(wrong)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+            locked("x", foo=3)
+    with pytest.raises(TypeError, match="plain is not a coroutine function"):
+        aio.locked("x")(wrong)
+    with pytest.raises(TypeError, match="generator is a generator: take the lock inside it"):
+        aio.locked("x")(generator)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"ttl": "x"}, {"connect_timeout": "x"}, {"ttl": True}])
+def test_a_number_that_is_none_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(TypeError, match=rf"^{name} is .*, and must be "):
+        fencelock.connect(lazy=True, **wrong)
+    with pytest.raises(TypeError, match=r"^duration is True, and must be "):
+        fencelock.lock("x", duration=True)
