@@ -203,9 +203,14 @@ def test_a_dropped_client_is_freed_with_what_it_held(fencelock_cluster: LocalClu
     with observer.lock("x"):
         before = clients(), descriptors()
     texts: list[str] = []
+
+    def keep(message: Warning | str, *rest: object) -> None:  # The warning keeps its source alive.
+        del rest
+        texts.append(str(message))
+
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *_: texts.append(str(message))
+        warnings.showwarning = keep
         for _ in range(5):
             hold = fencelock.connect(fencelock_cluster.addresses).lock("x").acquire(timeout=9)
             assert hold  # It keeps the client.
