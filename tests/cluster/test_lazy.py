@@ -195,7 +195,9 @@ def test_objects_made_before_a_fork_work_after_it_but_holds_are_the_parents() ->
     hold.release()
 
 
-def test_a_dropped_client_is_freed_with_what_it_held(fencelock_cluster: LocalCluster) -> None:
+def test_a_dropped_client_is_freed_with_what_it_held(
+    fencelock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
@@ -210,7 +212,7 @@ def test_a_dropped_client_is_freed_with_what_it_held(fencelock_cluster: LocalClu
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = keep
+        monkeypatch.setattr(warnings, "showwarning", keep)
         for _ in range(5):
             hold = fencelock.connect(fencelock_cluster.addresses).lock("x").acquire(timeout=9)
             assert hold  # It keeps the client.
