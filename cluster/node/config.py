@@ -504,7 +504,7 @@ def _shared(file: File) -> dict[str, Any]:
 
 def toml_of(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
     """Return ``table`` as TOML: single values, then the tables in it."""
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    inner: dict[str, Any] = {key: one for key, one in table.items() if isinstance(one, Mapping)}
     lines = [f"\n[{'.'.join(map(_key, path))}]"] if path else []
     lines += [f"{_key(key)} = {_toml(table[key])}" for key in table if key not in inner]
     return "\n".join([*lines, *(toml_of(inner[key], (*path, key)) for key in inner), ""])

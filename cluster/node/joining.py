@@ -66,15 +66,20 @@ from fencelock.transport.keys import why_failed
 from fencelock.transport.sockets import (
     HANDSHAKE_FAILURES,
     LINK_EVENTS,
+    POLLIN,
     Socket,
     close_socket,
     connected_dealer,
+    poll_sockets,
 )
 
 R = TypeVar("R", bound=Reply)
 
 WAIT_S = 5.0
 """Time for all replies of the node (s)."""
+
+LOOK_MS = 50
+"""Longest sleep between two looks at the link (ms)."""
 
 RESEND_S = 1.0
 """Interval at which a request is sent again (s): all of them only read."""
@@ -394,7 +399,7 @@ class _Seed:
         while (now := time.monotonic()) < ends:
             if now >= due and self._send(numbered):
                 due = now + RESEND_S
-            zmq.select([self._dealer, self._monitor], [], [], 0.05)
+            poll_sockets(((self._dealer, POLLIN), (self._monitor, POLLIN)), LOOK_MS)
             self._look()
             for message in self._received():
                 if isinstance(message, Rejected):

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,7 @@ SPARES = "target_members = 3\nreplace_after_s = 1.0\n"
 
 
 @contextmanager
-def serving(folder: Path, seed: str, *options: str) -> Iterator[None]:
+def serving(folder: Path, seed: str, *options: str) -> Generator[None]:
     """Run `fencelock serve --join` in a process, and kill it."""
     command = [sys.executable, "-m", "fencelock", "serve", "--join", seed, *options]
     with (folder / "joins.log").open("ab") as log:
@@ -67,7 +67,7 @@ def votes(operator: fencelock.Client, node: str) -> bool:
     return roles(operator).get(node) in (NodeRole.LEADER, NodeRole.MEMBER)
 
 
-@GROWING
+@pytest.mark.parametrize("protocol", ["paxos", pytest.param("bakery", marks=pytest.mark.long)])
 def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
     protocol: str, tmp_path: Path
 ) -> None:
