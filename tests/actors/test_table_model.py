@@ -830,7 +830,20 @@ def a_receipt_is_not_looked_at(sound: Any) -> Any:
             command = replace(command, receipt="")
         sound(table, owner_state, command, out)
 
-    return lambda _: requests.updating(broken)
+    def plant(former: Any) -> Any:
+        del former
+        return requests.updating(broken)
+
+    return plant
+
+
+def nothing_is_remembered(sound: Any) -> Any:
+    del sound
+
+    def broken(*how: Any) -> None:
+        del how
+
+    return broken
 
 
 KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
@@ -846,7 +859,7 @@ KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         ChangeKeys,
         a_receipt_is_not_looked_at(redis.change_keys),
     ),
-    "no receipt is kept": (redis, "_remember", lambda _: lambda *_: None),
+    "no receipt is kept": (redis, "_remember", nothing_is_remembered),
     "a snapshot without values": (snapshot, "_claimant_record", with_fields(key=None)),
 }
 

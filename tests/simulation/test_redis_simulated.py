@@ -82,6 +82,10 @@ def re_entries_do_not_count(
     return CHANGE(table, owner_state, name, state, replace(change, counts=False), out)
 
 
+def remembers_nothing(*how: Any) -> None:
+    del how
+
+
 def reads_are_old(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     if isinstance(request, ReadKeys):
         request = replace(request, age_ms=60_000)
@@ -103,7 +107,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     ),
     "the door says OK": (command, "_setting", the_door_says_ok, "mutual exclusion: "),
     "the door names no receipt": (script, "replace", the_door_names_no_receipt, "once: "),
-    "nothing is remembered": (redis, "_remember", lambda *_: None, "once: "),
+    "nothing is remembered": (redis, "_remember", remembers_nothing, "once: "),
     "re-entries do not count": (redis, "_change", re_entries_do_not_count, "counts: "),
     "reads are old": (Queries, "take", reads_are_old, "reads: "),
 }
