@@ -155,6 +155,7 @@ def test_a_long_lock_that_was_released_does_not_delay_the_cluster_when_two_leade
     assert pause_after_two_are_lost(harness) < HOLD_MS + GRACE_MS + TRUST_MS_MAX + 3_000
 
 
+@pytest.mark.long
 def test_a_long_lock_that_is_held_is_waited_for_when_two_leaders_are_lost() -> None:
     harness = ClusterHarness(5, NO_COPIES).start().ready()
     harness.lock("n1", hold_ms=LONG_MS)

@@ -24,7 +24,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand
 
 TTL_MS = 1_000_000
-NAMES = 60_000
+NAMES = 30_000
 """Many times what an owner's session remembers."""
 
 

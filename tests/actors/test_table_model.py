@@ -79,7 +79,7 @@ from fencelock.actors.table.wire import (
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_table_does_what_the_model_does(steps: list[Dice]) -> None:
     """Rule equals-the-model: reentrant, not reentrant and limited."""
     compare(steps)

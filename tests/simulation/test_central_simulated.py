@@ -221,6 +221,7 @@ CLOSINGS = dataclasses.replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))
 """Clients close meanwhile, so that requests of ended sessions arrive."""
 
 
+@pytest.mark.long
 def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
     """It grants late requests to clients that are gone, forever; a sound server does not."""
     promise = promise_of("central", JOURNAL)

@@ -25,7 +25,7 @@ from fencelock.verification.simulation.planting import Change, planted
 from fencelock.verification.simulation.world import World
 
 LONG_S = 30.0
-SEEDS = 6
+SEEDS = 4
 NAMES = ("n1", "n2", "n3")
 
 

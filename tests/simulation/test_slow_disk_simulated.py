@@ -104,12 +104,14 @@ def test_a_leader_that_never_hands_over_is_found(monkeypatch: pytest.MonkeyPatch
         judge_slow_leader(0)
 
 
+@pytest.mark.long
 def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_disk, "REST_MS", 0)
     with pytest.raises(ViolationError, match="hand-overs in"):
         judge_slow_in_turn(0)
 
 
+@pytest.mark.long
 def test_a_leader_that_compares_with_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
         del comparison, mean_us, config, now

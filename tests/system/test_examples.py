@@ -184,7 +184,9 @@ def test_a_cluster_that_cannot_serve_fails_and_says_why() -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_cluster_stops_its_processes_when_it_is_told_to(number: signal.Signals) -> None:
     command = [sys.executable, str(EXAMPLES / "cluster.py"), "--nodes", "1", "--seconds", "600"]
     with subprocess.Popen([*command, *FEW], stdout=subprocess.PIPE, text=True) as cluster:

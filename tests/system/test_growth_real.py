@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.paths import EXAMPLES, SUPPORT
 
 import fencelock
@@ -122,6 +123,7 @@ def test_clients_of_two_versions_lock_at_nodes_of_two_versions(tmp_path: Path) -
             assert (NEWER in told["client"]) == (version == "old")
 
 
+@pytest.mark.long
 def test_a_planted_bug_that_refuses_longer_messages_shows(tmp_path: Path) -> None:
     with ready(Mixed(tmp_path, "old", "refusing", "old")) as cluster:
         assert cluster.client("old", PATIENCE_S, "n2").returncode == 0

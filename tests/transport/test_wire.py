@@ -116,7 +116,7 @@ def test_an_acquire_is_these_bytes() -> None:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_message_survives_the_wire_in_its_one_encoding(data: st.DataObject) -> None:
     sent = data.draw(st.sampled_from(declared()).flatmap(values))
     raw = encode(sent)

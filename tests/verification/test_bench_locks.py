@@ -199,7 +199,9 @@ def test_what_is_not_there_is_not_measured(options: tuple[str, ...]) -> None:
     assert not processes_left_of(running.pid)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupt_leaves_no_process_behind(number: signal.Signals) -> None:
     with bench("--seconds", "600", "--only", "throughput", "--json") as running:
         assert running.stderr is not None
