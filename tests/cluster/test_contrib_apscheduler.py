@@ -1,0 +1,144 @@
+"""`fencelock.contrib.apscheduler` with real schedulers: jobs run on the leader only."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from support import programs
+
+from fencelock.testing import LocalCluster, lose, partition
+
+PATIENCE_S = 60
+TTL_S = 1.0
+RUNS = 3
+
+
+class Runs:
+    """The runs of a job on schedulers, in order, each by the name of its scheduler."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._changed = threading.Condition()
+        self._alone = threading.Lock()
+
+    def run(self, name: str) -> None:
+        alone = self._alone.acquire(blocking=False)
+        with self._changed:
+            self.names.append(name if alone else f"{name} beside another")
+            self._changed.notify_all()
+        if alone:
+            self._alone.release()
+
+    def until(self, name: str) -> None:
+        """Wait until the scheduler ``name`` has run the job a few times more."""
+        with self._changed:
+            most = self.names.count(name) + RUNS
+            assert self._changed.wait_for(lambda: self.names.count(name) >= most, PATIENCE_S)
+
+    def in_turn(self) -> list[str]:
+        """Return the names, without those that repeat the one before."""
+        before = ["", *self.names]
+        return [name for name, last in zip(self.names, before, strict=False) if name != last]
+
+
+class Process:
+    """What would be a process: a client, a scheduler with a job, and `LeaderOnly`."""
+
+    def __init__(self, cluster: LocalCluster, runs: Runs, name: str) -> None:
+        contrib = importlib.import_module("fencelock.contrib.apscheduler")
+        background = importlib.import_module("apscheduler.schedulers.background")
+        self.client = cluster.connect(ttl=TTL_S)
+        self.scheduler: Any = background.BackgroundScheduler(timezone="UTC")
+        self.scheduler.add_job(runs.run, "interval", [name], seconds=0.02, misfire_grace_time=None)
+        self.leader: Any = contrib.LeaderOnly(self.scheduler, self.client.election("jobs"), name)
+        self._ends = ExitStack()
+        self._ends.enter_context(self.leader)
+        self.scheduler.start()
+
+    def close(self) -> None:
+        self._ends.close()
+
+
+@pytest.fixture
+def runs() -> Runs:
+    programs.package("apscheduler", "it is in the extra 'apscheduler'")
+    return Runs()
+
+
+@pytest.fixture
+def first(fencelock_cluster: LocalCluster, runs: Runs) -> Iterator[Process]:
+    """Return the process that leads."""
+    process = Process(fencelock_cluster, runs, "first")
+    runs.until("first")
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def second(fencelock_cluster: LocalCluster, runs: Runs, first: Process) -> Iterator[Process]:
+    """Return the process that waits to lead."""
+    process = Process(fencelock_cluster, runs, "second")
+    runs.until("first")
+    yield process
+    process.close()
+
+
+def test_the_other_goes_on_when_the_leader_is_closed(
+    runs: Runs, first: Process, second: Process
+) -> None:
+    assert first.client.election("jobs").leader().value == "first"
+    assert second.leader.term is None
+    first.close()
+    assert not first.scheduler.running
+    runs.until("second")
+    assert second.leader.term.held
+    assert runs.in_turn() == ["first", "second"]
+
+
+def test_a_leader_that_is_evicted_pauses_and_leads_again_in_its_turn(
+    runs: Runs, first: Process, second: Process
+) -> None:
+    lose(first.leader.term)
+    runs.until("second")
+    second.close()
+    runs.until("first")
+    assert runs.in_turn() == ["first", "second", "first"]
+
+
+def test_a_leader_that_is_cut_off_pauses_before_the_other_leads(
+    runs: Runs, first: Process, second: Process
+) -> None:
+    with partition(first.client):
+        runs.until("second")
+        assert first.leader.term is None
+    second.close()
+    runs.until("first")
+    assert runs.in_turn() == ["first", "second", "first"]
+
+
+def test_a_leader_whose_cluster_was_silent_for_a_moment_goes_on(runs: Runs, first: Process) -> None:
+    states = importlib.import_module("apscheduler.events")
+    paused, resumed = threading.Event(), threading.Event()
+    first.scheduler.add_listener(lambda _: paused.set(), states.EVENT_SCHEDULER_PAUSED)
+    first.scheduler.add_listener(lambda _: resumed.set(), states.EVENT_SCHEDULER_RESUMED)
+    term = first.leader.term
+    with partition(first.client):
+        assert paused.wait(PATIENCE_S)
+        assert term.held
+    assert resumed.wait(PATIENCE_S)
+    runs.until("first")
+    assert first.leader.term is term
+
+
+def test_a_scheduler_that_ends_before_it_leads_leaves_the_queue(
+    runs: Runs, first: Process, second: Process
+) -> None:
+    second.close()
+    assert first.client.election("jobs").status().waiters == ()
+    runs.until("first")
+    assert runs.in_turn() == ["first"]
