@@ -151,10 +151,15 @@ def fencelock(
     del version
 
 
-def main() -> None:
-    """Run the command line; print errors that a user can mend in red and without a traceback."""
+def main(*arguments: str) -> None:
+    """Run the command line; print errors that a user can mend in red and without a traceback.
+
+    Args:
+        arguments: the command and its arguments; without any, those of the process.
+
+    """
     try:
-        app()
+        app(arguments or None)
     except FencelockError as error:
         text = "\n".join(map(printable, str(error).split("\n")))
         from rich.console import Console  # noqa: PLC0415 (see saying.py)

@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 import typer
 from contests import CONTESTS
+from support import programs
 from support.paths import EXAMPLES, ROOT
 from support.real_nodes import running_nodes
 from typer.testing import CliRunner
@@ -43,6 +44,7 @@ PAGES = (
     "deadlines.md",
     "election.md",
     "exceptions.md",
+    "frameworks.md",
     "how-to/cache.md",
     "how-to/leader.md",
     "how-to/migration.md",
@@ -275,6 +277,8 @@ def test_the_python_of_a_page_runs_as_it_is_shown(
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert blocks
+    for framework in ("apscheduler", "celery") if page == "frameworks.md" else ():
+        programs.package(framework, f"it is in the extra '{framework}'")
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     for block in blocks:
