@@ -91,12 +91,15 @@ def second(fencelock_cluster: LocalCluster, runs: Runs, first: Process) -> Itera
 def test_the_other_goes_on_when_the_leader_is_closed(
     runs: Runs, first: Process, second: Process
 ) -> None:
-    assert first.client.election("jobs").leader().value == "first"
+    leader = first.client.election("jobs").leader()
+    assert leader is not None
+    assert leader.value == "first"
     assert second.leader.term is None
     first.close()
     assert not first.scheduler.running
     runs.until("second")
-    assert second.leader.term.held
+    term: Any = second.leader.term
+    assert term.held
     assert runs.in_turn() == ["first", "second"]
 
 
