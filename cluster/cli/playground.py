@@ -137,8 +137,6 @@ class Playground:
             except FencelockError as error:
                 self._say(f"{name} was not acquired: {error}")
                 return
-            if hold is None:
-                return
             with self._guard:
                 self._held[name].append(lock)
             self._say(f"{name} is held under fence {hold.fence}{where}")

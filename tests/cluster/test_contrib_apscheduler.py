@@ -127,8 +127,12 @@ def test_a_leader_that_is_cut_off_pauses_before_the_other_leads(
 def test_a_leader_whose_cluster_was_silent_for_a_moment_goes_on(runs: Runs, first: Process) -> None:
     states = importlib.import_module("apscheduler.events")
     paused, resumed = threading.Event(), threading.Event()
-    first.scheduler.add_listener(lambda _: paused.set(), states.EVENT_SCHEDULER_PAUSED)
-    first.scheduler.add_listener(lambda _: resumed.set(), states.EVENT_SCHEDULER_RESUMED)
+
+    def notified(event: Any) -> None:
+        (paused if event.code == states.EVENT_SCHEDULER_PAUSED else resumed).set()
+
+    both = states.EVENT_SCHEDULER_PAUSED | states.EVENT_SCHEDULER_RESUMED
+    first.scheduler.add_listener(notified, both)
     term = first.leader.term
     with partition(first.client):
         assert paused.wait(PATIENCE_S)

@@ -101,7 +101,7 @@ def test_while_the_session_is_suspect_nothing_is_granted_here(
         pass
     for cable in cables:
         cable.cut()
-    until(lambda: watched is not None and watched.suspect)
+    until(lambda: watched.suspect)
     with pytest.raises(fencelock.UnavailableError):
         lock.acquire(timeout=0.1)
 
