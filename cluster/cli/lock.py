@@ -273,10 +273,11 @@ def hold_while(
                 )
             raise typer.Exit(how.conflict)
         began = time.monotonic()
-        status, lost = _run(command, hold, how.grace, renews=hold.deadline is not None)
+        received: list[int] = []
+        status, lost = _run(command, hold, how.grace, received, renews=hold.deadline is not None)
         if once is not None and version is not None and status and not lost:
             once.forget(client, version)
-        if not lost and (left_s := began + least_s - time.monotonic()) > 0:
+        if not lost and not received and (left_s := began + least_s - time.monotonic()) > 0:
             _keep(hold, left_s)
         else:
             lost = lost or _release(hold)
@@ -377,8 +378,13 @@ def holder_of(client: Client, lock: str) -> str:
     return "it was held" if holder is None else f"{in_full(holder)} holds it"
 
 
-def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple[int, str]:
-    """Run ``command`` under ``hold``; return its status, and the reason if the hold was lost."""
+def _run(
+    command: list[str], hold: Hold, grace: float, received: list[int], *, renews: bool
+) -> tuple[int, str]:
+    """Run ``command`` under ``hold``; return its status, and the reason if the hold was lost.
+
+    ``received`` gets the signals that came meanwhile.
+    """
     environment = {"FENCELOCK_NAME": hold.name, "FENCELOCK_FENCE": str(hold.fence)}
     lost, ended = threading.Event(), threading.Event()
     reasons: list[str] = []
@@ -388,7 +394,7 @@ def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple
         lost.set()
 
     hold.on_lost(on_lost)
-    with _started(command, environment) as process:
+    with _started(command, environment, received) as process:
         keepers = [threading.Thread(target=_stop_if_lost, args=(process, lost, ended, grace))]
         if renews:
             keepers.append(threading.Thread(target=_renew, args=(hold, ended), daemon=True))
@@ -457,21 +463,21 @@ def _renew(hold: Hold, ended: threading.Event) -> None:
 
 
 @contextmanager
-def _started(command: list[str], environment: dict[str, str]) -> Generator[subprocess.Popen[bytes]]:
-    """Start ``command``, and pass signals on to it until it ends.
+def _started(
+    command: list[str], environment: dict[str, str], received: list[int]
+) -> Generator[subprocess.Popen[bytes]]:
+    """Start ``command``, and pass signals on to it until it ends; ``received`` has their numbers.
 
     The handlers are there before the command is: a signal that came in between would end this
     process, and release the lock while the command runs. Without a terminal the command gets a
     process group of its own. A terminal sends Ctrl-C and Ctrl-Z to one group only.
     """
     started: list[subprocess.Popen[bytes]] = []
-    early: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
+        received.append(number)
         if started:
             started[0].send_signal(number)
-        else:
-            early.append(number)
 
     former = {one: signal.getsignal(one) for one in (*FORWARDED, signal.SIGINT)}
     grouped = not sys.stdin.isatty()
@@ -482,7 +488,7 @@ def _started(command: list[str], environment: dict[str, str]) -> Generator[subpr
             command, env=os.environ | environment, process_group=0 if grouped else None
         )
         started.append(process)
-        for number in early:
+        for number in tuple(received):
             process.send_signal(number)
         yield process
     finally:

@@ -161,6 +161,7 @@ def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(
         assert not marks["paxos.diverged"] + marks["notice.error"] + marks["notice.warning"]
 
 
+@pytest.mark.long
 def test_without_the_comparison_nobody_would_notice() -> None:
     """No other test finds the bugs of the tests above."""
     for seed in SEEDS:

@@ -438,7 +438,7 @@ def test_a_key_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
 
 
 def test_a_wait_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
-    """Rule charges-add-up."""
+    """Check charges-add-up too, after every command."""
     quota = SetQuota(account="app", quota=Quota(claims=2), operator="root", session="x", request=1)
     table.apply(0, quota)
     applied(table, acquire("k"))

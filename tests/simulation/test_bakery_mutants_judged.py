@@ -48,6 +48,8 @@ from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.violation_report import ViolationReport
 
+pytestmark = pytest.mark.long
+
 SEEDS_SOUND = 8
 
 PARTS = 4

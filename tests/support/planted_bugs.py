@@ -25,6 +25,7 @@ def demand_found(
     place: Any,
     name: Any,
     plant: Plant,
+    logs: int = LOGS,
 ) -> None:
     """Plant a bug in an attribute, or a value of a dictionary, and play logs that must find it.
 
@@ -35,7 +36,7 @@ def demand_found(
     else:
         monkeypatch.setattr(place, name, plant(getattr(place, name)))
     with pytest.raises((AssertionError, KeyError, ValueError, PoisonError)):
-        compare((step for seed in range(LOGS) for step in steps_of(seed)), composer)
+        compare((step for seed in range(logs) for step in steps_of(seed)), composer)
 
 
 def hold_of(table: TableState, lock: str) -> TableHold | None:

@@ -45,7 +45,7 @@ ATTACKS = (
 WITH_KEYS = "keyed-endless", "keyed-ended"
 """Attacks on a cluster with keys, for `attacks.py` alone."""
 
-SHORT = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle", "parts-empty"
+SHORT = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"
 
 
 @pytest.mark.parametrize(

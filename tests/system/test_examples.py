@@ -281,8 +281,11 @@ def test_the_python_of_a_page_runs_as_it_is_shown(
         programs.package(framework, f"it is in the extra '{framework}'")
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    for block in blocks:
-        exec(compile(block, page, "exec", dont_inherit=True), {})
+    try:
+        for block in blocks:
+            exec(compile(block, page, "exec", dont_inherit=True), {})
+    finally:
+        fencelock.close()  # The default client is of this cluster.
 
 
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from support.paths import EXAMPLES, SUPPORT
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
 
+pytestmark = pytest.mark.long
+
 LAUNCHER = str(SUPPORT / "two_versions.py")
 RAW_CLIENT = EXAMPLES / "raw_zmq_client.py"
 NEWER = "wire.newer_message"

@@ -67,6 +67,7 @@ def votes(operator: fencelock.Client, node: str) -> bool:
     return roles(operator).get(node) in (NodeRole.LEADER, NodeRole.MEMBER)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["paxos", pytest.param("bakery", marks=pytest.mark.long)])
 def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
     protocol: str, tmp_path: Path

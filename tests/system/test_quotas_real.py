@@ -143,7 +143,7 @@ def test_an_operator_raises_the_quota_of_one_key(cluster: KeyedNodes) -> None:
     said = run(cluster, "alice", "keys", "quota", "till", "--entries", "30", "--bytes", "2KiB")
     assert (
         "till now may have: map entries 30; map bytes 2 KiB; "
-        "barriers, counters, keys, latches, pools 10" in said
+        "barriers, counters, latches, pools 10" in said
     )
     with cluster.connect("till") as client:
         assert not refusals(20, lambda n: client.map("tills/more").put(f"k{n}", b""))

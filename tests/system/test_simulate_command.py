@@ -101,6 +101,7 @@ def test_objects_of_bakery_can_be_judged() -> None:
     assert runner.invoke(app, options).exit_code == 0
 
 
+@pytest.mark.long
 def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,8 @@ from support.slow_disk_node import slow_file
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 4
 LONG_S = 60.0
 SYNC_S = "0.3"

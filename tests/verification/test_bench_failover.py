@@ -17,6 +17,8 @@ from fencelock.verification.bench.deaths import CLIENTS, LeaderDeath, RelayedMem
 from fencelock.verification.bench.failover import leader_seen_by
 from fencelock.verification.bench.relays import RelayedLink, Relays
 
+pytestmark = pytest.mark.long
+
 LONG_S = 60.0
 SILENT_S = 0.2
 """Nothing may come for so long. A relay that forwards after all would mostly be found."""
