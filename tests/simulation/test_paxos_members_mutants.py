@@ -36,6 +36,8 @@ from fencelock.verification.simulation.paxos_plan import draw_members_plan, draw
 from fencelock.verification.simulation.paxos_run import run_log_seed
 from fencelock.verification.simulation.report import RunReport
 
+pytestmark = pytest.mark.long
+
 SEEDS = 40
 """Seeds of which one must show a planted bug."""
 

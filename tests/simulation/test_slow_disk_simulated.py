@@ -14,6 +14,8 @@ from fencelock.verification.simulation.nemesis import SLOW_SYNC_US
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
 
+pytestmark = pytest.mark.long
+
 MEMBERS = ("n1", "n2", "n3")
 BACK_WITHIN_MS = 3_000
 MEASURED_MS = 1_000

@@ -37,6 +37,8 @@ from fencelock.verification.bench.mix import Operation, mix_of
 from fencelock.verification.bench.mixed import bucket_of, us_of
 from fencelock.verification.bench.thesis import EXPERIMENTS, Measured, charts, report
 
+pytestmark = pytest.mark.long
+
 LONG_S = 120.0
 SVG = "{http://www.w3.org/2000/svg}"
 

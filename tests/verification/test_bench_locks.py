@@ -30,6 +30,8 @@ from fencelock.verification.bench.objects import PAIRS
 from fencelock.verification.bench.report import NotedFigure, readings_table
 from fencelock.verification.bench.uses import Use
 
+pytestmark = pytest.mark.long
+
 LONG_S = 180.0
 COMMAND = [sys.executable, "-m", "fencelock", "bench", "locks"]
 
