@@ -35,6 +35,13 @@ MAP = "map"
 KEY_BYTES_MAX = 256
 """Maximum length of a key (bytes of UTF-8), as for names."""
 
+ONCE = "once"
+"""The map with an entry for each job that has run in its period: of `fencelock lock --once`, and of
+``fencelock.contrib.celery.once_a_period``."""
+
+PERIOD_SHARE = 0.95
+"""How long such an entry lasts, as a share of the period: schedules begin seconds early or late."""
+
 VALUE_BYTES_MAX = 64 << 10
 """Maximum length of a value (bytes, 64 KiB): a map is for configuration, not for documents."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
 import typer
 
+from fencelock.actors.api.map import ONCE, PERIOD_SHARE
 from fencelock.actors.error import (
     FencelockError,
     LockOwnershipLostError,
@@ -129,12 +130,6 @@ class HoldOptions(NamedTuple):
 
 
 AS_USUAL = HoldOptions()
-
-ONCE = "once"
-"""The map with an entry for each key of ``--once``."""
-
-PERIOD_SHARE = 0.95
-"""How long such an entry lasts, as a share of the period: cron begins seconds early or late."""
 
 UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 

@@ -319,11 +319,9 @@ def test_an_acquire_that_a_signal_interrupted_may_be_tried_again_at_once(
     assert outcomes["interrupted"] > TRIES // 20
 
 
-@pytest.mark.parametrize("kind", MAKERS)
-def test_another_thread_may_cancel_an_acquire_that_waits(cluster: LocalCluster, kind: str) -> None:
-    client, other = cluster.connect(), cluster.connect()
-    lock, name = MAKERS[kind](client, f"cancel {kind}"), f"cancel {kind}"
-    errors: list[BaseException] = []
+def cancelled(lock: Any) -> AcquireCancelledError:
+    """Let a thread wait for ``lock``, cancel that wait, and return the error of the thread."""
+    errors: list[AcquireCancelledError] = []
 
     def wait() -> None:
         try:
@@ -331,13 +329,21 @@ def test_another_thread_may_cancel_an_acquire_that_waits(cluster: LocalCluster, 
         except AcquireCancelledError as error:
             errors.append(error)
 
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    while waiter.is_alive():
+        lock.cancel()
+        waiter.join(0.01)
+    return errors[0]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_another_thread_may_cancel_an_acquire_that_waits(cluster: LocalCluster, kind: str) -> None:
+    client, other = cluster.connect(), cluster.connect()
+    lock, name = MAKERS[kind](client, f"cancel {kind}"), f"cancel {kind}"
     with MAKERS[kind](other, name):
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        while waiter.is_alive():
-            lock.cancel()
-            waiter.join(0.01)
-    assert "the wait was cancelled" in str(errors[0])
+        error = cancelled(lock)
+    assert "the wait was cancelled" in str(error)
     for one in (lock, MAKERS[kind](other, name)):
         hold = one.acquire(timeout=PATIENCE_S)
         assert hold
@@ -349,21 +355,8 @@ def test_another_thread_may_cancel_an_acquire_that_waits(cluster: LocalCluster, 
 
 def test_an_owner_that_waits_for_itself_may_be_cancelled(cluster: LocalCluster) -> None:
     lock = cluster.connect().lock("own", owner="job")
-    errors: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            lock.acquire()
-        except AcquireCancelledError as error:
-            errors.append(error)
-
     with lock:
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        while waiter.is_alive():
-            lock.cancel()
-            waiter.join(0.01)
-    assert errors
+        assert cancelled(lock)
 
 
 def test_another_task_may_cancel_an_acquire_that_waits(cluster: LocalCluster) -> None:

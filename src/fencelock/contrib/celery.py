@@ -22,18 +22,12 @@ from celery import current_task
 from celery.utils.log import get_task_logger
 
 import fencelock
-from fencelock.actors.api.map import TTL_MS_MAX
+from fencelock.actors.api.map import ONCE, PERIOD_SHARE, TTL_MS_MAX
 from fencelock.cluster.client.base_client import namer
 from fencelock.cluster.client.lock_options import check_number
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-ONCE = "once"
-"""The map with an entry for each task that has run in its period."""
-
-PERIOD_SHARE = 0.95
-"""How long such an entry lasts, as a share of the period: schedules begin seconds early or late."""
 
 _log: Any = get_task_logger(__name__)
 _hold: ContextVar[fencelock.Hold] = ContextVar("hold")
