@@ -39,8 +39,8 @@ ONCE = "once"
 """The map with an entry for each job that has run in its period: of `fencelock lock --once`, and of
 ``fencelock.contrib.celery.once_a_period``."""
 
-PERIOD_SHARE = 0.95
-"""How long such an entry lasts, as a share of the period: schedules begin seconds early or late."""
+PERIOD_PERCENT = 95
+"""How long such an entry lasts (percent of the period): schedules begin seconds early or late."""
 
 VALUE_BYTES_MAX = 64 << 10
 """Maximum length of a value (bytes, 64 KiB): a map is for configuration, not for documents."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
 import typer
 
-from fencelock.actors.api.map import ONCE, PERIOD_SHARE
+from fencelock.actors.api.map import ONCE, PERIOD_PERCENT
 from fencelock.actors.error import (
     FencelockError,
     LockOwnershipLostError,
@@ -157,7 +157,7 @@ class Once(NamedTuple):
 
     def begin(self, client: Client, hold: Hold, label: str) -> int | None:
         """Return the version of the key's new entry, or None if a command has run."""
-        entries, ttl = client.map(ONCE), self.period_s * PERIOD_SHARE
+        entries, ttl = client.map(ONCE), self.period_s * PERIOD_PERCENT / 100
         return entries.put_if_absent(self.key, label.encode(), ttl=ttl, fence=hold)
 
     def why_not(self, client: Client) -> str:
@@ -165,7 +165,7 @@ class Once(NamedTuple):
         entry = client.map(ONCE).get(self.key)
         if entry is None or entry.expires is None:
             return "it has run already"
-        ago_ms = round((self.period_s * PERIOD_SHARE - entry.expires) * 1000)
+        ago_ms = round((self.period_s * PERIOD_PERCENT / 100 - entry.expires) * 1000)
         who = entry.value.decode(errors="replace")
         return f"{who} ran it {duration(max(0, ago_ms))} ago, once in {self.period_s:g} s"
 

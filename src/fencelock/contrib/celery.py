@@ -22,7 +22,7 @@ from celery import current_task
 from celery.utils.log import get_task_logger
 
 import fencelock
-from fencelock.actors.api.map import ONCE, PERIOD_SHARE, TTL_MS_MAX
+from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
 from fencelock.cluster.client.base_client import namer
 from fencelock.cluster.client.lock_options import check_number
 
@@ -139,7 +139,7 @@ def once_a_period(
         @functools.wraps(function)
         def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
             key, entries = name_of(*args, **kwargs), fencelock.map(ONCE)
-            version = entries.put_if_absent(key, b"", ttl=seconds * PERIOD_SHARE)
+            version = entries.put_if_absent(key, b"", ttl=seconds * PERIOD_PERCENT / 100)
             if version is None:
                 _log.info("skipped: %r has run within %g s", key, seconds)
                 return None
