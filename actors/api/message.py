@@ -258,6 +258,9 @@ class ReleaseRequest(LockRequest, Command):
     EASES = True
     PARTIAL: ClassVar[bool] = False
     """Whether it is a `PartRequest`, which may release a part of a hold."""
+    REFUSABLE: ClassVar[bool] = False
+    """Whether it ends when it is refused as INVALID or UNSUPPORTED: the hold stays as it was. Any
+    other release goes on until it is done."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         fence: int = declared()

@@ -347,6 +347,10 @@ def is_plain(name: str, texts: str) -> bool:
     return len(texts) <= PLAIN_BYTES_MAX and texts.isascii() and texts.isprintable() and name != ""
 
 
+NO_CLIENT = "no-client"
+"""The session of all holds that belong to no client. No client can open it, or send in it: the id
+of a session that was opened ends with a number."""
+
 REDIS_KEY = "key"
 """The kind of requests of Redis doors, whose objects are locks."""
 

@@ -58,6 +58,7 @@ class PartRequest(ObjectRequest, ReleaseRequest):
     """
 
     PARTIAL = True
+    REFUSABLE = True
 
     if TYPE_CHECKING:  # Every subclass has it, as a field or as a property.
         amount: int = declared()

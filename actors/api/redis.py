@@ -3,7 +3,8 @@
 A key is a lock. A hold through the door belongs to no client: it has a value, and perhaps a
 deadline, and whoever shows the value may change it. The door is a role of a node, and an ordinary
 user of the node's session. So its requests take effect once, and its waits end with that session.
-Its holds belong to the session `REDIS`, which never ends.
+Its holds belong to the session `NO_CLIENT`, which never ends, and so do detached locks
+(`fencelock.actors.api.handover`): to a door a native client holds these.
 
 One request changes up to 64 keys in one step. It names the states in which it changes a key, and
 what it does to it. So the commands of Redis about locks, and its scripts, are all the same request:
@@ -44,10 +45,6 @@ from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64, declared
 
-REDIS = "redis"
-"""The session to which all holds through doors belong. No client can open it, or send in it: the id
-of a session that was opened ends with a number."""
-
 VALUE_BYTES_MAX = 1024
 """Maximum length of a value (bytes): a token, and what some clients add to it."""
 
@@ -83,7 +80,7 @@ class KeyState(IntEnum):
     OTHER = 3
     """It is held through a door, and the request expects another value, or none."""
     NATIVE = 4
-    """A native client holds it."""
+    """A native client holds it, or has detached it."""
     AWAITED = 5
     """Nobody holds it, but a claim for several locks is the next one. No request changes it."""
     RESERVED = 6
@@ -323,7 +320,7 @@ class KeySeen(NamedTuple):
     value: bytes
     """Its value; for a native client, the session without its secret, a slash, and the owner."""
     native: bool
-    """Whether a native client holds it."""
+    """Whether a native client holds it, or has detached it."""
     fence: Int64
     times: Int64
     left_ms: Int64 | None
@@ -381,7 +378,7 @@ class ReadKeys(TableQuery, tag=0x123):
 
 
 class KeyList(TableReply, tag=0x126):
-    """A page of keys that are held through doors, sorted by name.
+    """A page of keys that are held through doors, or detached, sorted by name.
 
     If ``more`` is set, others follow after the last. ``total`` counts all such keys of the cluster.
     """
@@ -396,9 +393,10 @@ class KeyList(TableReply, tag=0x126):
 
 
 class ListKeys(TableQuery, tag=0x125):
-    """List keys that are held through doors, after the name ``after``. Answered by `KeyList`.
+    """List keys that are held through doors, or detached. Answered by `KeyList`.
 
-    Their names begin with ``prefix``. There are at most ``most`` (1 to 1,000).
+    Their names begin with ``prefix`` and come after ``after``. There are at most ``most`` (1 to
+    1,000).
     """
 
     prefix: str = ""

@@ -79,6 +79,10 @@ class Cause(IntEnum):
     """In the audit. Numbers: whether only objects of that very name were removed. Texts: the
     beginning of the keys that were removed, and the key to which they were charged, if one was
     named."""
+    HELD_AGAIN = 32
+    """Numbers: how often the owner holds the lock, which it would detach."""
+    NOT_DETACHED = 33
+    """The lock is not detached with the secret that was shown."""
 
 
 class Obstacle(NamedTuple):

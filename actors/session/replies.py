@@ -340,9 +340,9 @@ def _on_refused(
         case ReleaseRequest() if (
             reply.reason not in GONE
             and reply.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
-            # It releases more than is held, or the protocol has no such request.
+            # It cannot be done to this hold, or the protocol has no such request.
             and not (
-                pending.request.PARTIAL and reply.reason in {Reason.INVALID, Reason.UNSUPPORTED}
+                pending.request.REFUSABLE and reply.reason in {Reason.INVALID, Reason.UNSUPPORTED}
             )
         ):
             if pending.user is None or state.session_lease.kept:

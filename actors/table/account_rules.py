@@ -133,10 +133,10 @@ def _purge_keys(table: TableState, command: Purge, out: list[Result]) -> None:
             table.end_wait(wait, Reason.CANCELLED, out, why)
             removed += 1
     left = PURGE_MAX - len(waits)
-    names = [*islice(table.redis.names.after(command.after), left + 1)]
+    names = [*islice(table.key_session.names.after(command.after), left + 1)]
     more, after = len(names) > left, names[:left][-1] if names[:left] else command.after
     for name in names[:left]:
-        hold = table.redis.owner_states["", name].hold
+        hold = table.key_session.owner_states["", name].hold
         if hold is not None and hold.account is account:
             table.take(hold, why, out)
             removed += 1

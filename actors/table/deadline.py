@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.refusal import Cause, Why
@@ -50,7 +51,7 @@ and is not granted the lock."""
 NO_DURATIONS = Durations(0, 0)
 
 
-def durations_of(acquire: Acquire) -> Durations | None:
+def durations_of(acquire: Acquire | Attach) -> Durations | None:
     """Return the duration and grace that ``acquire`` requests, or None if it requests no deadline.
 
     Raises:

@@ -1,7 +1,8 @@
-"""Holds through Redis doors, and the session to which they belong.
+"""Holds that belong to no client, and the session to which they belong instead.
 
-Such a hold is the only one of an owner of its own. It belongs to no client, so nothing is kept of
-it when it ends; the requests about it are those of the doors, in the doors' sessions.
+They are held through Redis doors, or were detached by a client (`handover.py`). Such a hold is the
+only one of an owner of its own. Nothing is kept of it when it ends. The requests about it come in
+other sessions: those of doors, or of the client that attaches it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from fencelock.actors.api.redis import REDIS, KeyOutcome, KeyState
+from fencelock.actors.api.name import NO_CLIENT
+from fencelock.actors.api.redis import KeyOutcome, KeyState
 from fencelock.actors.table.account import WHOLE, Account
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold
 from fencelock.actors.table.map import SortedKeys
@@ -25,8 +27,8 @@ SHOWN_MAX = 200
 
 
 @dataclass(slots=True, eq=False)
-class RedisSession(Session):
-    """The session of all holds through doors. It never ends, and no session has its number.
+class KeySession(Session):
+    """The session of all these holds. It never ends, and no session has its number.
 
     Each hold is charged to an account of its own, and this session to none.
 
@@ -45,22 +47,22 @@ class RedisSession(Session):
         self.names.remove(key[1])
 
 
-def redis_session() -> RedisSession:
+def key_session() -> KeySession:
     """Return the session of a new table."""
-    return RedisSession(
+    return KeySession(
         number=-1,  # Others are numbered from 1, and a record with 0 has no session.
-        id=REDIS,
-        name=REDIS,
+        id=NO_CLIENT,
+        name=NO_CLIENT,
         label="",
         ttl_ms=0,
         deadline_ms=0,
-        account=Account(REDIS, WHOLE),
+        account=Account(NO_CLIENT, WHOLE),
     )
 
 
 @dataclass(slots=True, eq=False)
 class KeyHold(DatedHold):
-    """A hold through a door.
+    """A hold that belongs to no client.
 
     Attributes:
         charged: the account that is charged for it.
@@ -77,8 +79,10 @@ class KeyHold(DatedHold):
 
     @property
     def holder(self) -> str:
-        """Its value, for people: as it is if it is printable ASCII, else in hexadecimal digits."""
+        """Who detached it, or its value: as it is if it is printable ASCII, else hexadecimal."""
         value = self.key.value
+        if self.key.detached_by:
+            return self.key.detached_by
         plain = all(byte in PRINTABLE for byte in value)
         text = value.decode("ascii") if plain else f"0x{value.hex()}"
         return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
@@ -101,11 +105,12 @@ class KeyHold(DatedHold):
         """Return a checksum of what it has besides its fence and its deadline."""
         key = self.key
         about = f"{self.owner_state.lock}\n{key.account}\n{key.reserved}\n{self.count}"
+        about += key.detached_by
         return crc32(key.value, crc32(about.encode()))
 
 
 def begin_key(table: Any, owner_state: OwnerState, details: Any) -> KeyHold:
-    """Return a new hold through a door, under the table's last fence. It has no deadline yet."""
+    """Return a new hold under the table's last fence. It has no deadline yet."""
     hold = KeyHold(
         owner_state,
         details,
@@ -131,12 +136,12 @@ def restored_key(
 
 
 def add_key(table: Any, hold: KeyHold) -> None:
-    """Count a hold through a door, which may come from a snapshot."""
-    table.redis.names.add(hold.owner_state.lock)
+    """Count a hold, which may come from a snapshot."""
+    table.key_session.names.add(hold.owner_state.lock)
     table.marked += hold.mark()
 
 
 def end_key(table: Any, hold: KeyHold) -> None:
-    """Note that a hold through a door has ended."""
+    """Note that a hold has ended."""
     table.marked -= hold.mark()
     table.accounts.leave(hold.charged)

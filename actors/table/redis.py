@@ -150,7 +150,7 @@ def _state_of(table: TableState, name: str, command: ChangeKeys) -> KeyState:
     hold, expected = next(iter(resource.holds), None), command.expected
     if hold is None:
         return KeyState.AWAITED
-    if not isinstance(hold, KeyHold):
+    if not isinstance(hold, KeyHold) or hold.key.detached_by:
         return KeyState.NATIVE
     value = hold.key.value
     if expected is not None and (
@@ -303,10 +303,8 @@ def _force(
     )
     table.note_forced(entry)
     out.append(entry)
-    resource = table.resources[name]
-    resource.free -= 1  # So that nobody in the queue is granted it.
-    table.take(hold, Why(Cause.TAKEN, texts=(by,)), out)
-    resource.free += 1
+    with table.resources[name].kept():
+        table.take(hold, Why(Cause.TAKEN, texts=(by,)), out)
 
 
 def _unchanged(table: TableState, name: str, state: KeyState) -> KeyOutcome:
@@ -325,11 +323,11 @@ def _value_of(table: TableState, name: str) -> bytes | None:
 
 
 def _see(table: TableState, name: str, hold: TableHold) -> KeySeen:
-    if isinstance(hold, KeyHold):
+    if isinstance(hold, KeyHold) and not hold.key.detached_by:
         value, native, left_ms = hold.key.value, False, hold.left_ms()
     else:
         session = without_secret(hold.owner_state.session.id)
-        value, native = f"{session}/{hold.owner_state.owner}".encode(), True
+        value, native = f"{session}/{hold.holder}".encode(), True
         left_ms = None if hold.ends_at_ms is None else max(0, hold.ends_at_ms - table.time_ms)
     held_ms = table.time_ms - hold.since_ms
     return KeySeen(name, value, native, hold.fence_of(name), hold.count, left_ms, held_ms)
@@ -343,8 +341,8 @@ def read_keys(table: TableState, query: ReadKeys) -> KeysRead:
 
 
 def list_keys(table: TableState, query: ListKeys) -> KeyList:
-    """Return a page of the keys that are held through doors."""
-    prefix, names = query.prefix, table.redis.names
+    """Return a page of the keys that belong to no client."""
+    prefix, names = query.prefix, table.key_session.names
     found: list[str] = []
     size, more = 0, False
     for name in names.after(max(prefix, query.after), also=prefix > query.after):
@@ -355,6 +353,6 @@ def list_keys(table: TableState, query: ListKeys) -> KeyList:
             more = True
             break
         found.append(name)
-    total = len(table.redis.owner_states)
+    total = len(table.key_session.owner_states)
     keys = tuple(found)
     return KeyList(keys=keys, more=more, total=total, session=query.session, request=query.request)

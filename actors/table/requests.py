@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.election import Lead
+from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
@@ -64,10 +65,19 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
         InvalidRequestError: see the ``check`` of ``command``; nothing was done.
 
     """
-    details = ClaimDetails(command.label) if command.label else PLAIN
+    claim(table, command, details_of(command), out)
+
+
+def details_of(command: Acquire | Attach) -> ClaimDetails:
+    """Return what the hold of a lock has besides its owner.
+
+    Raises:
+        InvalidRequestError: the durations are out of their limits.
+
+    """
     if command.hold_ms or command.grace_ms:
-        details = ClaimDetails(command.label, durations=durations_of(command))
-    claim(table, command, details, out)
+        return ClaimDetails(command.label, durations=durations_of(command))
+    return ClaimDetails(command.label) if command.label else PLAIN
 
 
 def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
@@ -100,15 +110,8 @@ def claim(
         InvalidRequestError: see the ``check`` of ``command``; nothing was done.
 
     """
-    owner_state = begin(table, command, out)
+    owner_state = begin_claim(table, command, out)
     if owner_state is None:
-        return
-    losses = owner_state.session.losses
-    if losses:
-        losses.pop(owner_state.key, None)
-    owner_state.releasing, owner_state.outcome = False, None
-    if owner_state.hold is not None:
-        _enter_again(table, owner_state, owner_state.hold, command, out)
         return
     amount, capacity, count = command.amount, command.permits, command.granted_count
     free, resources = True, table.resources
@@ -134,6 +137,21 @@ def claim(
             table.grant(owner_state, details, amount, capacity, count, out)
         else:
             begin_wait(table, owner_state, command, out, details, amount, capacity, count)
+
+
+def begin_claim(table: TableState, command: AcquireRequest, out: list[Result]) -> OwnerState | None:
+    """Make a new claim its owner's last request; return None if it was replied to."""
+    owner_state = begin(table, command, out)
+    if owner_state is None:
+        return None
+    losses = owner_state.session.losses
+    if losses:
+        losses.pop(owner_state.key, None)
+    owner_state.releasing, owner_state.outcome = False, None
+    if owner_state.hold is not None:
+        _enter_again(table, owner_state, owner_state.hold, command, out)
+        return None
+    return owner_state
 
 
 def keeps_waiting(table: TableState, claim: AcquireRequest) -> bool:
@@ -172,7 +190,7 @@ def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> No
     owner_state.releasing = True
     hold = owner_state.hold
     if hold is None or hold.fence != command.fence:
-        _deny_release(table, owner_state, command, out)
+        deny_release(table, owner_state, command, out)
         return
     if isinstance(command, PartRequest):
         _release_part(table, hold, command, out)
@@ -492,9 +510,10 @@ def holds_guard(
     return False
 
 
-def _deny_release(
+def deny_release(
     table: TableState, owner_state: OwnerState, command: ReleaseRequest, out: list[Result]
 ) -> None:
+    """Deny a release under a fence that does not hold the object, or does not any more."""
     losses = owner_state.session.losses
     if losses and losses.get(owner_state.key) == command.fence:
         del losses[owner_state.key]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -75,7 +76,7 @@ class ClaimDetails:
     ``label`` is a text for people. ``locks`` are the names of a claim for several locks, ``value``
     is that of a candidate in an election, and ``durations`` are those of a hold with a deadline.
     ``span`` is the number of fences of a hold that its session retains, else 0. ``key`` is of a
-    hold through a Redis door.
+    hold that belongs to no client, or of the wait of a Redis door.
     """
 
     label: str = ""
@@ -303,6 +304,13 @@ class Resource(Awaited):
         """Let it have another capacity. What is held stays held."""
         self.free += capacity - self.capacity
         self.capacity = capacity
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Let the end of a lock's hold serve nobody in the queue, before the next grant."""
+        self.free -= 1
+        yield
+        self.free += 1
 
     def next_wait(self) -> Wait | None:
         """Return the head of the queue, if its amount is free (no-overtaking)."""

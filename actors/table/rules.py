@@ -14,6 +14,7 @@ from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter, SetCounter
 from fencelock.actors.api.election import Lead
+from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
@@ -50,6 +51,7 @@ from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.account_rules import list_maps, purge, read_usage, set_quota
 from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
+from fencelock.actors.table.handover import attach, detach
 from fencelock.actors.table.latch import Latch, await_latch, count_down
 from fencelock.actors.table.map_rules import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
@@ -208,6 +210,8 @@ RULES: dict[type[Command], Rule] = {
     Downgrade: release,
     AcquireAll: acquire_all,
     AcquireRetained: acquire_retained,
+    Detach: detach,
+    Attach: attach,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.message import Acquire, Refused
 from fencelock.actors.api.name import kind_of, quoted, titled, without_secret
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -75,6 +76,9 @@ SENTENCES = {
     Cause.ENTRIES: "the maps of this cluster have {0} entries, {1} are allowed",
     Cause.MAP_BYTES: "the maps of this cluster have {0} bytes of names, keys and values, {1} are "
     "allowed",
+    Cause.HELD_AGAIN: "its owner holds it {0} times: only a lock that is held once can be detached",
+    Cause.NOT_DETACHED: "this token does not attach it: it was used, or its time is over, or the "
+    "lock was taken by force; {seen}",
 }
 """The sentences that follow the name of the object. Numbers are those of `Why.numbers`."""
 
@@ -115,6 +119,8 @@ ARGUMENTS: dict[Cause, tuple[int, int, bool]] = {
     Cause.DELETED: (0, 1, False),
     Cause.BUG: (0, 1, False),
     Cause.SKIPPED: (0, 0, False),
+    Cause.HELD_AGAIN: (1, 0, False),
+    Cause.NOT_DETACHED: (0, 0, True),
 }
 """The number of numbers and texts of a refusal by its cause, and whether it has an obstacle."""
 
@@ -207,7 +213,7 @@ def _why_invalid(request: Request | None) -> str:
     try:
         if request is not None:
             request.check()
-        if isinstance(request, Acquire):
+        if isinstance(request, Acquire | Attach):
             durations_of(request)
         if isinstance(request, AcquireRetained):
             check_retained(request)

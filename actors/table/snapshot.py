@@ -89,7 +89,7 @@ LEASE_BYTES = 56
 """The same for a `LeaseRecord` (bytes)."""
 
 KEY_BYTES = 24
-"""The same for a `KeyRecord` without its value and its text (bytes)."""
+"""The same for a `KeyRecord` without its value and its texts (bytes)."""
 
 TEXT_HEAD_BYTES = 3
 """The same for the head of a text of up to 64 KiB (bytes)."""
@@ -202,7 +202,8 @@ def bytes_of(record: Record) -> int:
     if record.value:
         size += len(record.value.encode())
     if record.key is not None:
-        size += KEY_BYTES + len(record.key.value) + len(record.key.account.encode())
+        size += KEY_BYTES + len(record.key.value)
+        size += len(record.key.account.encode()) + len(record.key.detached_by.encode())
     for name in record.locks:
         size += TEXT_HEAD_BYTES + len(name.encode())
     return size
@@ -302,7 +303,7 @@ def _fill_claimant(
 ) -> None:
     """Add the hold of an owner state to the table, or its wait and the capacity to ``waits``."""
     session, claim, key = owner_state.session, known.hold or known.wait, known.key
-    if (session is table.redis) != (key is not None and known.hold is not None):
+    if (session is table.key_session) != (key is not None and known.hold is not None):
         raise ValueError(f"the snapshot has a wrong key {known.lock!a}")
     if claim is None:
         if known.lost:
@@ -471,8 +472,8 @@ def _fill_session(
     table: TableState, record: SessionRecord, numbered: Mapping[int, Session]
 ) -> Session:
     """Put the session of a record into ``table``, unless it has ended; return it."""
-    if record.number == table.redis.number:
-        return table.redis
+    if record.number == table.key_session.number:
+        return table.key_session
     session = Session(
         number=record.number,
         id=f"{record.name}.{record.number}",
@@ -522,7 +523,7 @@ def _note(table: TableState) -> list[Notes]:
         )
         for session in sorted(
             (
-                *((table.redis,) if table.redis.owner_states else ()),
+                *((table.key_session,) if table.key_session.owner_states else ()),
                 *table.sessions.by_id.values(),
                 *table.departed.values(),
             ),

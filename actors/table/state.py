@@ -17,7 +17,7 @@ from fencelock.actors.effect import Fault
 from fencelock.actors.table.account import Accounts
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold, Deadlines, begin_leased
 from fencelock.actors.table.history import Histories
-from fencelock.actors.table.key import KeyHold, begin_key, end_key, redis_session
+from fencelock.actors.table.key import KeyHold, begin_key, end_key, key_session
 from fencelock.actors.table.map import Maps, SortedKeys
 from fencelock.actors.table.poison import skipped_in
 from fencelock.actors.table.resource import (
@@ -74,9 +74,9 @@ class TableState:
         objects: the objects that nobody can hold, by name.
         names: the names of all ``objects``.
         maps: all maps.
-        redis: the session of the holds through Redis doors.
+        key_session: the session of the holds that belong to no client.
         marked: the sum of the marks of all ``objects``, of all entries of ``maps``, and of the
-            holds of ``redis``.
+            holds of ``key_session``.
         claims: number of holds and waits of all sessions; a claim for several locks counts as many.
         waits: the number of waits among them.
         retained: the number of holds with a span.
@@ -104,7 +104,7 @@ class TableState:
         self.holds_checksum = self.waits_checksum = self.grants_checksum = 0
         self.accounts = Accounts()
         self.sessions = Sessions(self.accounts)
-        self.redis = redis_session()
+        self.key_session = key_session()
         self.resources: dict[str, Resource] = {}
         self.objects: dict[str, TableObject] = {}
         self.names = SortedKeys()
@@ -176,18 +176,18 @@ class TableState:
         deadline_ms: int | None,
         out: list[Result],
     ) -> list[KeyHold]:
-        """Let keys, which must be free, be held through a Redis door; return the holds."""
+        """Let keys, which must be free, be held for no client; return the holds."""
         self.changing = True
         details = replace(details, locks=())
         holds: list[KeyHold] = []
         for name in names:
-            owner_state = self.redis.enter(("", name))
+            owner_state = self.key_session.enter(("", name))
             self.grant(owner_state, details, 1, 1, 1, out)
             hold = owner_state.hold
             assert isinstance(hold, KeyHold)
             hold.move(self, deadline_ms)
             self.claims += 1
-            self.redis.claims += 1
+            self.key_session.claims += 1
             hold.charged.claims += 1
             holds.append(hold)
         return holds

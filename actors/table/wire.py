@@ -125,7 +125,7 @@ class SessionRecord(NamedTuple):
 
 
 class LeaseRecord(NamedTuple):
-    """The deadline of a hold, in log time; of one through a Redis door, only ``deadline_ms``."""
+    """The deadline of a hold, in log time; of one without a client, only ``deadline_ms``."""
 
     lasts_ms: Int64
     grace_ms: Int64
@@ -173,15 +173,18 @@ class WaitRecord(NamedTuple):
 
 
 class KeyRecord(NamedTuple):
-    """The fields that only a hold through a Redis door has, or a wait for one."""
+    """The fields that only a hold that belongs to no client has, or the wait of a Redis door."""
 
     value: bytes
+    """Of a detached lock, the digest of the value that attaches it."""
     account: str
     """The name of the key of the cluster that is charged for it."""
     reserved: bool
     """Whether a SET with the same value is still expected."""
     ttl_ms: Int64 | None
     """Of a wait, the time for which the key will be held; None for no deadline. None of a hold."""
+    detached_by: str = ""
+    """The owner who detached the lock; empty if it is held through a Redis door."""
 
 
 class ClaimantRecord(NamedTuple):

@@ -241,7 +241,8 @@ def purge(
 
     Only what is charged to this key is deleted, as `fencelock keys usage` shows
     it. Clients that wait for such an object get an error. What the key holds
-    through Redis doors is released, and what waits there gets an error.
+    through Redis doors, or detached, is released, and what waits there gets an
+    error.
     Sessions and their locks stay: `fencelock keys remove` and `fencelock
     sessions close` end those. It works in small steps, between which others
     are served.
@@ -258,7 +259,8 @@ def purge(
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)
             what = f"{entries:,} map entries, {objects:,} of {counted_objects()} of key {name}"
-            confirm_deletion(f"{what}, and all that it holds or waits for through Redis doors")
+            what += ", and all that it has detached, or holds or waits for through Redis doors"
+            confirm_deletion(what)
         who = operator_named(operator)
         deleted = {
             kind: asked.purge(Purge(kind=kind, prefix="", operator=who, account=name))

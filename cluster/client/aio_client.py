@@ -31,7 +31,7 @@ from fencelock.cluster.client.counter import AsyncCounter, CounterFactory
 from fencelock.cluster.client.election import AsyncElection, ElectionFactory
 from fencelock.cluster.client.latch import AsyncLatch, LatchFactory
 from fencelock.cluster.client.lazy import LoopConnection, defaults
-from fencelock.cluster.client.lock import AsyncLock, AsyncRLock
+from fencelock.cluster.client.lock import AsyncHold, AsyncLock, AsyncRLock
 from fencelock.cluster.client.lock_all import AsyncLockAll, LockAllFactory
 from fencelock.cluster.client.loop import LoopExecutor, drive_async
 from fencelock.cluster.client.map import AsyncMap, MapFactory
@@ -106,6 +106,26 @@ class AsyncClient(
             return locked
 
         return decorate
+
+    async def attach(
+        self,
+        token: str,
+        *,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+        confirm_release: bool = True,
+    ) -> AsyncHold:
+        """Take over a lock that another process has detached; see `fencelock.Client.attach`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled; nothing is held, but the token may have
+                been used.
+
+        """
+        attaching = self._attaching(token, label, duration, grace, confirm_release)
+        hold: AsyncHold = await drive_async(attaching)
+        return hold
 
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import pykka
 from msgspec.structs import replace
 
+from fencelock.actors.api.handover import Attach
 from fencelock.actors.api.message import AcquireRequest, Contender, LockStatus
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.retained import RETAINER, RETAINERS
@@ -56,6 +57,7 @@ from fencelock.cluster.client.lock_options import LockOptions, wait_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.client.token import lock_and_secret
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 
@@ -336,6 +338,20 @@ class BaseLock(Generic[H]):
         assert hold is not None
         return hold
 
+    def _attaching(self, secret: bytes) -> Operation[H]:
+        """Attach the lock, which was detached with ``secret``, under the options of this object."""
+        asked = self._options.acquire()
+        attach = Attach(
+            lock=asked.lock,
+            secret=secret,
+            label=asked.label,
+            hold_ms=asked.hold_ms,
+            grace_ms=asked.grace_ms,
+        )
+        hold = yield from self._entering(None, request=attach)
+        assert hold is not None
+        return hold
+
     def _retaining(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
     ) -> Operation[None]:
@@ -363,7 +379,8 @@ class BaseLock(Generic[H]):
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
     ) -> None:
         """Send the acquire of ``own`` to the session."""
-        acquire = replace(asked, owner=own.owner, request=call.token, wait_ms=wait_ms)
+        fields = {"wait_ms": wait_ms} if asked.WAITS else {}
+        acquire = replace(asked, owner=own.owner, request=call.token, **fields)
         self._channel.submit(acquire, call)
         if call.cancels != self._cancels:  # The session may have looked for it too early.
             self._end_wait(own, call.token)
@@ -749,3 +766,23 @@ class LockFactory(Factory, Generic[L, R]):
             cohort=cohort,
         )
         return self._rlock_type(connection.line, connection.hold_registry, options)
+
+    def _attaching(
+        self,
+        token: str,
+        label: str,
+        duration: float | None,
+        grace: float | None,
+        confirm_release: bool,
+    ) -> Operation[Any]:
+        """Attach the lock of ``token``, and end with the hold."""
+        name, secret = lock_and_secret(token)
+        lock = self.lock(
+            name,
+            label=label,
+            duration=duration,
+            grace=grace,
+            confirm_release=confirm_release,
+            retain=0.0,
+        )
+        return lock._attaching(secret)

@@ -32,7 +32,7 @@ from fencelock.cluster.client.counter import Counter, CounterFactory
 from fencelock.cluster.client.election import Election, ElectionFactory
 from fencelock.cluster.client.latch import Latch, LatchFactory
 from fencelock.cluster.client.lazy import LazyConnection, defaults
-from fencelock.cluster.client.lock import Lock, RLock
+from fencelock.cluster.client.lock import Hold, Lock, RLock
 from fencelock.cluster.client.lock_all import LockAll, LockAllFactory
 from fencelock.cluster.client.map import Map, MapFactory
 from fencelock.cluster.client.operation import drive
@@ -114,6 +114,43 @@ class Client(
             return locked
 
         return decorate
+
+    def attach(
+        self,
+        token: str,
+        *,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+        confirm_release: bool = True,
+    ) -> Hold:
+        """Take over a lock that another process has detached; see `Hold.detach`.
+
+        It does not wait. The hold is one of this client from now on, as if it had acquired it, with
+        a fence above all earlier ones. ``client.attach(token).release()`` releases the lock.
+
+        Args:
+            token: what `Hold.detach` returned. It is good once, also if this call is interrupted.
+            label: see `lock`, as for the others.
+            duration: see `lock`.
+            grace: see `lock`.
+            confirm_release: see `lock`.
+
+        Raises:
+            NotHeldError: the token was used, or its time is over, or the lock was taken by force.
+            ValueError: ``token`` is no token, or was cut.
+            UnsupportedError: the protocol cannot detach locks (`paxos` can).
+            InvalidRequestError: another argument is out of its limits.
+            OverloadedError: this client, or its key, holds as much as it may. The token is good
+                still.
+            UnavailableError: no node answered within 10 s. If the lock was attached, it is released
+                as soon as the client is connected again.
+            ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
+
+        """
+        hold: Hold = drive(self._attaching(token, label, duration, grace, confirm_release))
+        return hold
 
     @property
     def protocol(self) -> str:

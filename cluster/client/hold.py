@@ -11,14 +11,17 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from secrets import token_bytes
 
 import pykka
 
+from fencelock.actors.api.handover import Detach, digest_of
 from fencelock.actors.api.message import Cancel, Release
-from fencelock.actors.api.name import plain_name, titled
+from fencelock.actors.api.name import WAIT_MS_MAX, kind_of, plain_name, titled
 from fencelock.actors.api.session_message import HAVE_DEADLINES, Renew
 from fencelock.actors.error import (
     FencelockError,
+    InvalidRequestError,
     LockOwnershipLostError,
     NotHeldError,
     UnavailableError,
@@ -36,9 +39,10 @@ from fencelock.cluster.client.hold_registry import (
     Ownership,
     ReleaseCall,
 )
-from fencelock.cluster.client.lock_options import term_ms_of
+from fencelock.cluster.client.lock_options import check_number, term_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.client.token import SECRET_BYTES, token_of
 from fencelock.cluster.host.fork import ForkCounter
 
 
@@ -48,6 +52,9 @@ class BaseHold:
     Its properties follow from this client's clock and the last confirmation of the cluster when
     they are read: none uses the network.
     """
+
+    _detached: tuple[Detach, str] | None = None
+    """The request that detaches the lock, which is the same when it is repeated, and the token."""
 
     def __init__(
         self,
@@ -216,11 +223,60 @@ class BaseHold:
         release = releasing if awaited else releasing_unawaited
         yield from release(self._channel, self._registry, self.own, self.token)
 
+    def _detaching(self, within: float) -> Operation[str]:
+        """Detach the lock, and end with the token that attaches it."""
+        own, channel, registry = self.own, self._channel, self._registry
+        check_within(own, within)
+        channel.check()
+        again, secret = self._detached is not None, token_bytes(SECRET_BYTES)
+        detach, token = self._detached = self._detached or (
+            Detach(
+                lock=own.lock,
+                fence=self.fence,
+                digest=digest_of(secret),
+                ttl_ms=math.ceil(within * 1000),
+                owner=own.owner,
+                request=self.token,
+            ),
+            token_of(own.lock, secret),
+        )
+        if (retained := own.retained) is None:
+            yield from releasing(channel, registry, own, self.token, detach)
+            return token
+        try:
+            yield from channel.ask(registry.retaining.surrender(own, detach))
+        except NotHeldError:
+            if not again:  # If so, it was detached in the background.
+                raise
+        registry.retaining.release(channel, own, self.token, retained)
+        return token
+
     def _renewing(self, duration: float | None) -> Operation[None]:
         return renewing(self._channel, self._registry, self.own, self.token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self.own.lock, error)
+
+
+def check_within(own: Ownership, within: float) -> None:
+    """Return if the lock of ``own`` can be detached for ``within`` (s).
+
+    Raises:
+        UnsupportedError: it is another kind of object.
+        InvalidRequestError: it is held more than once, or ``within`` is out of its limits.
+        TypeError: ``within`` is no number.
+
+    """
+    if kind_of(own.lock):
+        raise UnsupportedError(f"{titled(own.lock)}: only a plain lock can be detached")
+    if len(own.acquisitions) > 1:
+        raise InvalidRequestError(
+            f"{titled(own.lock)}: its owner holds it {len(own.acquisitions)} times: only a lock "
+            "that is held once can be detached"
+        )
+    most_s = WAIT_MS_MAX // 1000
+    allowed = f"a number of seconds above 0 and at most {most_s}"
+    check_number("within", within, allowed, lambda s: 0 < s <= most_s, InvalidRequestError)
 
 
 def remaining_of(registry: HoldRegistry, hold: LocalHold) -> float:
@@ -240,26 +296,25 @@ def _seconds_until(registry: HoldRegistry, until: Instant) -> float:
 
 
 def releasing(
-    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+    channel: SessionChannel,
+    registry: HoldRegistry,
+    own: Ownership,
+    token: int,
+    detach: Detach | None = None,
 ) -> Operation[None]:
-    """Release the acquire ``token`` of ``own``, and wait until that is confirmed."""
+    """Release the acquire ``token`` of ``own``, or detach it, and wait until that is confirmed."""
     if (retained := own.retained) is not None:
         registry.retaining.release(channel, own, token, retained)
         return
     if channel.closed or channel.forks != ForkCounter.forks:
         channel.check()
-    hold = own.hold
-    assert hold is not None
     mine = True
     while True:
         try:
-            leaving = registry.leave(own, token)
+            leaving = registry.leave(own, token, detach=detach)
             mine = leaving.token == token
             if mine and not leaving.sent and not leaving.done:
-                channel.submit(
-                    Release(lock=own.lock, fence=hold.fence, owner=own.owner, request=token),
-                    leaving,
-                )
+                channel.submit(leaving.request(), leaving)
                 leaving.sent = True
                 yield leaving
             else:
@@ -392,12 +447,7 @@ def confirming(
             return
         leaving = again
         if not leaving.sent:
-            own = leaving.own
-            assert own.hold is not None
-            release = Release(
-                lock=own.lock, fence=own.hold.fence, owner=own.owner, request=leaving.token
-            )
-            channel.submit(release, leaving)
+            channel.submit(leaving.request(), leaving)
             leaving.sent = True
     reply_s = ANSWER_MS / 1000 if limit_s is None and leaving.unlimited else limit_s
     try:

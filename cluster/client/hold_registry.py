@@ -75,7 +75,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fencelock.actors.api.message import Granted, Release, Released
+from fencelock.actors.api.handover import Detach
+from fencelock.actors.api.message import Granted, Release, Released, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
@@ -214,6 +215,16 @@ class ReleaseCall(AskReply):
     """Whether a caller waits for its reply, and is told of a loss by that."""
     unlimited = False
     """Whether the session replies only once it is decided. No caller waited when it began."""
+    detach: Detach | None = None
+    """The request, if it detaches the lock."""
+
+    def request(self) -> ReleaseRequest:
+        """Return the request to the session."""
+        own = self.own
+        if self.detach is not None:
+            return self.detach
+        assert own.hold is not None
+        return Release(lock=own.lock, fence=own.hold.fence, owner=own.owner, request=self.token)
 
 
 class UndoCall(AskReply):
@@ -473,14 +484,17 @@ class HoldRegistry:
             self._undo(own, call.undone)
             return call.undone
 
-    def leave(self, own: Ownership, token: int, *, awaited: bool = True) -> ReleaseCall:
+    def leave(
+        self, own: Ownership, token: int, *, awaited: bool = True, detach: Detach | None = None
+    ) -> ReleaseCall:
         """Begin the release of the acquire ``token``; return the call that receives its answer.
 
         If an earlier release is not confirmed, return its call and begin nothing. With ``awaited``
-        the caller waits for the reply.
+        the caller waits for the reply. ``detach`` is the request that detaches the lock.
 
         Raises:
-            NotHeldError: that acquire was released, or its loss was reported.
+            NotHeldError: that acquire was released, or its loss was reported; or it is being
+                released, and was to be detached.
             LockOwnershipLostError: the hold was lost; this error reports it for that acquire.
 
         """
@@ -489,12 +503,15 @@ class HoldRegistry:
             self.state_of(own)
             raise self.report_loss(own, token)
         with self._guard:
-            if own.leaving is not None:
-                return own.leaving
+            leaving = own.leaving
+            if leaving is not None:
+                if detach is not None and leaving.token == token and leaving.detach is not detach:
+                    raise NotHeldError(f"{titled(own.lock)}: this hold is being released")
+                return leaving
             if token not in own.acquisitions:
                 raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
             leaving = ReleaseCall(self.released)
-            leaving.own, leaving.token = own, token
+            leaving.own, leaving.token, leaving.detach = own, token, detach
             own.leaving = leaving
             own.acquisitions.remove(token)
             if not awaited:
@@ -526,7 +543,7 @@ class HoldRegistry:
                 self._drop_if_done(own)
                 return None
             again = ReleaseCall(self.released)
-            again.own, again.token = own, leaving.token
+            again.own, again.token, again.detach = own, leaving.token, leaving.detach
             own.leaving = again
             return again
 

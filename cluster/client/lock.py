@@ -60,6 +60,37 @@ class Hold(BaseHold, Exiting):
         """Start the duration of this hold anew; see `Lock.renew`."""
         drive(self._renewing(duration))
 
+    def detach(self, within: float = 60.0) -> str:
+        """Let go of this hold, but keep the lock for the one who shows the token; return that.
+
+        `Client.attach` takes the lock over with it, in any process, once. Nobody in the queue gets
+        the lock before that. If nobody attaches it in time, it is free for the next. This hold is
+        released: `release` does nothing any more, and its fence is refused from now on.
+
+        Args:
+            within: for how long the token is good (s), above 0 and at most a week.
+
+        Returns:
+            Letters, digits, ``-`` and ``_``, at most 368 of them. Whoever has it can take the lock,
+            so treat it like a password. The cluster keeps and shows nothing from which it could be
+            made.
+
+        Raises:
+            InvalidRequestError: ``within`` is out of its limits, or its owner holds an `RLock` more
+                than once.
+            UnsupportedError: it is a hold of another object than a lock, or the protocol cannot
+                detach locks (`paxos` can).
+            NotHeldError: it was released.
+            LockOwnershipLostError: it was lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in the
+                background; calling `detach` again waits for it, and returns the token. Without the
+                token the lock is free after ``within``.
+            ClosedError: the client is closed.
+            TypeError: ``within`` is no number.
+
+        """
+        return drive(self._detaching(within))
+
     def __enter__(self) -> Hold:
         return self
 
@@ -225,6 +256,16 @@ class AsyncHold(BaseHold, AsyncExiting):
     async def renew(self, duration: float | None = None) -> None:
         """Start the duration of this hold anew; see `fencelock.Lock.renew`."""
         await drive_async(self._renewing(duration))
+
+    async def detach(self, within: float = 60.0) -> str:
+        """Let go of this hold, but keep the lock for a token; see `fencelock.Hold.detach`.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled. The lock is released, or it is free
+                after ``within``.
+
+        """
+        return await drive_async(self._detaching(within))
 
     async def __aenter__(self) -> AsyncHold:
         return self

@@ -20,10 +20,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import pykka
 from msgspec.structs import replace
 
+from fencelock.actors.api.handover import Detach
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.rwlock import Downgrade
 from fencelock.actors.error import (
@@ -63,6 +65,8 @@ from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
+
+R = TypeVar("R", Detach, Downgrade)
 
 _NOWHERE = Address("")
 """The endpoint of a local owner's hold, which no request names."""
@@ -200,10 +204,11 @@ class Retaining:
             self.free(*retained)
         return undone
 
-    def downgrade(self, own: Ownership, request: Downgrade) -> Downgrade:
+    def surrender(self, own: Ownership, request: R) -> R:
         """Return ``request`` for the hold of the session.
 
-        The hold goes back to the cluster with its local owner, who only reads from now on.
+        The hold goes back to the cluster with its local owner, who only reads from now on, or
+        detaches it.
 
         Raises:
             LockOwnershipLostError: the owner has lost it, which was not reported yet.

@@ -123,7 +123,7 @@ class BaseSide(BaseRLock[H]):
         wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.
         downgrade = Downgrade(rwlock=self.name, fence=fence, owner=own.owner)
         if own.retained is not None:
-            downgrade = self._registry.retaining.downgrade(own, downgrade)
+            downgrade = self._registry.retaining.surrender(own, downgrade)
         try:
             yield from self._channel.ask(downgrade)
         except UnsupportedError:

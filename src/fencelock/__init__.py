@@ -16,6 +16,7 @@ from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.counter import AddToCounter, CounterChanged, SetCounter
 from fencelock.actors.api.election import Lead
+from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
@@ -151,6 +152,7 @@ latch = _client.latch
 barrier = _client.barrier
 counter = _client.counter
 locked = _client.locked
+attach = _client.attach
 close = _client.close
 
 __all__ = [
@@ -163,6 +165,7 @@ __all__ = [
     "AddToCounter",
     "AlreadyHeldError",
     "AskTimeoutError",
+    "Attach",
     "AwaitBarrier",
     "AwaitLatch",
     "Barrier",
@@ -191,6 +194,7 @@ __all__ = [
     "DeleteEntry",
     "Describe",
     "DescribeRole",
+    "Detach",
     "Downgrade",
     "Elected",
     "Election",
@@ -283,6 +287,7 @@ __all__ = [
     "Watch",
     "WrongClusterError",
     "aio",
+    "attach",
     "barrier",
     "close",
     "configure",

@@ -40,6 +40,7 @@ latch = _client.latch
 barrier = _client.barrier
 counter = _client.counter
 locked = _client.locked
+attach = _client.attach
 close = _client.close
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "RWLock",
     "RemoteRef",
     "Semaphore",
+    "attach",
     "barrier",
     "close",
     "connect",

@@ -6,6 +6,7 @@ import pytest
 from support.local_callers import ONE, TWO, LocalCallers
 from support.session_harness import ANN, BEN, A, B, SessionHarness, of, one
 
+from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.message import (
@@ -29,7 +30,7 @@ from fencelock.actors.role_message import LinkDown
 from fencelock.actors.session.holds import HoldState
 from fencelock.actors.session.lease import LINGER_MS
 from fencelock.actors.session.message import Close, HoldsLost
-from fencelock.actors.session.requests import LockKey
+from fencelock.actors.session.requests import ANSWER_MS, LockKey
 from fencelock.actors.table.latch import Latch
 
 RWLOCK_KEY = LockKey(object_name(RWLOCK, "S"), "ann")
@@ -448,3 +449,47 @@ def test_only_an_entry_that_ends_with_the_session_keeps_an_idle_session_alive(
     harness.run_kept(LINGER_MS + 1_000, A, B)
     kept = [send for send in harness.run_kept(20_000, A, B) if send.to == A]
     assert bool(of(KeepAlive, kept)) == ephemeral
+
+
+PLAIN_KEY = LockKey("S", "ann")
+
+
+def detach(harness: SessionHarness) -> list[Send]:
+    harness.grant(harness.open(harness.hear(ANN, Acquire(lock="S", owner="ann", request=4))))
+    asked = Detach(lock="S", fence=7, digest=b"d" * 32, ttl_ms=900, owner="ann", request=4)
+    return harness.hear(ANN, asked)
+
+
+def attach(harness: SessionHarness) -> list[Send]:
+    return harness.hear(ANN, Attach(lock="S", secret=b"s", owner="ann", request=5))
+
+
+def test_a_detached_lock_is_not_held_any_more(harness: SessionHarness) -> None:
+    said = detach(harness)
+    assert harness.role.session_state.holds[PLAIN_KEY].state is HoldState.RELEASING
+    again = of(Detach, harness.run(2_000))
+    assert again
+    assert {one.request for one in again} == {one(Detach, said).request}
+    assert one(Released, harness.free(said), ANN).request == 4
+    assert PLAIN_KEY not in harness.role.session_state.holds
+
+
+@pytest.mark.parametrize("reason", [Reason.INVALID, Reason.UNSUPPORTED])
+def test_a_refused_detach_leaves_the_hold(harness: SessionHarness, reason: Reason) -> None:
+    said = harness.refuse(detach(harness), reason)
+    assert one(Refused, said, ANN).reason is reason
+    assert harness.role.session_state.holds[PLAIN_KEY].state is HoldState.HELD
+
+
+def test_an_attach_is_granted_or_refused_and_one_without_a_reply_is_cancelled(
+    harness: SessionHarness,
+) -> None:
+    said = harness.refuse(harness.open(attach(harness)), Reason.NOT_HELD)
+    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
+    sent = attach(harness)
+    late = harness.run(ANSWER_MS + 500)
+    assert one(Refused, late, ANN).reason is Reason.UNAVAILABLE
+    assert of(Cancel, late)[0].request == one(Attach, sent).request
+    harness.undo(late)
+    assert one(Granted, harness.grant(attach(harness)), ANN).fence == 7
+    assert one(Refused, attach(harness), ANN).reason is Reason.ALREADY_HELD

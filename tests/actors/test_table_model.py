@@ -807,7 +807,7 @@ def force_keeps_the_fence(sound: Any) -> Any:
 def keys_end_with_a_session_of_a_door(sound: Any) -> Any:
     def broken(table: TableState, session: Any, reason: Any, request: int, out: Any) -> None:
         sound(table, session, reason, request, out)
-        for state in [*table.redis.owner_states.values()]:
+        for state in [*table.key_session.owner_states.values()]:
             if state.hold is not None:
                 table.end_hold(state.hold, out)
 

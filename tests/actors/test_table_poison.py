@@ -13,6 +13,7 @@ import pytest
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter, SetCounter
 from fencelock.actors.api.election import Lead
+from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import DeleteEntry, PutEntry
@@ -64,6 +65,8 @@ STATE: tuple[Command, ...] = (
     door(1, KeyAction.SET, "key", KeyState.FREE, value=b"v", expiry=Expiry.AFTER, ttl_ms=9),
     door(2, KeyAction.SET, "far", KeyState.FREE, value=b"v"),
     request(AwaitKey, 3, T, "d", keys=("key",), value=b"w", ttl_ms=9),
+    request(Acquire, 1, T, lock="gone"),
+    request(Detach, 2, T, lock="gone", fence=19, digest=digest_of(b"secret"), ttl_ms=900),
 )
 
 COMMANDS: tuple[Command, ...] = (
@@ -90,6 +93,10 @@ COMMANDS: tuple[Command, ...] = (
     request(AcquireRetained, 2, lock="free", span=5),
     request(AcquireRetained, 2, lock="also", span=5, wait_ms=None),
     request(Release, 2, lock="kept", fence=5),
+    request(Detach, 2, lock="held", fence=1, digest=digest_of(b"other"), ttl_ms=900),
+    request(Detach, 2, lock="held", fence=9, digest=digest_of(b"other"), ttl_ms=900),
+    request(Attach, 2, lock="gone", secret=b"secret", hold_ms=500),
+    request(Attach, 2, lock="gone", secret=b"other"),
     request(CountDown, 2, latch="l", count=2),
     request(CountDown, 2, latch="new", count=2),
     request(AwaitLatch, 2, latch="l", count=2, wait_ms=0),

@@ -12,8 +12,8 @@ from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import (
-    REDIS,
     TTL_MS_MAX,
     VALUE_BYTES_MAX,
     AwaitKey,
@@ -199,7 +199,7 @@ def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None
     applied(table, release("k", 1))
     outcomes(table, set_nx("k", b"v"))
     (no,) = table.apply(0, acquire("k", 0, "p"))
-    assert text_of(no) == f"lock 'k': held by 'v' of 'redis' ({LABEL}) under fence 2"
+    assert text_of(no) == f"lock 'k': held by 'v' of 'no-client' ({LABEL}) under fence 2"
     assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
     told = applied(table, change(DELETE, "k", EQUAL, OTHER))
     assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
@@ -217,7 +217,7 @@ def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: Lo
     applied(table, acquire("k"))
     applied(table, acquire("k", owner="p"))
     told = applied(table, change(SET, "k", *ALL, value=b"w"))
-    assert told == ["Evicted 1", "HoldLost 1", "redis holds 1 under 2", "KeysChanged"]
+    assert told == ["Evicted 1", "HoldLost 1", "no-client holds 1 under 2", "KeysChanged"]
     assert table.status("k").waiting == 1
     assert applied(table, release("k", 1)) == [f"{CLIENT} OWNERSHIP_LOST"]
     told = applied(table, change(DELETE, "k", EQUAL, expected=b"w"))
@@ -229,7 +229,7 @@ def test_force_leaves_the_other_locks_of_a_claim_to_those_who_wait(table: LockTa
     applied(table, several)
     applied(table, acquire("j", owner="p"))
     told = applied(table, change(SET, "k", NATIVE, value=b"w"))
-    wanted = [f"{CLIENT} holds 1 under 3", "redis holds 1 under 4", "KeysChanged"]
+    wanted = [f"{CLIENT} holds 1 under 3", "no-client holds 1 under 4", "KeysChanged"]
     assert told == ["Evicted 2", "HoldLost 1", *wanted]
 
 
@@ -253,16 +253,16 @@ def test_a_door_waits_in_the_queue_and_its_grant_is_reserved(table: LockTable) -
     copy = restored(table)
     for one in (table, copy):
         told = applied(one, release("k", 1))
-        assert told == [f"{CLIENT} has 0 left", "redis holds 1 under 2", "KeysChanged"]
+        assert told == [f"{CLIENT} has 0 left", "no-client holds 1 under 2", "KeysChanged"]
         assert applied(one, first) == ["KeysChanged"]  # It was sent again.
     assert copy.digest() == table.digest()
     assert changed(table, set_nx("k", b"w")) == [False]
     assert outcomes(table, set_nx("k", b"v", 900)) == (KeyOutcome(RESERVED, True, 2, 900, 1),)
     assert changed(table, set_nx("k", b"v")) == [False]  # It is not reserved any more.
     deleted = applied(table, change(DELETE, "k", EQUAL, expected=b"v"))
-    assert deleted == ["KeysChanged", "redis holds 1 under 3", "KeysChanged"]
+    assert deleted == ["KeysChanged", "no-client holds 1 under 3", "KeysChanged"]
     assert advanced(table, 201) == ["HoldLost 3", f"{CLIENT} holds 1 under 4"]
-    assert (table.redis.claims, table.redis.owner_states) == (0, {})
+    assert (table.key_session.claims, table.key_session.owner_states) == (0, {})
 
 
 def test_the_wait_of_a_door_ends_like_any_other(table: LockTable) -> None:
@@ -287,7 +287,7 @@ def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
     assert advanced(table, 900_000) == []
     holder = restored(table).status("k").holder
     assert holder is not None
-    assert (holder.session, holder.owner, holder.held_ms) == (REDIS, "v", 900_000)
+    assert (holder.session, holder.owner, holder.held_ms) == (NO_CLIENT, "v", 900_000)
     assert holder.label == LABEL
 
 
@@ -301,11 +301,11 @@ def test_no_session_but_that_of_a_node_sends_the_requests_of_a_door() -> None:
 def test_no_client_acts_in_the_session_of_the_doors(table: LockTable) -> None:
     """Rule keys-outlive-sessions."""
     outcomes(table, set_nx("k"))
-    mine = Release(lock="k", fence=1, session=REDIS, owner="", request=1)
-    assert applied(table, mine) == ["redis SESSION_EXPIRED"]
-    assert applied(table, End(session=REDIS)) == ["Ended"]  # It is not known as a session.
-    (opened,) = table.apply(0, Open(session=REDIS, ttl_ms=1_000))
-    assert getattr(opened, "assigned", "") == "redis.3"
+    mine = Release(lock="k", fence=1, session=NO_CLIENT, owner="", request=1)
+    assert applied(table, mine) == ["no-client SESSION_EXPIRED"]
+    assert applied(table, End(session=NO_CLIENT)) == ["Ended"]  # It is not known as a session.
+    (opened,) = table.apply(0, Open(session=NO_CLIENT, ttl_ms=1_000))
+    assert getattr(opened, "assigned", "") == "no-client.3"
     assert [key for key, _, _ in read(table, "k")] == ["k"]
 
 
@@ -314,7 +314,7 @@ def test_an_operator_takes_a_key(table: LockTable) -> None:
     evict = Evict(lock="k", fence=1, operator="root", session="x", request=1)
     evicted, _ = table.apply(0, evict)
     assert isinstance(evicted, Evicted)
-    assert (evicted.holder.session, evicted.holder.owner) == (REDIS, "0x00746f6b656e")
+    assert (evicted.holder.session, evicted.holder.owner) == (NO_CLIENT, "0x00746f6b656e")
     assert read(table, "k") == []
 
 
@@ -328,8 +328,8 @@ def test_a_door_gets_a_retained_lock_back(table: LockTable) -> None:
     copy = restored(table)
     assert applied(copy, release("k", 1)) == [
         f"{CLIENT} has 0 left",
-        "redis holds 1 under 6",
-        "redis holds 1 under 7",
+        "no-client holds 1 under 6",
+        "no-client holds 1 under 7",
         "KeysChanged",
     ]
     assert read(copy, "k") == [("k", b"v", 900)]
@@ -380,7 +380,7 @@ def test_a_removal_that_is_repeated_with_its_receipt_changes_nothing(table: Lock
         assert (reply.value, reply.keys) == (b"0", (KeyOutcome(EQUAL, False, 1, 500, 2),))
     outcomes(table, leave())
     other = RECEIPT_1.replace(":1", ":2")
-    assert applied(table, leave(other)) == ["KeysChanged", "redis holds 1 under 3"]
+    assert applied(table, leave(other)) == ["KeysChanged", "no-client holds 1 under 3"]
     assert read(table, "k", other) == [(other, b"1", 200)]
     outcomes(table, set_nx("k", b"v"))
     (reply,) = table.apply(table.time_ms, leave(other))

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fencelock import aio
-from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted, Release, Released
+from fencelock.actors.api.handover import Detach
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Cancelled,
+    Granted,
+    Release,
+    Released,
+    ReleaseRequest,
+)
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant, Timer
 from fencelock.actors.proxy.message import (
@@ -59,7 +68,7 @@ class ScriptedSession:
             message = message.release
         self.asked.append((message, reply))
         self.before()
-        if isinstance(message, Release):
+        if isinstance(message, ReleaseRequest):
             hold = self.holds.get(LockKey(message.lock, message.owner))
             if hold is not None and hold.state is not HoldState.RELEASING:
                 hold.move(HoldState.RELEASING)
@@ -74,7 +83,7 @@ class ScriptedSession:
                 self.fence += self.count == 0
                 self.count += 1
                 return self.grant(lock, owner, self.fence, self.count)
-            case Release(lock=lock, owner=owner):
+            case Release(lock=lock, owner=owner) | Detach(lock=lock, owner=owner):
                 self.count -= 1
                 hold = self.holds.get(LockKey(lock, owner))
                 if hold is not None:

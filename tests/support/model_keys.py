@@ -90,11 +90,11 @@ class ModelKeys:
         """Let a free key be held."""
         model = self.model
         model.fences += 1
-        claim = model.made("redis", "", name, 0)
+        claim = model.made("no-client", "", name, 0)
         claim.door = c.value, c.account, reserved, None
         claim.fence, claim.acquisitions, claim.ends = model.fences, [0], ends
         model.claims.append(claim)
-        model.out.append(("Granted", name, claim.fence, "redis", "", 0, 1, 0, 0))
+        model.out.append(("Granted", name, claim.fence, "no-client", "", 0, 1, 0, 0))
         return claim
 
     def grant(self, claim: ModelClaim) -> None:

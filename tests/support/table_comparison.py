@@ -17,11 +17,10 @@ from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
-from fencelock.actors.api.name import kind_of, object_name
+from fencelock.actors.api.name import NO_CLIENT, kind_of, object_name
 from fencelock.actors.api.pool import POOL, GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import (
     RECEIPT,
-    REDIS,
     AwaitKey,
     ChangeKeys,
     Expiry,
@@ -640,7 +639,7 @@ class TableJudge:
                 self.closed.append(one.session)
             if isinstance(one, api.Granted):
                 self.on_held(table, before, one)
-            if (isinstance(one, api.Granted) and one.session != REDIS) or (
+            if (isinstance(one, api.Granted) and one.session != NO_CLIENT) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
                 key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
@@ -664,7 +663,7 @@ class TableJudge:
             spans += resource.spans
             fences = [hold.fence_of(name) for hold in holds]
             assert fences == sorted(set(fences))  # fences-rise
-            known = {*table.sessions.by_id, REDIS}
+            known = {*table.sessions.by_id, NO_CLIENT}
             assert all(one.session.id in known for one in members)  # ended-gets-nothing
             assert resource.free == resource.capacity - sum(
                 hold.amount for hold in holds
@@ -681,17 +680,17 @@ class TableJudge:
         claims += unheld
         assert table.waits == queued + unheld
         assert table.retained == spans == sum(s.retained for s in table.sessions.by_id.values())
-        sessions = (table.redis, *table.sessions.by_id.values())
+        sessions = (table.key_session, *table.sessions.by_id.values())
         assert claims == table.claims == sum(s.claims for s in sessions)
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
 def key_holds(table: LockTable) -> list[KeyHold]:
     """Return the holds through Redis doors, by name."""
-    holds = [state.hold for state in table.redis.owner_states.values()]
+    holds = [state.hold for state in table.key_session.owner_states.values()]
     found = [hold for hold in holds if isinstance(hold, KeyHold)]
-    assert len(found) == len(holds) == table.redis.claims  # free-leaves-nothing
-    assert [*table.redis.names.after("")] == sorted(hold.owner_state.lock for hold in found)
+    assert len(found) == len(holds) == table.key_session.claims  # free-leaves-nothing
+    assert [*table.key_session.names.after("")] == sorted(hold.owner_state.lock for hold in found)
     return found
 
 

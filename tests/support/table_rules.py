@@ -75,6 +75,11 @@ RULES = {
     "the request is for each of them.",
     "force-is-audited": "A key that is taken by force goes to the request at once, before those "
     "who wait; the audit has the former holder.",
+    # Detached locks.
+    "nobody-between": "From the hold that a client detaches to the one that attaches it, no claim "
+    "in the queue is granted the lock; if nobody attaches it in time, the next one is.",
+    "attached-once": "A secret attaches one hold at most, and only of the lock that was detached "
+    "with its digest.",
     # The table.
     "snapshots-are-complete": "A restored table is the table: holders, queues, deadlines, "
     "sessions, outcomes, fences and numbers.",

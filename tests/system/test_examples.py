@@ -46,6 +46,7 @@ PAGES = (
     "exceptions.md",
     "frameworks.md",
     "how-to/cache.md",
+    "how-to/handover.md",
     "how-to/leader.md",
     "how-to/migration.md",
     "how-to/nightly-job.md",

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused
-from fencelock.actors.api.name import plain_name
+from fencelock.actors.api.name import NO_CLIENT, plain_name
 from fencelock.actors.api.redis import (
-    REDIS,
     AwaitKey,
     ChangeKeys,
     Expiry,
@@ -108,7 +107,7 @@ class KeyLog(SlotSequence[SlotOutcomes]):
         match outcome:
             case Granted():
                 self._on_granted(outcome)
-            case HoldLost(session=session) if session == REDIS:
+            case HoldLost(session=session) if session == NO_CLIENT:
                 self._on_lost(outcome)
             case KeysChanged():
                 self._on_changed(outcome)
@@ -127,10 +126,10 @@ class KeyLog(SlotSequence[SlotOutcomes]):
         lock, fence = granted.lock, granted.fence
         if lock in self.held:
             raise ViolationError(f"exclusion: {granted!r} while {self.held[lock]}")
-        if granted.session != REDIS and fence not in self.granted:
+        if granted.session != NO_CLIENT and fence not in self.granted:
             self._pass(lock, granted.key, granted)
             self.granted.add(fence)
-        elif granted.session == REDIS and fence <= self.fence:
+        elif granted.session == NO_CLIENT and fence <= self.fence:
             raise ViolationError(f"fences: {granted!r} after fence {self.fence}")
         self.fence = max(self.fence, fence)
         kept = self.receipts.pop(lock, None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Reason, Refused, Release
-from fencelock.actors.api.name import plain_name, titled
+from fencelock.actors.api.name import NO_CLIENT, plain_name, titled
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
-from fencelock.actors.api.redis import REDIS
 from fencelock.actors.api.semaphore import (
     SEMAPHORE,
     AcquirePermits,
@@ -270,7 +269,7 @@ class LogOrder(SlotSequence[tuple[Message, ...]]):
     def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
         if granted.fence in self.granted:
             return  # It holds it already: the outcome of a repetition, or of another acquire.
-        if granted.session == REDIS:
+        if granted.session == NO_CLIENT:
             return  # It may be by force; `RedisJudge` judges it.
         if queue and queue[0] != key:
             name = titled(granted.lock)

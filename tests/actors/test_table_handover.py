@@ -1,0 +1,220 @@
+"""Locks that a client detaches, and another one attaches: secrets, queues, deadlines, quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from support.table_scene import applied, restored, said, text_of
+
+from fencelock.actors.api.account import Quota, SetQuota
+from fencelock.actors.api.handover import Attach, Detach, digest_of
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.name import NO_CLIENT
+from fencelock.actors.api.redis import ChangeKeys, Expiry, KeyAction, KeyState, ListKeys, ReadKeys
+from fencelock.actors.api.retained import AcquireRetained
+from fencelock.actors.api.session_message import End, Evict, Open, Renew
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table.redis import list_keys, read_keys
+from fencelock.actors.table.report import HolderSeen
+from fencelock.actors.table.table import LockTable
+
+WEB, WORKER, DOOR = "shop@web.1", "shop@worker.2", "n1/5f.3"
+SECRET = b"\x00\xffsixteen-bytes!"
+
+
+@pytest.fixture
+def table() -> LockTable:
+    """A table in which ``web`` holds the lock ``k`` under fence 1."""
+    table = LockTable()
+    for session in ("shop@web", "shop@worker", "n1/5f"):
+        table.apply(0, Open(session=session, label=session, ttl_ms=1_000_000))
+    assert applied(table, acquire(1)) == [f"{WEB} holds 1 under 1"]
+    return table
+
+
+def acquire(request: int, session: str = WEB, **more: Any) -> Acquire:
+    return Acquire(lock="k", session=session, owner="o", request=request, **more)
+
+
+def detach(request: int = 2, fence: int = 1, ttl_ms: int = 1_000, **more: Any) -> Detach:
+    fields: dict[str, Any] = {"session": WEB, "owner": "o", "digest": digest_of(SECRET), **more}
+    return Detach(lock="k", fence=fence, ttl_ms=ttl_ms, request=request, **fields)
+
+
+def attach(request: int = 1, secret: bytes = SECRET, session: str = WORKER, **more: Any) -> Attach:
+    return Attach(
+        lock="k", secret=secret, session=session, request=request, **{"owner": "w", **more}
+    )
+
+
+def release(fence: int, session: str = WORKER, owner: str = "w") -> Release:
+    return Release(lock="k", fence=fence, session=session, owner=owner, request=90)
+
+
+def holder(table: LockTable) -> HolderSeen:
+    found = table.status("k").holder
+    assert found is not None
+    return found
+
+
+def test_a_detached_lock_is_attached_once_and_nobody_gets_it_between(table: LockTable) -> None:
+    """Rules nobody-between, attached-once, fences-rise, one-outcome, snapshots-are-complete."""
+    applied(table, acquire(3, WORKER))
+    detached = [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 2"]
+    assert applied(table, detach()) == detached
+    assert applied(table, End(session=WEB)) == ["Ended"]
+    copy = restored(table)
+    for one in (table, copy):
+        assert applied(one, attach()) == [f"{WORKER} holds 1 under 3"]
+        assert applied(one, attach()) == [f"{WORKER} holds 1 under 3"]  # It is sent again.
+        (no,) = one.apply(0, attach(2, owner="v"))
+        said_so = "this token does not attach it: it was used, or its time is over"
+        assert said_so in text_of(no)
+        assert applied(one, release(3))[1:] == [f"{WORKER} holds 1 under 4"]
+    assert copy.digest() == table.digest()
+    assert (table.key_session.claims, table.key_session.owner_states, table.marked) == (0, {}, 0)
+
+
+def test_a_repeated_detach_changes_nothing(table: LockTable) -> None:
+    applied(table, detach())
+    assert applied(table, detach()) == [f"{WEB} has 0 left"]
+    assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
+    assert applied(table, detach()) == [f"{WEB} has 0 left"]
+    assert (table.status("k").waiting, holder(table).fence) == (0, 3)
+
+
+def test_a_lock_that_nobody_attaches_in_time_goes_to_the_next(table: LockTable) -> None:
+    applied(table, acquire(3, WORKER))
+    applied(table, detach())
+    assert [said(one) for one in table.advance(1_000)] == []
+    late = [said(one) for one in table.advance(1_001)]
+    assert late == ["HoldLost 2", f"{WORKER} holds 1 under 3"]
+    assert applied(table, attach()) == [f"{WORKER} NOT_HELD"]
+
+
+def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -> None:
+    applied(table, detach())
+    seen = holder(table)
+    assert (seen.session, seen.owner) == (NO_CLIENT, "o")
+    assert (seen.label, seen.left_ms) == ("detached by shop@web", 1_001)
+    (no,) = table.apply(0, acquire(3, WORKER, wait_ms=0))
+    wanted = f"lock 'k': held by 'o' of '{NO_CLIENT}' (detached by shop@web) under fence 2"
+    assert text_of(no) == wanted
+    assert digest_of(SECRET).hex() not in str((seen, table.listing("", "", 9)))
+
+
+def test_only_the_secret_attaches_it(table: LockTable) -> None:
+    assert applied(table, attach()) == [f"{WORKER} NOT_HELD"]
+    applied(table, detach())
+    assert applied(table, attach(2, digest_of(SECRET))) == [f"{WORKER} NOT_HELD"]
+    assert applied(table, detach(3, fence=2)) == [f"{WEB} NOT_HELD"]
+    assert applied(table, release(2, WEB, "o")) == [f"{WEB} NOT_HELD"]
+    assert applied(table, attach(3)) == [f"{WORKER} holds 1 under 3"]
+
+
+def test_the_late_writes_of_the_first_process_are_refused(table: LockTable) -> None:
+    applied(table, detach())
+    write = PutEntry(map="m", entry_key="x", value=b"", guard="k", fence=1, session=WEB, request=9)
+    assert applied(table, write) == [f"{WEB} NOT_HELD"]
+
+
+def test_a_hold_with_a_duration_is_detached_and_attached_with_another(table: LockTable) -> None:
+    applied(table, release(1, WEB, "o"))
+    applied(table, acquire(91, hold_ms=100, grace_ms=100))
+    applied(table, detach(92, fence=2, ttl_ms=5_000))
+    assert table.advance(4_000) == []
+    applied(table, attach(hold_ms=300, grace_ms=100))
+    assert table.advance(4_300) == []
+    renew = Renew(lock="k", fence=4, session=WORKER, owner="w", request=2)
+    assert applied(table, renew) == ["Renewed"]
+    assert [said(one) for one in table.advance(4_701)] == ["HoldLost 4"]
+
+
+def test_a_retained_lock_is_detached_with_its_span(table: LockTable) -> None:
+    applied(table, release(1, WEB, "o"))
+    span: dict[str, Any] = {"span": 10, "session": WEB, "owner": "*"}
+    applied(table, AcquireRetained(lock="k", request=1, **span))
+    told = applied(table, detach(2, fence=2, owner="*"))
+    assert told == [f"{WEB} has 0 left", f"{NO_CLIENT} holds 1 under 12"]
+    assert (table.retained, table.resources["k"].spans) == (0, 0)
+    assert applied(table, attach()) == [f"{WORKER} holds 1 under 13"]
+
+
+def test_a_hold_of_several_acquires_or_locks_stays_as_it_is(table: LockTable) -> None:
+    applied(table, acquire(2, limit=0))
+    (no,) = table.apply(0, detach(3))
+    wanted = "its owner holds it 2 times: only a lock that is held once can be detached"
+    assert text_of(no) == f"lock 'k': {wanted}"
+    applied(table, Release(lock="k", fence=1, session=WEB, owner="o", request=4))
+    assert applied(table, detach(5))[0] == f"{WEB} has 0 left"
+    several = AcquireAll(locks=("a", "b"), session=WEB, owner="o", request=1)
+    applied(table, several)
+    both = Detach(lock=several.lock, fence=3, digest=digest_of(b"x"), ttl_ms=1, owner="o")
+    assert applied(table, replace(both, session=WEB, request=2)) == [f"{WEB} INVALID"]
+
+
+def test_it_is_charged_to_the_key_of_the_client_that_detached_it(table: LockTable) -> None:
+    """Who attaches it needs no further room."""
+    account = table.accounts.by_name["shop"]
+    quota = SetQuota(account="shop", quota=Quota(claims=1), operator="ann", session=WEB, request=5)
+    applied(table, quota)
+    applied(table, detach())
+    assert (account.claims, table.claims) == (1, 1)
+    assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
+    assert (account.claims, table.claims) == (1, 1)
+    told = applied(table, Cancel(lock="k", session=WORKER, owner="w", request=1))
+    assert (told, account.claims, table.claims) == (["Cancelled"], 0, 0)
+
+
+def test_without_room_for_it_the_token_stays_good(table: LockTable) -> None:
+    quota = SetQuota(account="", quota=Quota(claims=0), operator="ann", session=WEB, request=5)
+    applied(table, quota)
+    applied(table, detach())
+    before = table.digest()
+    assert applied(table, attach(session=DOOR)) == [f"{DOOR} OVERLOADED"]
+    assert (table.claims, table.accounts.by_name["shop"].claims) == (1, 1)
+    assert before != table.digest()  # The refusal is kept.
+    assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
+
+
+def test_an_operator_ends_it(table: LockTable) -> None:
+    applied(table, acquire(3, WORKER))
+    applied(table, detach())
+    evict = Evict(lock="k", fence=2, operator="ann", session=WORKER, request=7)
+    told = applied(table, evict)
+    assert told == ["Evicted 2", "HoldLost 2", f"{WORKER} holds 1 under 3"]
+    assert table.forced()[0].holder.owner == "o"
+
+
+def test_to_a_redis_door_a_native_client_holds_it(table: LockTable) -> None:
+    applied(table, detach())
+    (seen,) = read_keys(table, ReadKeys(keys=("k",))).keys
+    assert (seen.native, seen.value, seen.left_ms) == (True, b"no-client/o", 1_001)
+    assert list_keys(table, ListKeys()).keys == ("k",)
+
+    states = (KeyState.EQUAL, KeyState.OTHER)
+    delete = ChangeKeys(keys=("k",), action=KeyAction.DELETE, states=states, owner="c")
+    expire = replace(delete, action=KeyAction.EXPIRE, expiry=Expiry.NEVER)
+    for number, one in enumerate((delete, expire), 1):
+        asked = replace(one, session=DOOR, request=number, expected=digest_of(SECRET))
+        table.apply(0, asked)
+    assert holder(table).left_ms == 1_001
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: detach(ttl_ms=0), "ttl_ms is 0, 1 to 604800000 are allowed"),
+        (lambda: detach(digest=b"x"), "length of digest is 1, 32 to 32 are allowed"),
+        (lambda: attach(secret=b""), "length of secret is 0, 1 to 64 are allowed"),
+        (lambda: attach(secret=b"x" * 65), "length of secret is 65, 1 to 64 are allowed"),
+    ],
+)
+def test_a_field_out_of_its_limits_is_refused(make: Callable[[], Attach], text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=text):
+        make().check()
