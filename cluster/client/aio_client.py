@@ -123,8 +123,8 @@ class AsyncClient(
                 been used.
 
         """
-        attaching = self._attaching(token, label, duration, grace, confirm_release)
-        hold: AsyncHold = await drive_async(attaching)
+        options = {"duration": duration, "grace": grace, "confirm_release": confirm_release}
+        hold: AsyncHold = await drive_async(self._attaching(token, label=label, **options))
         return hold
 
     async def status(

@@ -332,9 +332,10 @@ class BaseLock(Generic[H]):
             registry.state_of(own)
             raise registry.report_loss(own, call.token)
 
-    def _held_now(self) -> Operation[H]:
+    def _held_now(self, request: AcquireRequest | None = None) -> Operation[H]:
         """Acquire as ``with`` does: end with the hold, or raise."""
-        hold = yield from self._entering(self._wait_ms)
+        wait_ms = self._wait_ms if request is None else None
+        hold = yield from self._entering(wait_ms, request=request)
         assert hold is not None
         return hold
 
@@ -348,9 +349,7 @@ class BaseLock(Generic[H]):
             hold_ms=asked.hold_ms,
             grace_ms=asked.grace_ms,
         )
-        hold = yield from self._entering(None, request=attach)
-        assert hold is not None
-        return hold
+        return self._held_now(attach)
 
     def _retaining(
         self, own: Ownership, call: AcquireCall, asked: AcquireRequest, wait_ms: int | None
@@ -767,22 +766,7 @@ class LockFactory(Factory, Generic[L, R]):
         )
         return self._rlock_type(connection.line, connection.hold_registry, options)
 
-    def _attaching(
-        self,
-        token: str,
-        label: str,
-        duration: float | None,
-        grace: float | None,
-        confirm_release: bool,
-    ) -> Operation[Any]:
-        """Attach the lock of ``token``, and end with the hold."""
+    def _attaching(self, token: str, **options: Any) -> Operation[Any]:
+        """Attach the lock of ``token``, with such options of `lock`, and end with the hold."""
         name, secret = lock_and_secret(token)
-        lock = self.lock(
-            name,
-            label=label,
-            duration=duration,
-            grace=grace,
-            confirm_release=confirm_release,
-            retain=0.0,
-        )
-        return lock._attaching(secret)
+        return self.lock(name, retain=0.0, **options)._attaching(secret)

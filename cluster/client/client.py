@@ -149,7 +149,8 @@ class Client(
             TypeError: an argument is of a wrong type.
 
         """
-        hold: Hold = drive(self._attaching(token, label, duration, grace, confirm_release))
+        options = {"duration": duration, "grace": grace, "confirm_release": confirm_release}
+        hold: Hold = drive(self._attaching(token, label=label, **options))
         return hold
 
     @property

@@ -17,11 +17,10 @@ import pykka
 
 from fencelock.actors.api.handover import Detach, digest_of
 from fencelock.actors.api.message import Cancel, Release
-from fencelock.actors.api.name import WAIT_MS_MAX, kind_of, plain_name, titled
+from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.session_message import HAVE_DEADLINES, Renew
 from fencelock.actors.error import (
     FencelockError,
-    InvalidRequestError,
     LockOwnershipLostError,
     NotHeldError,
     UnavailableError,
@@ -39,11 +38,14 @@ from fencelock.cluster.client.hold_registry import (
     Ownership,
     ReleaseCall,
 )
-from fencelock.cluster.client.lock_options import check_number, term_ms_of
+from fencelock.cluster.client.lock_options import term_ms_of
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.client.token import SECRET_BYTES, token_of
 from fencelock.cluster.host.fork import ForkCounter
+
+WITHIN_MS = 60_000
+"""Time for which a token is good if its user does not say (ms)."""
 
 
 class BaseHold:
@@ -223,10 +225,13 @@ class BaseHold:
         release = releasing if awaited else releasing_unawaited
         yield from release(self._channel, self._registry, self.own, self.token)
 
-    def _detaching(self, within: float) -> Operation[str]:
+    def _detaching(self, within: float | None) -> Operation[str]:
         """Detach the lock, and end with the token that attaches it."""
         own, channel, registry = self.own, self._channel, self._registry
-        check_within(own, within)
+        ttl_ms = term_ms_of("within", within) or WITHIN_MS
+        if kind_of(own.lock) or len(own.acquisitions) > 1:
+            text = "only a plain lock that is held once can be detached"
+            raise UnsupportedError(f"{titled(own.lock)}: {text}")
         channel.check()
         again, secret = self._detached is not None, token_bytes(SECRET_BYTES)
         detach, token = self._detached = self._detached or (
@@ -234,7 +239,7 @@ class BaseHold:
                 lock=own.lock,
                 fence=self.fence,
                 digest=digest_of(secret),
-                ttl_ms=math.ceil(within * 1000),
+                ttl_ms=ttl_ms,
                 owner=own.owner,
                 request=self.token,
             ),
@@ -256,27 +261,6 @@ class BaseHold:
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self.own.lock, error)
-
-
-def check_within(own: Ownership, within: float) -> None:
-    """Return if the lock of ``own`` can be detached for ``within`` (s).
-
-    Raises:
-        UnsupportedError: it is another kind of object.
-        InvalidRequestError: it is held more than once, or ``within`` is out of its limits.
-        TypeError: ``within`` is no number.
-
-    """
-    if kind_of(own.lock):
-        raise UnsupportedError(f"{titled(own.lock)}: only a plain lock can be detached")
-    if len(own.acquisitions) > 1:
-        raise InvalidRequestError(
-            f"{titled(own.lock)}: its owner holds it {len(own.acquisitions)} times: only a lock "
-            "that is held once can be detached"
-        )
-    most_s = WAIT_MS_MAX // 1000
-    allowed = f"a number of seconds above 0 and at most {most_s}"
-    check_number("within", within, allowed, lambda s: 0 < s <= most_s, InvalidRequestError)
 
 
 def remaining_of(registry: HoldRegistry, hold: LocalHold) -> float:

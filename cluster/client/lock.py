@@ -60,7 +60,7 @@ class Hold(BaseHold, Exiting):
         """Start the duration of this hold anew; see `Lock.renew`."""
         drive(self._renewing(duration))
 
-    def detach(self, within: float = 60.0) -> str:
+    def detach(self, within: float | None = None) -> str:
         """Let go of this hold, but keep the lock for the one who shows the token; return that.
 
         `Client.attach` takes the lock over with it, in any process, once. Nobody in the queue gets
@@ -68,7 +68,7 @@ class Hold(BaseHold, Exiting):
         released: `release` does nothing any more, and its fence is refused from now on.
 
         Args:
-            within: for how long the token is good (s), above 0 and at most a week.
+            within: for how long the token is good (s), above 0 and at most a week; None for 60.
 
         Returns:
             Letters, digits, ``-`` and ``_``, at most 368 of them. Whoever has it can take the lock,
@@ -76,10 +76,9 @@ class Hold(BaseHold, Exiting):
             made.
 
         Raises:
-            InvalidRequestError: ``within`` is out of its limits, or its owner holds an `RLock` more
-                than once.
-            UnsupportedError: it is a hold of another object than a lock, or the protocol cannot
-                detach locks (`paxos` can).
+            InvalidRequestError: ``within`` is out of its limits.
+            UnsupportedError: it is no plain lock, or its owner holds it more than once, or the
+                protocol cannot detach locks (`paxos` can).
             NotHeldError: it was released.
             LockOwnershipLostError: it was lost before.
             UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in the
@@ -257,7 +256,7 @@ class AsyncHold(BaseHold, AsyncExiting):
         """Start the duration of this hold anew; see `fencelock.Lock.renew`."""
         await drive_async(self._renewing(duration))
 
-    async def detach(self, within: float = 60.0) -> str:
+    async def detach(self, within: float | None = None) -> str:
         """Let go of this hold, but keep the lock for a token; see `fencelock.Hold.detach`.
 
         Raises:
