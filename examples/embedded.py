@@ -3,12 +3,15 @@
     python examples/embedded.py
 
 Three nodes run in this process and connect over loopback, as they would in three processes of
-a service. The example acquires a lock through one node, waits for it through another, and asks
-the roles of the nodes for their state. Pykka's `ActorRegistry.stop_all()` stops the nodes.
+a service, at ports 4141 to 4143 or those that are given. The example acquires a lock through one
+node, waits for it through another, and asks the roles of the nodes for their state. The nodes stop
+at the end of `with`; the end of the process, `node.stop` and Pykka's `ActorRegistry.stop_all` stop
+nodes, too.
 """
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,17 +19,13 @@ from tempfile import TemporaryDirectory
 from fencelock import (
     Acquire,
     DescribeRole,
-    Granted,
     Inspect,
-    LockStatus,
     LockTimeoutError,
     Node,
     ReadClock,
     ReadLeaders,
     Release,
 )
-from fencelock.cluster.node.config import parse
-from fencelock.cluster.testing.ports import free_ports
 
 CONFIG = """
 cluster = "embedded"
@@ -41,13 +40,12 @@ address = "tcp://127.0.0.1:{}"
 """
 
 
-def main(folder: Path) -> None:
-    config = parse(CONFIG.format(*free_ports(3)), folder)
+def main(file: Path) -> None:
     with ExitStack() as nodes:
         one, two, _ = (
-            nodes.enter_context(Node.start(config, node, found=True)) for node in config.nodes
+            nodes.enter_context(Node.start(file, node, found=True)) for node in ("n1", "n2", "n3")
         )
-        first: Granted = one.proxy.ask(Acquire(lock="orders/42"), timeout=30)
+        first = one.proxy.ask(Acquire(lock="orders/42"), timeout=30)
         print(f"n1 granted orders/42 under fence {first.fence}")
 
         waiting = two.proxy.ask(Acquire(lock="orders/42"), block=False)
@@ -55,7 +53,7 @@ def main(folder: Path) -> None:
             two.proxy.ask(Acquire(lock="orders/42", wait_ms=200))
         except LockTimeoutError as error:
             print(f"refused: {error}")
-        status: LockStatus = one.proxy.ask(Inspect(lock="orders/42"), timeout=30)
+        status = one.proxy.ask(Inspect(lock="orders/42"), timeout=30)
         print(f"as n1 sees it: held on {status.holder and status.holder.node}, ", end="")
         print(f"waited for on {', '.join(waiter.node for waiter in status.waiters)}")
 
@@ -69,7 +67,7 @@ def main(folder: Path) -> None:
             )
             print(f"{role.waiting} events wait for its {role.kind}")
 
-        second: Granted = waiting.get(timeout=30)
+        second = waiting.get(timeout=30)
         print(f"n2 granted orders/42 under fence {second.fence}")
         assert second.fence > first.fence
         two.proxy.ask(Release(lock="orders/42", fence=second.fence), timeout=30)
@@ -77,4 +75,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
-        main(Path(folder))
+        config = Path(folder, "cluster.toml")
+        config.write_text(CONFIG.format(*(sys.argv[1:] or range(4141, 4144))))
+        main(config)

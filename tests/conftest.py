@@ -86,8 +86,7 @@ class Asks:
         self.fence = None
 
     def status(self) -> LockStatus:
-        status: LockStatus = self._proxy.ask(Inspect(lock=self.name), timeout=PATIENCE_S)
-        return status
+        return self._proxy.ask(Inspect(lock=self.name), timeout=PATIENCE_S)
 
 
 def plain(result: Any) -> Any:

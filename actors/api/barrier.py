@@ -5,9 +5,11 @@ all pass in one step. These parties are one *generation*; the next arrival begin
 party stops waiting before the last one arrives, all other parties of its generation are refused.
 """
 
+from typing import TYPE_CHECKING
+
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
-from fencelock.actors.message import Int64
+from fencelock.actors.message import Int64, declared
 
 BARRIER = "barrier"
 """The kind of a barrier, in the names of the table."""
@@ -34,6 +36,9 @@ class AwaitBarrier(UpdateRequest, tag=0x8C):
 
     KIND = BARRIER
     WAITS = True
+
+    if TYPE_CHECKING:
+        reply: "BarrierPassed" = declared()
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

@@ -6,7 +6,7 @@ client requests the changes after the version of the last reply, again and again
 request to another node: no change is missing, and none comes twice.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
@@ -22,7 +22,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64
+from fencelock.actors.message import Int64, declared
 
 WATCHED_KINDS = frozenset({ELECTION, MAP})
 """The kinds of objects that can be watched."""
@@ -97,6 +97,9 @@ class ReadChanges(TableQuery, tag=0x9E):
     prefix: str = ""
 
     REPLY = ChangesRead
+
+    if TYPE_CHECKING:
+        reply: ChangesRead = declared()
 
     @property
     def lock(self) -> str:

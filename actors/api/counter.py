@@ -24,6 +24,7 @@ class CounterRequest(GuardedRequest):
     KIND = COUNTER
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
+        reply: "CounterChanged" = declared()
         counter: str = declared()
         """The name of the counter."""
 

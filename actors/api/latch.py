@@ -57,6 +57,9 @@ class CountDown(LatchRequest, tag=0x88):
     request: Int64 = 0
     keep_ms: Int64 = KEEP_MS
 
+    if TYPE_CHECKING:
+        reply: "CountedDown" = declared()
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         LatchRequest.check(self)
@@ -81,6 +84,9 @@ class AwaitLatch(LatchRequest, tag=0x89):
 
     WAITS = True
     IDEMPOTENT = True
+
+    if TYPE_CHECKING:
+        reply: "LatchPassed" = declared()
 
 
 class CountedDown(UpdateReply, tag=0x8A):

@@ -67,6 +67,7 @@ class EntryRequest(GuardedRequest):
     KIND = MAP
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
+        reply: "EntryChanged" = declared()
         entry_key: str = declared()
         """The key of the entry."""
         version: int | None = declared()
@@ -187,6 +188,7 @@ class MapQuery(TableQuery):
     if TYPE_CHECKING:  # Every subclass declares it as a field.
         map: str = declared()
         """The name of the map."""
+        reply: EntryList = declared()
 
     @property
     def lock(self) -> str:

@@ -6,12 +6,12 @@ wanted, so a repetition has no further effect.
 
 import re
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fencelock.actors.api.name import INT_MAX, check_number
 from fencelock.actors.api.request import Query, Reply, Request
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Int64
+from fencelock.actors.message import Int64, declared
 
 NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 ENDPOINT = re.compile(
@@ -87,6 +87,9 @@ class ChangeMembers(Request, tag=0xBB):
 
     OPERATOR = True
 
+    if TYPE_CHECKING:
+        reply: "MembersChanged" = declared()
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         _check_node("node", self.node)
@@ -127,6 +130,9 @@ class ReadMembers(Query, tag=0xBD):
 
     session: str = ""
     request: Int64 = 0
+
+    if TYPE_CHECKING:
+        reply: "MembersRead" = declared()
 
 
 class NodeReport(NamedTuple):

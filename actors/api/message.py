@@ -230,6 +230,7 @@ class AcquireRequest(CancellableRequest):
         """The number of times that the owner may hold it at once, or 0 for no limit."""
         permits: int = declared()
         """The number of permits of each object."""
+        reply: "Granted" = declared()
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -265,6 +266,7 @@ class ReleaseRequest(LockRequest, Command):
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         fence: int = declared()
         """The fence of the hold."""
+        reply: "Released" = declared()
 
 
 class LockReply(OwnerMessage, Reply):
@@ -321,6 +323,9 @@ class Cancel(LockRequest, Command, tag=0x12):
 
     EASES = True
 
+    if TYPE_CHECKING:
+        reply: "Cancelled" = declared()
+
     @property
     def key(self) -> Key:
         """The request's key."""
@@ -344,6 +349,9 @@ class Inspect(Query, tag=0x13):
     request: Int64 = 0
     age_ms: Int64 | None = None
 
+    if TYPE_CHECKING:
+        reply: "LockStatus" = declared()
+
     @property
     def key(self) -> Key:
         """The request's key."""
@@ -362,6 +370,9 @@ class Describe(Query, tag=0x14):
     session: str = ""
     request: Int64 = 0
     roles: bool = False
+
+    if TYPE_CHECKING:
+        reply: "NodeStatus" = declared()
 
 
 class KeepAlive(Command, tag=0x15):

@@ -6,10 +6,12 @@ fences and no losses. A pool of which nothing is taken leaves no state, so each 
 something names its size, and all must agree.
 """
 
+from typing import TYPE_CHECKING
+
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.semaphore import PERMITS_MAX, ResizeRequest
-from fencelock.actors.message import Int64
+from fencelock.actors.message import Int64, declared
 
 POOL = "pool"
 """The kind of a pool, in the names of the table."""
@@ -34,6 +36,9 @@ class TakePermits(UpdateRequest, tag=0x118):
     KIND = POOL
     WAITS = True
 
+    if TYPE_CHECKING:
+        reply: "PermitsTaken" = declared()
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
@@ -52,6 +57,9 @@ class GivePermits(UpdateRequest, tag=0x119):
 
     KIND = POOL
     EASES = True
+
+    if TYPE_CHECKING:
+        reply: "PermitsGiven" = declared()
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -73,6 +81,9 @@ class ResizePool(ResizeRequest, tag=0x11A):
     request: Int64 = 0
 
     KIND = POOL
+
+    if TYPE_CHECKING:
+        reply: "PoolResized" = declared()
 
 
 class PermitsTaken(UpdateReply, tag=0x11B):

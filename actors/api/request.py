@@ -6,7 +6,7 @@ proxies, the replicated table, the codec) finds them by these bases.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -19,6 +19,18 @@ most once.
 
 Its reply has the same key. The name belongs to the object that the request is about.
 """
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class RepliedBy(Protocol[R_co]):
+    """To type checkers: a request whose reply is an ``R_co``, which `ask` returns."""
+
+    @property
+    def reply(self) -> R_co:
+        """Of that type. No request has it when the program runs."""
+        ...
 
 
 class Request(Message):

@@ -113,6 +113,9 @@ class ResizeSemaphore(ResizeRequest, tag=0x8E):
 
     KIND = SEMAPHORE
 
+    if TYPE_CHECKING:
+        reply: "SemaphoreResized" = declared()
+
 
 class SemaphoreResized(UpdateReply, tag=0x8F):
     """The semaphore has ``size`` permits as long as it is held or awaited, and ``free`` of them.

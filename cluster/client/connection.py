@@ -566,7 +566,8 @@ _running: set[Dispatcher] = set()
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """Close the clients that nobody has closed. It may be repeated."""
     for connection in list(_open):
         drive(connection.closing())
     for dispatcher in list(_running):

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 import pykka
 
 from fencelock.actors.address import is_address
+from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.api.role_request import (
     ASK_MS_MAX,
     REQUEST_BYTES_MAX,
@@ -178,7 +179,13 @@ class AsyncProxyRef:
         connection.line.check()
         self._connection = connection
 
-    async def ask(self, message: Event, *, timeout: float | None = None) -> Any:
+    @overload
+    async def ask(self, message: RepliedBy[A], *, timeout: float | None = None) -> A: ...
+
+    @overload
+    async def ask(self, message: Event, *, timeout: float | None = None) -> Any: ...
+
+    async def ask(self, message: Any, *, timeout: float | None = None) -> Any:
         """Send a request about a lock or another object, and return the reply.
 
         Arguments and errors are those of ``ask`` of `fencelock.Client.proxy`.

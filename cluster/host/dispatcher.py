@@ -121,13 +121,31 @@ class Dispatcher:
             raise
         self._thread.start()
 
+    def check(self) -> None:
+        """Refuse in a forked process, in which nothing of the node runs.
+
+        Raises:
+            ClosedError: this process is a fork of the node's.
+
+        """
+        if ForkCounter.forks != self.forks:
+            raise self._forked()
+
+    def _forked(self) -> ClosedError:
+        return ClosedError(
+            f"node {self.node} runs in process {self._pid}, which forked process {os.getpid()}: "
+            "start a node or connect a client in each process, after the fork"
+        )
+
     def ref(self, address: Address) -> RoleRef:
         """Return the reference of a role that `start` added, for any thread.
 
         Raises:
             pykka.ActorDeadError: no such role is running, or the node has already failed.
+            ClosedError: this process is a fork of the node's.
 
         """
+        self.check()
         role_slot = self._scheduler.roles.get(address)
         if role_slot is None:
             raise pykka.ActorDeadError(f"{address} is not running") from self.failure
@@ -194,8 +212,10 @@ class Dispatcher:
         Raises:
             pykka.Timeout: the dispatcher does not get to it within ``timeout`` (s).
             pykka.ActorDeadError: the node has stopped.
+            ClosedError: this process is a fork of the node's.
 
         """
+        self.check()
         reply = AskReply()
 
         def answer() -> None:
@@ -264,11 +284,7 @@ class Dispatcher:
     def _submit(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         """Accept a message to a role from any thread."""
         if ForkCounter.forks != self.forks:
-            text = (
-                f"node {self.node} runs in process {self._pid}, which forked process "
-                f"{os.getpid()}: start a node or connect a client in each process, after the fork"
-            )
-            self._turn_away(reply, ClosedError(text))
+            self._turn_away(reply, self._forked())
             return
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
         if len(arrivals.queue) >= ARRIVALS_MAX and not _eases(message):

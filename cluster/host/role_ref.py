@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 import pykka
 from pykka import messages
 
+from fencelock.actors.api.request import RepliedBy
 from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleRequest
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
@@ -77,7 +78,7 @@ class RoleRef(pykka.ActorRef[Any]):
             raise pykka.ActorDeadError(f"{self} not found")
         self._send(message, None)
 
-    @overload
+    @overload  # type: ignore[override]  # The last overload takes all that Pykka's takes.
     def ask(
         self, message: RoleRequest[A], *, block: Literal[False], timeout: float | None = None
     ) -> pykka.Future[A]: ...
@@ -85,6 +86,16 @@ class RoleRef(pykka.ActorRef[Any]):
     @overload
     def ask(
         self, message: RoleRequest[A], *, block: Literal[True] = True, timeout: float | None = None
+    ) -> A: ...
+
+    @overload
+    def ask(
+        self, message: RepliedBy[A], *, block: Literal[False], timeout: float | None = None
+    ) -> pykka.Future[A]: ...
+
+    @overload
+    def ask(
+        self, message: RepliedBy[A], *, block: Literal[True] = True, timeout: float | None = None
     ) -> A: ...
 
     @overload

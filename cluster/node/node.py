@@ -8,21 +8,26 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
+
+import pykka
 
 from fencelock import __version__
 from fencelock.actors.address import PART_BYTES_MAX, is_part
 from fencelock.actors.bootstrap_message import Founding, GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.effect import Spawn
-from fencelock.actors.error import ConfigError
+from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.actors.message import Message, address_of
 from fencelock.actors.proxy.access import RightsChanged
 from fencelock.actors.role import Role
+from fencelock.actors.session.message import Close
 from fencelock.actors.trace import LogBook
+from fencelock.cluster.client.connection import close_all
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_ref import RoleRef
@@ -40,7 +45,13 @@ from fencelock.cluster.node.storage.journal import (
     JournalId,
     claim,
 )
-from fencelock.cluster.node.topology import VOTING, NodeContext, keeps_journal, make_roles_of
+from fencelock.cluster.node.topology import (
+    CLOSE_MS,
+    VOTING,
+    NodeContext,
+    keeps_journal,
+    make_roles_of,
+)
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
@@ -107,7 +118,7 @@ class Node:
         self._redis: RedisDoorServer | None = None
         self._keys: tuple[Path, SocketHub] | None = None
         """The folder of the keys, and what checks them, where keys are used."""
-        atexit.register(self.stop)
+        _running.add(self)
 
     @classmethod
     def start(
@@ -284,7 +295,13 @@ class Node:
         return self._dispatcher.failure
 
     def ref(self, role: str) -> RoleRef:
-        """Return the reference of the role named ``role``, such as ``"clock"``."""
+        """Return the reference of the role named ``role``, such as ``"clock"``.
+
+        Raises:
+            pykka.ActorDeadError: the node has no such role, or has stopped.
+            ClosedError: this process is a fork of the node's.
+
+        """
         return self._dispatcher.ref(address_of(self.id, role))
 
     def add_role(self, role: type[Role[Any]], /, name: str = "", **arguments: object) -> RoleRef:
@@ -304,6 +321,7 @@ class Node:
         Raises:
             ValueError: ``name`` is out of its limits, or a role of the node has it.
             pykka.ActorDeadError: the node has stopped.
+            ClosedError: this process is a fork of the node's.
 
         """
         name = name or role.__name__.lower()
@@ -315,7 +333,13 @@ class Node:
         return self._dispatcher.add(role(address, self._dispatcher, **arguments))
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the node has stopped (s; None: without limit); return whether it has."""
+        """Wait until the node has stopped (s; None: without limit); return whether it has.
+
+        Raises:
+            ClosedError: this process is a fork of the node's.
+
+        """
+        self._dispatcher.check()
         return self._dispatcher.stopped.wait(timeout)
 
     def stop(self, timeout: float | None = 10.0, *, at_once: bool = False) -> bool:
@@ -326,7 +350,7 @@ class Node:
         ``cluster/node/topology.py``). `pykka.ActorRegistry.stop_all` does the same. With
         ``at_once`` the node does none of that, as if it had crashed.
         """
-        atexit.unregister(self.stop)
+        _running.discard(self)
         limit = None if timeout is None else timeout + self._closing_s
         stopped = self._dispatcher.stop(limit, at_once=at_once)
         metrics, self._metrics = self._metrics, None
@@ -339,6 +363,27 @@ class Node:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+_running: set[Node] = set()
+"""The nodes that were not stopped."""
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop the nodes that nobody has stopped, once all threads of the program have ended.
+
+    Clients of this process are closed before, and all sessions end before any node stops: what
+    they hold can only be given back while a majority runs.
+    """
+    close_all()
+    nodes = [*_running]
+    closing = [node.proxy.ask(Close(), block=False) for node in nodes]
+    for closed in closing:
+        with suppress(pykka.Timeout, pykka.ActorDeadError, FencelockError):
+            closed.get(timeout=CLOSE_MS / 1000)
+    for node in nodes:
+        node.stop()
 
 
 def _hub(

@@ -6,19 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.own_role import Counter
 
 from fencelock import (
     Acquire,
     ClosedError,
-    Granted,
-    Inspect,
     LockOwnershipLostError,
-    LockStatus,
     Node,
     NotHeldError,
+    ReadClock,
     Release,
 )
 from fencelock.actors.session.holds import HoldState
@@ -97,41 +97,66 @@ def config(folder: Path) -> Config:
 
 HOLD_AND_LEAVE = """
 import sys
-from pathlib import Path
-from fencelock import Acquire, Node
-from fencelock.cluster.node.config import load
+from fencelock import Acquire, Node, connect
 
-node = Node.start(load(Path(sys.argv[1])), "n3")
-print(node.proxy.ask(Acquire(lock="x"), timeout=60).fence)
-sys.exit(0)
+nodes = [Node.start(sys.argv[1], name, found=True) for name in sys.argv[3:]]
+nodes[0].proxy.ask(Acquire(lock="x"), timeout=60)
+client = connect(nodes[1].address, cluster="forks")
+client.lock("y").acquire()
+exec(sys.argv[2])
 """
+ENDS = {"pass": 0, "sys.exit(0)": 0, "raise ValueError(1)": 1}
+"""The ends of a program, with the exit status of its process."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nodes_that_nobody_stopped_leave_no_lock_held(tmp_path: Path, end: str) -> None:
+    settings = config(tmp_path)
+    program = [sys.executable, "-c", HOLD_AND_LEAVE, str(tmp_path / "cluster.toml"), end]
+    ended = subprocess.run(
+        [*program, *settings.nodes], timeout=PATIENCE_S, capture_output=True, check=False
+    )
+    assert ended.returncode == ENDS[end], ended.stderr
+    with ExitStack() as nodes:
+        node, *_ = [nodes.enter_context(Node.start(settings, name)) for name in settings.nodes]
+        for lock in ("x", "y"):
+            node.proxy.ask(Acquire(lock=lock, wait_ms=SESSION_S * 1000 // 3), timeout=PATIENCE_S)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_an_embedded_node_refuses_its_forks_and_is_stopped_at_the_end(tmp_path: Path) -> None:
-    settings = config(tmp_path)
-    with (
-        Node.start(settings, "n1", found=True) as node,
-        Node.start(settings, "n2", found=True),
-    ):
-        with Node.start(settings, "n3", found=True):  # All three meet once.
-            first: Granted = node.proxy.ask(Acquire(lock="y"), timeout=PATIENCE_S)
+def test_an_embedded_node_refuses_its_forks(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(
+        f'cluster = "forks"\nprotocol = "paxos"\ndata = "journals"\n[nodes.n1]\n'
+        f'address = "tcp://127.0.0.1:{free_ports(1)[0]}"\n'
+    )
+    with Node.start(tmp_path / "cluster.toml", "n1", found=True) as node:
+        first = node.proxy.ask(Acquire(lock="y"), timeout=PATIENCE_S)
+        clock = node.ref("clock")
+        uses: list[Callable[[], object]] = [
+            lambda: node.proxy.ask(Acquire(lock="z")),
+            lambda: node.proxy.ask(Acquire(lock="z"), block=False).get(),
+            lambda: node.proxy.tell(Acquire(lock="z")),
+            lambda: clock.ask(ReadClock()),
+            lambda: node.ref("clock"),
+            lambda: node.add_role(Counter),
+            node.wait,
+        ]
 
-        def refused() -> bool:
+        def all_refused() -> bool:
             node.stop()  # It is the parent's.
-            try:
-                node.proxy.ask(Acquire(lock="z"))
-            except ClosedError as error:
-                return "after the fork" in str(error)
-            return False
+            return all(map(refused, uses))
 
-        in_child(refused)
+        in_child(all_refused)
         node.proxy.ask(Release(lock="y", fence=first.fence), timeout=PATIENCE_S)
-        program = [sys.executable, "-c", HOLD_AND_LEAVE, str(tmp_path / "cluster.toml")]
-        ended = subprocess.run(program, timeout=2 * PATIENCE_S, capture_output=True, check=True)
-        assert int(ended.stdout) > first.fence
-        status: LockStatus = node.proxy.ask(Inspect(lock="x"), timeout=SESSION_S / 3)
-        assert status.holder is None
+
+
+def refused(use: Callable[[], object]) -> bool:
+    """Return whether ``use`` is refused in the words for a forked process."""
+    try:
+        use()
+    except ClosedError as error:
+        return "after the fork" in str(error)
+    return False
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ from support.real_nodes import LONG_S, NODES, keyed_nodes, running_nodes
 
 import fencelock
 from fencelock import aio
-from fencelock.actors.api.message import Acquire, Granted, Reason, Release, Released
+from fencelock.actors.api.message import (
+    Acquire,
+    Granted,
+    Inspect,
+    LockStatus,
+    Reason,
+    Release,
+    Released,
+)
 from fencelock.actors.api.role_request import (
     ASK_MS_MAX,
     REPLY_BYTES_MAX,
@@ -265,13 +273,18 @@ def test_a_closed_client_asks_nobody(nodes: dict[str, Node]) -> None:
 
 
 def test_the_proxy_of_a_client_takes_requests_about_locks(client: fencelock.Client) -> None:
-    granted: Granted = client.proxy.ask(Acquire(lock="proxied"), timeout=LONG_S)
+    granted = client.proxy.ask(Acquire(lock="proxied"), timeout=LONG_S)
+    assert_type(granted, Granted)
+    waiting = client.proxy.ask(Acquire(lock="proxied"), block=False)
+    assert_type(waiting, pykka.Future[Granted])
     with pytest.raises(fencelock.LockTimeoutError):
         client.proxy.ask(Acquire(lock="proxied", wait_ms=0), timeout=LONG_S)
-    released: Released = client.proxy.ask(
-        Release(lock="proxied", fence=granted.fence), timeout=LONG_S
-    )
-    assert (granted.fence > 0, released.count) == (True, 0)
+    status = client.proxy.ask(Inspect(lock="proxied"), timeout=LONG_S)
+    assert_type(status, LockStatus)
+    assert status.holder is not None
+    released = client.proxy.ask(Release(lock="proxied", fence=granted.fence), timeout=LONG_S)
+    assert_type(released, Released)
+    assert (waiting.get(timeout=LONG_S).fence > granted.fence, released.count) == (True, 0)
 
 
 def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
