@@ -137,7 +137,6 @@ GUESTS_MAX = 64
 FOUNDED_MS_MAX = 4_000_000_000_000
 """A group is founded before this date (ms since 1970), in the year 2096."""
 
-US_PER_MS = 1_000
 
 Voters = Mapping[Address, int]
 """The id that each role's votes name, at present, without members that run on old copies."""
@@ -608,13 +607,11 @@ class Bootstrap(Role[BootstrapEvent]):
         journals = {**self.followers, self.node: self.own.journal}
         date_ms = self.date_ms + (now - self.began_at) // NS_PER_MS
         founded_ms = min(max(1, date_ms), FOUNDED_MS_MAX - 1)
-        follows_another = self.founding is Founding.AGAIN or not self.durable
         group = GroupConfig(
             to=0,
             group=self.own.boot,
             founded_ms=founded_ms,
             voters=tuple(Voter(member, journals[member]) for member in self.members),
-            fence_floor=founded_ms * US_PER_MS if follows_another else 0,
         )
         self._take(group, now)
         sent = [

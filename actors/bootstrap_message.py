@@ -102,15 +102,14 @@ class GroupConfig(Message, tag=0xA6):
     """Notify the start with boot ``to`` which journals vote; also a record of the journal.
 
     ``group`` is the id of the group: the boot of the life that founded it. ``founded_ms`` is the
-    date of that (ms since 1970), and all its fences are above ``fence_floor``. ``voters`` founded
-    it. ``removed``: the receiver was a member of it, and is none now.
+    date of that (ms since 1970), and ``voters`` founded it. ``removed``: the receiver was a member
+    of it, and is none now.
     """
 
     to: Int64
     group: Int64
     founded_ms: Int64
     voters: tuple[Voter, ...]
-    fence_floor: Int64 = 0
     removed: bool = False
 
 

@@ -23,9 +23,9 @@ FOUNDED = frozenset({"paxos", "bakery"})
 """The protocols whose clusters are founded."""
 
 MEANING = (
-    "This begins a new cluster of {nodes}: it has no locks, and its fences begin at 1. If it has "
-    "run before, its nodes have lost their disks: members that joined later may still run, and "
-    "this would begin a second cluster beside theirs"
+    "This begins a new cluster of {nodes}: it has no locks. If it has run before, its nodes have "
+    "lost their disks: members that joined later may still run, and this would begin a second "
+    "cluster beside theirs"
 )
 
 

@@ -49,7 +49,7 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.wire import FENCE_FLOOR_MAX, ExtendSessions
+from fencelock.actors.table.wire import ExtendSessions
 from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -373,14 +373,15 @@ def central(context: NodeContext) -> RoleSet:
 def paxos(context: NodeContext) -> RoleSet:
     """Set up the replicated log and its table of locks on every node; the proxy listens to it.
 
-    Fences of a group that follows another one begin at the date, so that they rise.
+    Fences of a group begin at the date of its founding (us). So they are above those of every group
+    that was founded before, also of one that kept nothing on disk.
     """
     proxy = address_of(context.node, "proxy")
     machine = LockMachine()
     memory = context.settings.paxos_memory
 
     def opening(group: GroupConfig) -> tuple[bytes, ...]:
-        floor = min(group.fence_floor, FENCE_FLOOR_MAX)
+        floor = group.founded_ms * US_PER_MS
         return (encode(ExtendSessions(leader=context.node, fence_floor=floor)),)
 
     log = log_roles(

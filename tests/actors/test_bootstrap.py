@@ -715,14 +715,14 @@ def test_a_member_believes_nobody_that_it_was_removed() -> None:
     assert receive(learned, "c", replace(group(20), removed=True)) == []
 
 
-def test_founding_again_takes_no_group_of_others_and_raises_the_fences() -> None:
+def test_founding_again_takes_no_group_of_others() -> None:
     role, _ = bootstrap("a", start=start_of("a", journal=9), founding=Founding.AGAIN)
     assert receive(role, "c", group(10)) == [Observe("bootstrap.given_up_group")]
     for other in ("b", "c"):
         receive(role, other, ack("a", other, follows=True))
 
     assert role.group is not None
-    assert role.group.fence_floor == DATE_MS * 1_000
+    assert role.group.group == role.own.boot
 
 
 def test_a_node_that_knows_the_group_names_it_to_each_node_whose_link_comes_up() -> None:
@@ -766,14 +766,14 @@ def test_a_follower_whose_link_broke_must_follow_again() -> None:
     assert role.group == group()
 
 
-def test_fences_of_a_group_that_follows_another_begin_at_the_date_of_its_founding() -> None:
-    role, _ = bootstrap("a", founding=Founding.AGAIN)
+def test_the_date_of_a_group_is_that_of_its_founding() -> None:
+    role, _ = bootstrap("a")
     receive(role, "b", ack("a", "b", follows=True))
     later = Instant(T0 + 60_000 * NS_PER_MS)
     role.handle(bootstrap_of("c"), ack("a", "c", follows=True), later)
 
     assert role.group is not None
-    assert role.group.fence_floor == (DATE_MS + 60_000) * 1_000
+    assert role.group.founded_ms == DATE_MS + 60_000
 
 
 def test_that_a_former_member_became_one_again_outlives_its_restart() -> None:
