@@ -435,17 +435,25 @@ class BaseLock(Generic[H]):
                     f"{titled(self._options.name)}: held by {name_of(owner)} of this client, "
                     f"still after {passed_ms / 1000:g} s"
                 )
-            yield from self._waiting_for(blocker, left_ms)
+            yield from self._waiting_for(blocker, left_ms, own)
             self._channel.check()
 
-    def _waiting_for(self, blocker: AskReply, left_ms: int | None) -> Operation[None]:
-        """Wait until ``blocker`` is answered, or ``left_ms`` are over."""
+    def _waiting_for(
+        self, blocker: AskReply, left_ms: int | None, own: Ownership | None = None
+    ) -> Operation[None]:
+        """Wait until ``blocker`` is answered, or ``left_ms`` are over.
+
+        While ``own`` holds the lock, it is said after a while that it does.
+        """
         began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
         try:
             if isinstance(blocker, ReleaseCall) and (blocker.done or not blocker.unlimited):
                 yield from confirming(self._channel, self._registry, blocker, left_s)
             else:
-                yield blocker if left_s is None else AwaitReply(blocker, left_s)
+                waits, lock = self._registry.waits, self._options.name
+                yield from waits.awaiting(
+                    lock, blocker, left_s, lambda: bool(own and own.acquisitions)
+                )
         except (LockOwnershipLostError, NotHeldError):
             pass  # It is reported to the caller that releases the lock, or at its next call.
         except UnavailableError:

@@ -178,6 +178,7 @@ class Connection:
             def report_waits(event: Waiting) -> None:
                 waiting.report(executor, refs["session"], endpoints, event)
 
+            self.hold_registry.waits = waiting.LocalWaits(report_waits)
             role_set = self._cast(settings, tuple(links), holds, cancels, report_waits)
             self._dispatcher.start(role_set)
             _running.add(self._dispatcher)

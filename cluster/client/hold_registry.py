@@ -97,6 +97,7 @@ from fencelock.cluster.log import warn
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.retaining import Retaining
+    from fencelock.cluster.client.waiting import LocalWaits
 
 LOST_MAX = 10_000
 """Limit of remembered losses that no error reported yet. Release of an older one raises "not
@@ -275,6 +276,8 @@ class HoldRegistry:
         self.now = now
         self.retaining: Retaining
         """The retained locks; the connection sets it."""
+        self.waits: LocalWaits
+        """The acquires that wait for an owner of the client; the connection sets it."""
         self._holds = holds
         self._cancels = cancels
         self._executor = executor

@@ -60,7 +60,7 @@ from fencelock.actors.session.retainer import (
     WatchIdle,
 )
 from fencelock.cluster.client.hold_registry import AcquireCall, HoldRegistry, Ownership
-from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.operation import Operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.host.fork import ForkCounter
@@ -139,7 +139,10 @@ class Retaining:
             self._wake()
         if not call.done:
             try:
-                yield call if not wait_ms else AwaitReply(call, wait_ms / 1000)
+                left_s = wait_ms / 1000 if wait_ms else None
+                yield from self._registry.waits.awaiting(
+                    own.lock, call, left_s, lambda: self._is_used(key)
+                )
             except TimeoutError:
                 self._end_in_time(key, token)
         admitted: bool = call.get(timeout=0)
@@ -231,6 +234,11 @@ class Retaining:
             fence = lock.fence
         self._wake()
         return replace(request, fence=fence, owner=key.owner)
+
+    def _is_used(self, key: LockKey) -> bool:
+        """Return whether a local owner has the lock."""
+        lock = self.locks.by_key.get(key)
+        return lock is not None and bool(lock.users)
 
     def is_idle(self, key: LockKey, fence: int) -> bool:
         """Return whether this client retains a lock under ``fence``, and no local owner has it."""

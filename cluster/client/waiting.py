@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.message import Inspect, LockStatus
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.error import FencelockError
 from fencelock.actors.session.message import Wait, Waiting
+from fencelock.actors.session.upkeep import SPEAK_AGAIN_MS, SPEAK_MS
 from fencelock.cluster.client.callback_executor import CallbackExecutor
+from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.reachability import looking
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_ref import RoleRef
@@ -58,3 +65,52 @@ def _on_status(executor: CallbackExecutor, wait: Wait, reply: AskReply) -> None:
 
 def _wait(wait: Wait) -> str:
     return f"{titled(wait.lock)}: waiting for {wait.waited_ms / 1000:.0f} s"
+
+
+class LocalWaits:
+    """Reports acquires that wait for an owner of their own client: the session has no such request.
+
+    For any thread.
+
+    Args:
+        report: logs what they wait for, see the function `report`.
+
+    """
+
+    def __init__(self, report: Callable[[Waiting], None]) -> None:
+        self._report = report
+        self._guard = threading.Lock()
+        self._next: dict[str, float] = {}
+        """The earliest time of the next report, by lock (s, of ``time.monotonic``)."""
+
+    def awaiting(
+        self, lock: str, reply: AskReply, left_s: float | None, is_held: Callable[[], bool]
+    ) -> Operation[Any]:
+        """End with the answer in ``reply``; meanwhile report each wait for an owner that holds.
+
+        Raises:
+            TimeoutError: there is none within ``left_s`` (s), if that is given.
+
+        """
+        began = time.monotonic()
+        pause_s = SPEAK_MS / 1000
+        while True:
+            rest_s = math.inf if left_s is None else max(0.0, began + left_s - time.monotonic())
+            try:
+                return (yield AwaitReply(reply, min(rest_s, pause_s)))
+            except TimeoutError:
+                if rest_s <= pause_s or reply.done:
+                    raise
+            if is_held():
+                self._speak(lock, began)
+            pause_s = SPEAK_AGAIN_MS / 1000
+
+    def _speak(self, lock: str, began: float) -> None:
+        now = time.monotonic()
+        with self._guard:
+            self._next = {name: at for name, at in self._next.items() if at > now}
+            if lock in self._next:
+                return
+            self._next[lock] = now + SPEAK_AGAIN_MS / 1000
+        wait = Wait(lock, int((now - began) * 1000))
+        self._report(Waiting(waits=(wait,), more=0, silence=""))

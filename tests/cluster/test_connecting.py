@@ -221,6 +221,24 @@ def test_an_acquire_that_waits_says_who_holds_the_lock(cluster: LocalCluster, li
             waiting.result()
 
 
+@pytest.mark.parametrize("options", [{"owner": "job"}, {"retain": 60}], ids=["owner", "retained"])
+def test_an_acquire_that_waits_for_its_own_client_says_so_once(
+    cluster: LocalCluster, lines: Lines, options: dict[str, Any]
+) -> None:
+    client = cluster.connect(label="the only client")
+    lock = client.lock("own", **options)
+    with ThreadPoolExecutor(2) as pool:
+        with lock:
+            waiting = [pool.submit(lock.acquire, timeout=LONG_S) for _ in range(2)]
+            text = lines.wait_for(logging.INFO, "lock 'own': waiting for 2 s: ").getMessage()
+            lock.cancel()
+        assert "held by the only client" in text
+        for one in waiting:
+            with pytest.raises(AcquireCancelledError):
+                one.result()
+    assert sum("waiting for" in one.getMessage() for one in lines.records.values) == 1
+
+
 def test_an_acquire_that_nobody_decides_says_why_and_keeps_its_time(lines: Lines) -> None:
     client = fencelock.connect("tcp://127.0.0.1:1", lazy=True)
     began = time.monotonic()
