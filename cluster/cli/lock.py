@@ -249,9 +249,10 @@ def hold_while(
     _check_command(command[0], name)
     where = given.target()
     from fencelock.cluster.client.client import lazy_to  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster.client.owner import job_label  # noqa: PLC0415 (as above)
 
     signal.signal(signal.SIGTERM, _exit)
-    label = _label_of(command[0]) if how.label is None else how.label
+    label = job_label(Path(command[0]).name) if how.label is None else how.label
     timeout = 0 if how.nonblock else how.timeout
     version = None
     with ExitStack() as stack:
@@ -290,13 +291,6 @@ def _check_command(program: str, name: str) -> None:
     problem = "cannot be executed" if found else "command not found"
     typer.echo(f"{program}: {problem}; {name} was not acquired", err=True)
     raise typer.Exit(ExitStatus.NOT_EXECUTABLE if found else ExitStatus.NO_COMMAND)
-
-
-def _label_of(program: str) -> str:
-    from fencelock.cluster.client.owner import process_label  # noqa: PLC0415 (sockets)
-
-    name = Path(program).name[:64]
-    return f"{process_label(128)} {name}" if name.isprintable() else process_label(128)
 
 
 def _acquired(

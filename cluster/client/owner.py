@@ -95,6 +95,12 @@ def process_label(bytes_max: int) -> str:
     return _allowed(_process(), bytes_max)
 
 
+def job_label(job: str) -> str:
+    """Return host, process and ``job``, for people: which process ran it, or runs it."""
+    job = job[:64]
+    return f"{process_label(128)} {job}" if job.isprintable() else process_label(128)
+
+
 def process_user(bytes_max: int) -> str:
     """Return the user of this process and the host, for an audit, in ``bytes_max`` bytes."""
     try:

@@ -104,6 +104,9 @@ def test_a_task_runs_once_a_period_unless_it_fails(client: fencelock.Client) -> 
     first = tasks().nightly.delay("accounts")
     process = until_running(client, "accounts")
     assert tasks().nightly.delay("accounts").get(timeout=PATIENCE_S) is None
+    entry = client.map("once").get("nightly/accounts")
+    assert entry is not None
+    assert entry.value.decode().endswith(f":{process} support.celery_tasks.nightly")
     end(client, "accounts")
     assert first.get(timeout=PATIENCE_S) == process
     assert tasks().nightly.delay("accounts").get(timeout=PATIENCE_S) is None

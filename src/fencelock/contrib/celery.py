@@ -25,6 +25,7 @@ import fencelock
 from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
 from fencelock.cluster.client.base_client import namer
 from fencelock.cluster.client.lock_options import check_number
+from fencelock.cluster.client.owner import job_label
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,7 +113,8 @@ def once_a_period(
 ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
     """Return a decorator with which a task runs at most once a period, on all workers together.
 
-    The first call puts an entry into the map ``once``, and runs. While the entry is there, other
+    The first call puts an entry into the map ``once``, which names the host, the process and the
+    task, as ``fencelock lock --once`` does, and runs. While the entry is there, other
     calls log that and return None. It lasts 95 % of the period, since schedules begin early or
     late. If the task fails or asks for a retry, the entry is deleted, so the next call runs. If its
     process is killed, the entry stays: no call runs until the period is over, since nobody knows
@@ -139,7 +141,8 @@ def once_a_period(
         @functools.wraps(function)
         def once(*args: P.args, **kwargs: P.kwargs) -> T | None:
             key, entries = name_of(*args, **kwargs), fencelock.map(ONCE)
-            version = entries.put_if_absent(key, b"", ttl=seconds * PERIOD_PERCENT / 100)
+            label = job_label(f"{function.__module__}.{function.__name__}").encode()
+            version = entries.put_if_absent(key, label, ttl=seconds * PERIOD_PERCENT / 100)
             if version is None:
                 _log.info("skipped: %r has run within %g s", key, seconds)
                 return None
