@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pykka import Timeout
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -23,7 +24,7 @@ from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bootstrap_message import Founding
-from fencelock.actors.error import ConfigError
+from fencelock.actors.error import ConfigError, OverloadedError
 from fencelock.cluster import log
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.formatting import duration, person, progress_of, share_of
@@ -56,6 +57,8 @@ LOOK_S = 0.5
 
 RATES = {"acquires": "proxy.granted", "releases": "proxy.released", "refusals": "proxy.refused"}
 """Rates that are shown, and their counters."""
+
+BUSY = "The node is too busy to answer. Its locks are shown once it does."
 
 HINT = """\
 No lock is held. In another terminal:
@@ -309,10 +312,16 @@ class Looks:
         self._nodes = nodes
         self._before: tuple[float, dict[str, int]] | None = None
 
-    def next(self) -> tuple[NodeStatus, dict[str, float], int]:
-        """Return the status of the node, the rates since the last look, and the clients."""
+    def next(self) -> tuple[NodeStatus, dict[str, float], int] | None:
+        """Return the status of the node, the rates since the last look, and the clients.
+
+        None if the node is overloaded: it refused to answer, or did not in time.
+        """
         node = next(iter(self._nodes.values()))
-        status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
+        try:
+            status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
+        except (OverloadedError, Timeout):
+            return None
         assert isinstance(status, NodeStatus)
         counters = {counted.name: counted.times for counted in status.counters}
         now = time.monotonic()
@@ -335,7 +344,8 @@ def live(console: Console, looks: Looks, address: str) -> Iterator[None]:
     """Show each look in place of the last one."""
     with Live(console=console, auto_refresh=False) as view:
         while True:
-            view.update(drawn(*looks.next(), address), refresh=True)
+            look = looks.next()
+            view.update(drawn(*look, address) if look else line(BUSY, "bold"), refresh=True)
             yield
 
 
@@ -360,12 +370,15 @@ def plain(console: Console, looks: Looks, address: str) -> Iterator[None]:
     del address
     before: dict[str, str] = {}
     while True:
-        status, _, _ = looks.next()
-        now = {lock.lock: in_words(lock) for _, lock in locks_seen([status])}
-        for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
-                console.print(line(now.get(name) or _gone(name)), soft_wrap=True)
-        before = now
+        look = looks.next()
+        if look is None:
+            console.print(line(BUSY), soft_wrap=True)
+        else:
+            now = {lock.lock: in_words(lock) for _, lock in locks_seen([look[0]])}
+            for name in sorted(before.keys() | now.keys()):
+                if before.get(name) != now.get(name):
+                    console.print(line(now.get(name) or _gone(name)), soft_wrap=True)
+            before = now
         sys.stdout.flush()
         yield
 

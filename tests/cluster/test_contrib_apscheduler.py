@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.real_nodes import until
 
 from fencelock.testing import LocalCluster, lose, partition
 
@@ -146,6 +147,6 @@ def test_a_scheduler_that_ends_before_it_leads_leaves_the_queue(
     runs: Runs, first: Process, second: Process
 ) -> None:
     second.close()
-    assert first.client.election("jobs").status().waiters == ()
+    until(lambda: first.client.election("jobs").status().waiters == ())
     runs.until("first")
     assert runs.in_turn() == ["first"]

@@ -24,7 +24,16 @@ from fencelock.actors.effect import Effects
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.failure_detector import FailureDetector
-from fencelock.cluster.cli.dev import Above, config_of, drawn, greeting, in_words
+from fencelock.cluster.cli.dev import (
+    BUSY,
+    Above,
+    Looks,
+    config_of,
+    drawn,
+    greeting,
+    in_words,
+    plain,
+)
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.client.settings import DEFAULT_ADDRESS, Target
@@ -215,6 +224,20 @@ def test_lines_of_the_log_are_printed_by_the_console_of_the_view() -> None:
     assert Above(console).write("a [bold]line[/bold]\n")
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue() == "a [bold]line[/bold]\n"
+
+
+def test_a_node_that_does_not_answer_in_time_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config, output = config_of(free_ports(1)[0], None), StringIO()
+    with fencelock.Node.start(config, "dev", found=True) as node:
+        view = plain(Console(file=output), Looks({"dev": node}), "")
+        with monkeypatch.context() as patch:
+            patch.setattr("fencelock.cluster.cli.dev.DESCRIBE_S", 0)
+            next(view)
+        assert BUSY in output.getvalue()
+        next(view)
+        assert output.getvalue().count(BUSY) == 1
 
 
 def test_dev_ends_when_its_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,8 @@ class Pairs:
     """A client that sets and deletes a key, again and again, on a thread of its own."""
 
     def __init__(self, port: int, report: Report) -> None:
-        self._port = port
+        # Before the crowd, which takes all connections that there are.
+        self._client = tcp.create_connection(("127.0.0.1", port), WAIT_S)
         self._report = report
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -227,7 +228,7 @@ class Pairs:
         self._thread.join()
 
     def _run(self) -> None:
-        with tcp.create_connection(("127.0.0.1", self._port), WAIT_S) as client:
+        with self._client as client:
             poll = select.poll()
             poll.register(client, select.POLLIN)
             while not self._stops.is_set():
