@@ -117,6 +117,10 @@ class BaseSemaphore(BaseLock[H]):
         status = yield from self._inspecting(age_ms_of(read, max_age))
         return self.permits if status.free is None else status.free
 
+    def _is_locked(self) -> Operation[bool]:
+        status = yield from self._inspecting(None)
+        return bool(status.waiters) or (status.free is not None and status.free <= 0)
+
     def _prune(self) -> None:
         """Forget released holds, once they may be more than half of all remembered ones."""
         with self._guard:
@@ -397,6 +401,10 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """
         return drive(self._counting(read, max_age))
 
+    def locked(self) -> bool:
+        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
+        return drive(self._is_locked())
+
     def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this thread acquired last, then the oldest.
 
@@ -463,6 +471,10 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
     async def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
         """Return the number of permits that nobody holds."""
         return await drive_async(self._counting(read, max_age))
+
+    async def locked(self) -> bool:
+        """Return whether an acquire would have to wait now."""
+        return await drive_async(self._is_locked())
 
     async def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this task acquired last, then the oldest."""

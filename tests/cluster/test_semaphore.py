@@ -49,8 +49,9 @@ def test_all_permits_that_are_free_are_taken_in_one_step(
     assert one.available() == 3
     assert one.drain() == 3
     assert (one.held, one.available(), one.drain(), two.drain()) == (True, 0, 0, 0)
+    assert one.locked()
     hold.release()
-    assert two.available() == 2
+    assert (two.available(), two.locked()) == (2, False)
     one.release(2)
     assert two.drain() == 4
     two.release(4)
