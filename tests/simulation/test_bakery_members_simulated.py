@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pytest
+from support.long import with_long
 
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
@@ -105,7 +106,9 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("bug", MUTANTS)
+@pytest.mark.parametrize(
+    "bug", with_long(MUTANTS, "a change is in force at once", "any node that promises counts")
+)
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
+from support.long import with_long
 from support.planted_bugs import repetitions_count, taken_unchecked
 
 from fencelock.actors.api.counter import VALUE_MAX
@@ -761,7 +762,15 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize(
+    "bug",
+    with_long(
+        PLANTED,
+        "several locks: frees the first",
+        "semaphores: frees one",
+        "read/write locks: downgrade",
+    ),
+)
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     workload, plants, judge, first = PLANTED[bug]
     demand_caught(monkeypatch, workload, plants, judge, first)

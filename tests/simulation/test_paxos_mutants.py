@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from support.judged import assert_seen, log_runs
+from support.long import with_long
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant
@@ -279,7 +280,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("bug", MUTANTS)
+@pytest.mark.parametrize("bug", with_long(MUTANTS, "accepts below the promise"))
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from support.judged import assert_seen, log_runs
+from support.long import with_long
 
 from fencelock.actors.effect import Checkpoint, CheckpointEnd, CheckpointPart, Effects, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
@@ -303,7 +304,7 @@ MUTANTS = {
         "one-lease", 30, instead(Acceptor, ForgetsItsLease), LEASES, first=15
     ),
     "a restart waits for its own lease": StateMutant(
-        "one-lease", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED, first=8
+        "one-lease", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED, first=16
     ),
     "all leases are as long as the leader's": StateMutant(
         "one-lease", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED, first=1
@@ -346,7 +347,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("bug", MUTANTS)
+@pytest.mark.parametrize("bug", with_long(MUTANTS, "proposals are made once"))
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:

@@ -55,7 +55,7 @@ def members(
 
 RESTARTS = [
     pytest.param(False, (PROXY,), id="the node it came through"),
-    pytest.param(True, (SERVER,), id="the server, with a journal"),
+    pytest.param(True, (SERVER,), id="the server, with a journal", marks=pytest.mark.long),
     pytest.param(True, NODES, id="all nodes, with a journal", marks=pytest.mark.long),
 ]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.long import with_long
 from support.real_nodes import running_nodes
 
 import fencelock
@@ -19,7 +20,10 @@ from fencelock.actors.api.role_request import SetLog
 LONG_S = 60.0
 
 
-@pytest.fixture(scope="module", params=["bakery", "central", "lamport", "paxos"])
+PROTOCOLS = with_long(["bakery", "central", "lamport", "paxos"], "bakery", "central")
+
+
+@pytest.fixture(scope="module", params=PROTOCOLS)
 def address(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

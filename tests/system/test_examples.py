@@ -21,6 +21,7 @@ import pytest
 import typer
 from contests import CONTESTS
 from support import programs
+from support.long import with_long
 from support.paths import EXAMPLES, ROOT
 from support.real_nodes import running_nodes
 from typer.testing import CliRunner
@@ -87,7 +88,7 @@ def demand_sound(verdict: dict[str, Any]) -> None:
     assert verdict["grants"] == sum(verdict["grants_by_client"].values())
 
 
-@pytest.mark.parametrize("protocol", ["lamport", "central"])
+@pytest.mark.parametrize("protocol", with_long(["lamport", "central"], "central"))
 def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) -> None:
     """The test with killed leaders checks the same of `paxos` and `bakery`."""
     ended = run("cluster.py", "--protocol", protocol, "--seconds", "1", "--json", *FEW)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.long import with_long
 from support.real_nodes import (
     LONG_S,
     NODES,
@@ -33,7 +34,7 @@ from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.members import NodeProcesses
 
-GROWING = pytest.mark.parametrize("protocol", ["paxos", "bakery"])
+GROWING = pytest.mark.parametrize("protocol", with_long(["paxos", "bakery"], "bakery"))
 SPARES = "target_members = 3\nreplace_after_s = 1.0\n"
 
 
@@ -68,7 +69,7 @@ def votes(operator: fencelock.Client, node: str) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("protocol", ["paxos", pytest.param("bakery", marks=pytest.mark.long)])
+@GROWING
 def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
     protocol: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.verification.bench.members import NodeProcesses, leader_among
 
 PATIENCE_S = 90
-KILLS = 4
+KILLS = 2
 TERMS_BETWEEN_KILLS = 20
 END = "end"
 
