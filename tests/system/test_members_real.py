@@ -27,7 +27,7 @@ from fencelock import (
     UnavailableError,
 )
 from fencelock.cluster.cli.main import app
-from fencelock.verification.bench.members import described, leader_among
+from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 
 GAP_S = 1.0
 """The longest time without a grant that an idle machine should show (s)."""
@@ -385,3 +385,25 @@ def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
             assert {roles[node] for node in ("n3", "n4", "n5")} <= {"leader", "member"}
             print(f"longest time without a grant: {storm.longest_gap_s:.3f} s")
             storm.judge(watcher)
+
+
+def test_a_member_that_is_silent_is_shown_as_down_until_it_is_back(tmp_path: Path) -> None:
+    members = NodeProcesses(tmp_path, "paxos", 3, durable=True)
+    with (tmp_path / "cluster.toml").open("a", encoding="utf-8") as file:
+        file.write("down_after = 1.0\n")
+    with members:
+        with fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher:
+            members.wait_until_ready(watcher)
+            silent = next(one for one in members.names if one != leader_among(described(watcher)))
+
+        def shown() -> str:
+            where = ["--connect", members.connect, "--cluster", members.cluster]
+            rows = CliRunner().invoke(app, ["members", *where]).stdout.splitlines()
+            return next((row for row in rows if silent in row), "")
+
+        members.kill(silent)
+        until(lambda: " down " in shown())
+        members.start(silent)
+        until(lambda: " member " in shown())
