@@ -27,6 +27,7 @@ class Guarantee(Enum):
     COUNTERS = "counters take a repeated change once, and a fence can guard each change"
     POOLS = "permits that outlive sessions: at most as many are taken as there are, each once"
     REDIS = "clients of Redis hold locks through a door, fenced, and in one queue with all others"
+    HANDOVERS = "a lock goes to another client by a token, once, and nobody gets it in between"
     RETAINED = "a client may keep a lock for its next owner, and gives it back when others wait"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
@@ -62,6 +63,7 @@ OBJECTS = (
     Guarantee.COUNTERS,
     Guarantee.POOLS,
     Guarantee.REDIS,
+    Guarantee.HANDOVERS,
 )
 """The guarantees about objects other than a plain lock, in the order of ``--objects``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,10 +25,11 @@ from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.session import holds
-from fencelock.actors.table import barrier, counter, history, latch, map_rules, requests
+from fencelock.actors.table import barrier, counter, handover, history, latch, map_rules, requests
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.history import Histories, History
+from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.map import Entry
 from fencelock.actors.table.pool import Pool
@@ -40,6 +42,7 @@ from fencelock.verification.simulation.barriers import BARRIERS
 from fencelock.verification.simulation.counters import COUNTERS
 from fencelock.verification.simulation.deadlines import DEADLINES
 from fencelock.verification.simulation.elections import ELECTIONS
+from fencelock.verification.simulation.handovers import HANDOVERS
 from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS, MapJudge, MapLog
 from fencelock.verification.simulation.mixed import MixedJudge
@@ -74,6 +77,7 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             *LOSSES,
         ),
     ),
+    "handovers": (HANDOVERS, ("contender.attaches", "contender.detaches", *LOSSES)),
     "latches": (LATCHES, ("contender.counts_down", "contender.passes", *UNHELD)),
     "barriers": (
         BARRIERS,
@@ -240,6 +244,7 @@ DROP = Histories._drop_first  # pyright: ignore[reportPrivateUsage]
 CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
 TAKE, CLOSE = Queries.take, TableState.close
 HOLDS_GUARD = requests.holds_guard
+MOVE = KeyHold.move
 CHANGE = counter._change  # pyright: ignore[reportPrivateUsage]
 
 
@@ -365,6 +370,22 @@ def no_hold_is_known(state: Any, granted: Any) -> bool:
 
 def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
     hold.extend(table, table.time_ms + hold.lasts_ms)
+
+
+# Locks that are handed over
+
+
+class AnyDigest(bytes):
+    """Equals every digest."""
+
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def ends_100_ms_early(hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
+    MOVE(hold, table, None if deadline_ms is None else deadline_ms - 100)
 
 
 # Latches
@@ -666,6 +687,16 @@ PLANTED = {
     "deadlines: no grace": Planted(
         DEADLINES, {(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost", first=3
     ),
+    "handovers: any secret": Planted(HANDOVERS, {(handover, "digest_of"): AnyDigest}, "attach: "),
+    "handovers: serves the queue": Planted(
+        HANDOVERS,
+        {
+            (Resource, "kept"): lambda _: nullcontext(),
+            (Resource, "grant"): taken_unchecked,
+        },
+        "between: ",
+    ),
+    "handovers: ends early": Planted(HANDOVERS, {(KeyHold, "move"): ends_100_ms_early}, "early: "),
     "latches: counts twice": Planted(LATCHES, COUNTS_TWICE, "once"),
     "latches: stays": Planted(
         LATCHES, {(TableState, "reply_to_wait"): only_a_lone_waiter_passes}, "release"

@@ -8,6 +8,7 @@ from fencelock.verification.simulation.barriers import BARRIERS
 from fencelock.verification.simulation.counters import COUNTERS
 from fencelock.verification.simulation.deadlines import DEADLINES
 from fencelock.verification.simulation.elections import ELECTIONS
+from fencelock.verification.simulation.handovers import HANDOVERS
 from fencelock.verification.simulation.latches import LATCHES
 from fencelock.verification.simulation.maps import MAPS
 from fencelock.verification.simulation.mixed import mixed
@@ -30,6 +31,7 @@ WORKLOADS: dict[Guarantee, Workload] = {
     Guarantee.COUNTERS: COUNTERS,
     Guarantee.POOLS: POOLS,
     Guarantee.REDIS: REDIS_DOORS,
+    Guarantee.HANDOVERS: HANDOVERS,
 }
 """The workloads, each by the guarantee that it needs from the protocol."""
 

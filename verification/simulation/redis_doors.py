@@ -41,6 +41,7 @@ from fencelock.verification.simulation.redis_users import (
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
+from fencelock.verification.simulation.workload import HANDED
 
 PPM = 1_000_000
 
@@ -105,6 +106,8 @@ class KeyLog(SlotSequence[SlotOutcomes]):
 
     def _replay(self, outcome: Message) -> None:
         match outcome:
+            case Granted(lock=lock) | HoldLost(lock=lock) if lock.startswith(HANDED):
+                pass
             case Granted():
                 self._on_granted(outcome)
             case HoldLost(session=session) if session == NO_CLIENT:

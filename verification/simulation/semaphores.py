@@ -25,7 +25,12 @@ from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import ContenderEvent, ContenderPhase, LockUser
+from fencelock.verification.simulation.workload import (
+    HANDED,
+    ContenderEvent,
+    ContenderPhase,
+    LockUser,
+)
 
 PERMITS = 3
 """Most permits of each semaphore: few, so that claims of one to three permits meet in queues."""
@@ -269,8 +274,8 @@ class LogOrder(SlotSequence[tuple[Message, ...]]):
     def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
         if granted.fence in self.granted:
             return  # It holds it already: the outcome of a repetition, or of another acquire.
-        if granted.session == NO_CLIENT:
-            return  # It may be by force; `RedisJudge` judges it.
+        if granted.session == NO_CLIENT or granted.lock.startswith(HANDED):
+            return  # It may be by force, or by a secret: `RedisJudge`, `HandoverJudge` judge it.
         if queue and queue[0] != key:
             name = titled(granted.lock)
             raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")

@@ -32,6 +32,9 @@ REENTRY_SHARE = 0.3
 LONG_SHARE = 0.5
 """Share of holds that last so long that their session may end meanwhile."""
 
+HANDED = "handed-"
+"""The beginning of the names of locks that are handed over. Other workloads do not use them."""
+
 UNAWAITED = 1
 """The number of a release for which its contender does not wait. Other requests of locks have 0."""
 
