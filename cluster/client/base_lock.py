@@ -339,7 +339,7 @@ class BaseLock(Generic[H]):
         assert hold is not None
         return hold
 
-    def _attaching(self, secret: bytes) -> Operation[H]:
+    def attaching(self, secret: bytes) -> Operation[H]:
         """Attach the lock, which was detached with ``secret``, under the options of this object."""
         asked = self._options.acquire()
         attach = Attach(
@@ -777,4 +777,4 @@ class LockFactory(Factory, Generic[L, R]):
     def _attaching(self, token: str, **options: Any) -> Operation[Any]:
         """Attach the lock of ``token``, with such options of `lock`, and end with the hold."""
         name, secret = lock_and_secret(token)
-        return self.lock(name, retain=0.0, **options)._attaching(secret)
+        return self.lock(name, retain=0.0, **options).attaching(secret)

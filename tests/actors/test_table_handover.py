@@ -47,9 +47,8 @@ def detach(request: int = 2, fence: int = 1, ttl_ms: int = 1_000, **more: Any) -
 
 
 def attach(request: int = 1, secret: bytes = SECRET, session: str = WORKER, **more: Any) -> Attach:
-    return Attach(
-        lock="k", secret=secret, session=session, request=request, **{"owner": "w", **more}
-    )
+    fields: dict[str, Any] = {"session": session, "owner": "w", **more}
+    return Attach(lock="k", secret=secret, request=request, **fields)
 
 
 def release(fence: int, session: str = WORKER, owner: str = "w") -> Release:

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.planted_bugs import (
+    AnyDigest,
     Plant,
     demand_found,
     hold_of,
     repetitions_count,
+    serves_the_queue,
     with_fields,
     without,
 )
@@ -24,6 +26,7 @@ from support.table_comparison import (
     DeadlineComposer,
     Dice,
     ElectionComposer,
+    HandoverComposer,
     KeyComposer,
     LatchComposer,
     LogComposer,
@@ -51,6 +54,7 @@ from fencelock.actors.api.session_message import CloseReason, CloseSession, Ende
 from fencelock.actors.table import (
     barrier,
     counter,
+    handover,
     history,
     latch,
     pool,
@@ -585,6 +589,7 @@ def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -
         PoolComposer,
         KeyComposer,
         RetainedKeyComposer,
+        HandoverComposer,
     ],
 )
 @pytest.mark.parametrize("seed", log_seeds(15))
@@ -863,6 +868,21 @@ KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a snapshot without values": (snapshot, "_claimant_record", with_fields(key=None)),
 }
 
+
+def a_door_changes_what_is_detached(sound: Any) -> Any:
+    def broken(table: TableState, name: str, command: ChangeKeys) -> KeyState:
+        state: KeyState = sound(table, name, command)
+        return KeyState.OTHER if isinstance(hold_of(table, name), KeyHold) else state
+
+    return broken
+
+
+HANDOVER_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "any secret attaches": (handover, "digest_of", lambda _: AnyDigest),
+    "a door changes it": (redis, "_state_of", a_door_changes_what_is_detached),
+    "the queue is served": (Resource, "kept", lambda _: serves_the_queue),
+}
+
 PLANTED = [
     (composer, name, plant)
     for composer, plants in (
@@ -871,6 +891,7 @@ PLANTED = [
         (CounterComposer, COUNTER_PLANTS),
         (PoolComposer, POOL_PLANTS),
         (KeyComposer, KEY_PLANTS),
+        (HandoverComposer, HANDOVER_PLANTS),
     )
     for name, plant in plants.items()
 ]

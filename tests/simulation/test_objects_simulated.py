@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 from support.long import with_long
-from support.planted_bugs import repetitions_count, taken_unchecked
+from support.planted_bugs import AnyDigest, repetitions_count, serves_the_queue, taken_unchecked
 
 from fencelock.actors.api.counter import VALUE_MAX
 from fencelock.actors.api.latch import CountDown, LatchPassed
@@ -375,15 +374,6 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
 # Locks that are handed over
 
 
-class AnyDigest(bytes):
-    """Equals every digest."""
-
-    __hash__ = bytes.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-
 def ends_100_ms_early(hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
     MOVE(hold, table, None if deadline_ms is None else deadline_ms - 100)
 
@@ -691,7 +681,7 @@ PLANTED = {
     "handovers: serves the queue": Planted(
         HANDOVERS,
         {
-            (Resource, "kept"): lambda _: nullcontext(),
+            (Resource, "kept"): serves_the_queue,
             (Resource, "grant"): taken_unchecked,
         },
         "between: ",

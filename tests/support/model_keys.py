@@ -1,11 +1,11 @@
-"""Keys that are held through Redis doors, in the dumb model."""
+"""Keys that are held through Redis doors, and detached locks, in the dumb model."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.redis import (
     TTL_MS_MAX,
@@ -18,6 +18,7 @@ from fencelock.actors.api.redis import (
     KeyState,
     When,
 )
+from support import map_model
 
 if TYPE_CHECKING:
     from support.table_model import Model, ModelClaim
@@ -26,7 +27,7 @@ NEVER = float("inf")
 
 
 class ModelKeys:
-    """The holds through doors of a model: claims of the session ``redis`` that have a door."""
+    """The holds of a model that belong to no client: claims that have a ``door``."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -41,7 +42,7 @@ class ModelKeys:
             taken = [claim for claim in model.claims if c.keys[0] in claim.names]
             if not taken and self._has_room(c, 1):
                 ends = model.now + c.ttl_ms + 1 if c.ttl_ms else NEVER
-                granted = self.hold(c.keys[0], c, ends, reserved=True)
+                granted = self.hold(c.keys[0], (c.value, c.account, True, None), ends)
                 self._reply(c, (self._outcome(KeyState.FREE, granted),))
             elif taken and c.wait_ms == 0:
                 model.deny(*who, c.lock, Reason.TIMED_OUT)
@@ -83,15 +84,44 @@ class ModelKeys:
         free = not any(c.receipt in claim.names for claim in model.claims)
         if c.receipt and fits[0] and free and model.quotas.allows(c.account, "claims", 1):
             ended = b"0" if outcomes[0].times else b"1"
-            remembers = replace(c, value=ended)
-            self.hold(c.receipt, remembers, model.now + c.receipt_ms + 1, reserved=False)
+            door = ended, c.account, False, None
+            self.hold(c.receipt, door, model.now + c.receipt_ms + 1)
 
-    def hold(self, name: str, c: KeysRequest, ends: float, *, reserved: bool) -> ModelClaim:
+    def detach(self, c: Detach, mine: ModelClaim) -> None:
+        """Turn a hold into one of nobody."""
+        model, who = self.model, (c.session, c.owner, c.request)
+        if len(mine.acquisitions) > 1:
+            model.deny(*who, c.lock, Reason.INVALID)
+            return
+        model.note(*who, c.lock, ("Released", c.lock, *who, 0))
+        model.drop(mine)
+        ends = model.now + c.ttl_ms + 1
+        held = self.hold(c.lock, (c.digest, mine.payer, False, None), ends)
+        held.detached_by = c.owner
+
+    def attach(self, c: Attach) -> None:
+        """Turn a hold of nobody into one of a client."""
+        model, who, held = self.model, (c.session, c.owner, c.request), self.model.holder(c.lock)
+        right = sha256(c.secret).digest()
+        if held is None or not held.detached_by or held.door is None or held.door[0] != right:
+            model.deny(*who, c.lock, Reason.NOT_HELD)
+            return
+        model.claims.remove(held)
+        if not model.quotas.allows(map_model.key_of(c.session), "claims"):
+            model.claims.append(held)
+            model.deny(*who, c.lock, Reason.OVERLOADED)
+            return
+        claim = model.made(c.session, c.owner, c.lock, c.request)
+        claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
+        model.claims.append(claim)
+        model.grant(claim)
+
+    def hold(self, name: str, door: tuple[bytes, str, bool, None], ends: float) -> ModelClaim:
         """Let a free key be held."""
         model = self.model
         model.fences += 1
         claim = model.made("no-client", "", name, 0)
-        claim.door = c.value, c.account, reserved, None
+        claim.door = door
         claim.fence, claim.acquisitions, claim.ends = model.fences, [0], ends
         model.claims.append(claim)
         model.out.append(("Granted", name, claim.fence, "no-client", "", 0, 1, 0, 0))
@@ -104,9 +134,10 @@ class ModelKeys:
         assert isinstance(c, ChangeKeys | AwaitKey)
         assert claim.door is not None
         _, _, reserved, ttl_ms = claim.door
+        door = c.value, c.account, reserved, None
         model.claims.remove(claim)
         ends = NEVER if ttl_ms is None else model.now + ttl_ms + 1
-        holds = [self.hold(name, c, ends, reserved=reserved) for name in claim.names]
+        holds = [self.hold(name, door, ends) for name in claim.names]
         self._reply(c, tuple(self._outcome(KeyState.FREE, hold) for hold in holds))
 
     def _reply(
@@ -134,7 +165,7 @@ class ModelKeys:
         if hold is None:
             waits = any(name in claim.names for claim in self.model.claims)
             return KeyState.AWAITED if waits else KeyState.FREE
-        if hold.door is None:
+        if hold.door is None or hold.detached_by:
             return KeyState.NATIVE
         value, _, reserved, _ = hold.door
         length = len(c.expected or b"") if c.prefix else len(value)
@@ -173,7 +204,7 @@ class ModelKeys:
         if c.action is KeyAction.SET and state not in (KeyState.EQUAL, KeyState.RESERVED):
             if hold is not None:
                 self._force(c, name, hold)
-            return self.hold(name, c, ends, reserved=False)
+            return self.hold(name, (c.value, c.account, False, None), ends)
         assert hold is not None
         assert hold.door is not None
         if c.action is KeyAction.DELETE and not (c.counts and len(hold.acquisitions) > 1):
@@ -202,9 +233,9 @@ class ModelKeys:
         self.blocked = ""
 
     def _value(self, hold: ModelClaim | None) -> bytes | None:
-        if hold is None or hold.door is not None:
+        if hold is None or (hold.door is not None and not hold.detached_by):
             return None if hold is None or hold.door is None else hold.door[0]
-        return f"{hold.session}/{hold.owner}".encode()
+        return f"{hold.session}/{hold.shown}".encode()
 
     def _outcome(self, state: KeyState, hold: ModelClaim | None, name: str = "") -> KeyOutcome:
         """Return what has become of a key that was changed."""

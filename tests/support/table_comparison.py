@@ -14,6 +14,7 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, SetCounter
 from fencelock.actors.api.election import ELECTION, Lead
+from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
@@ -550,6 +551,32 @@ class KeyComposer(ObjectComposer):
         )
 
 
+class HandoverComposer(ObjectComposer):
+    """Writes requests that detach and attach locks, beside doors and clients that retain locks."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if which % 4 == 0 or isinstance(made, Evict):
+            return made
+        if which % 4 == 1:
+            return RetainedKeyComposer().turned(made, step, model)
+        secret = (b"v", b"x")[chance // 3 % 3 == 0]
+        about: dict[str, Any] = {
+            "lock": made.lock,
+            "session": made.session,
+            "owner": made.owner,
+            "request": made.request,
+        }
+        if isinstance(made, api.Acquire):
+            if kind % 3 == 0:
+                return made
+            hold_ms = (0, 0, 120, 50)[what // 3 % 4]
+            return Attach(secret=secret, hold_ms=hold_ms, grace_ms=100 * (who % 2), **about)
+        ttl_ms = (60, 150, 400)[delay % 3]
+        return Detach(fence=made.fence, digest=digest_of(secret), ttl_ms=ttl_ms, **about)
+
+
 class RetainedKeyComposer(ObjectComposer):
     """Writes requests of Redis doors, and acquires that retain locks."""
 
@@ -575,6 +602,7 @@ class AllComposer(ObjectComposer):
         PoolComposer,
         RetainedComposer,
         KeyComposer,
+        HandoverComposer,
     )
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
@@ -686,7 +714,7 @@ class TableJudge:
 
 
 def key_holds(table: LockTable) -> list[KeyHold]:
-    """Return the holds through Redis doors, by name."""
+    """Return the holds that belong to no client, by name."""
     holds = [state.hold for state in table.key_session.owner_states.values()]
     found = [hold for hold in holds if isinstance(hold, KeyHold)]
     assert len(found) == len(holds) == table.key_session.claims  # free-leaves-nothing

@@ -12,6 +12,7 @@ from typing import Any
 
 from fencelock.actors.api.account import Purge, SetQuota
 from fencelock.actors.api.election import Lead
+from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import MAP, EntryRequest
 from fencelock.actors.api.message import (
@@ -97,6 +98,8 @@ class ModelClaim:
     the duration for which a wait will hold it."""
     command: UpdateRequest | None = None
     """The request of a door that waits."""
+    detached_by: str = ""
+    """The owner who detached the lock; then the value is the digest of the secret."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,7 +109,7 @@ class ModelClaim:
     @property
     def shown(self) -> str:
         """The owner, for people."""
-        return self.owner if self.door is None else self.door[0].decode()
+        return self.detached_by or (self.owner if self.door is None else self.door[0].decode())
 
     @property
     def payer(self) -> str:
@@ -454,7 +457,7 @@ class Model:
 
     def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | UpdateRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
-        if isinstance(c, Acquire) and not _are_allowed(c.hold_ms, c.grace_ms):
+        if isinstance(c, Acquire | Attach) and not _are_allowed(c.hold_ms, c.grace_ms):
             self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
             return
         known = next((one for one in self.sessions if one["id"] == s), None)
@@ -529,8 +532,8 @@ class Model:
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
         elif mine is not None and mine.fence == c.fence:
-            if isinstance(c, Downgrade):
-                self._on_downgrade(c, mine)
+            if isinstance(c, Downgrade | Detach):
+                self._on_turn(c, mine)
                 return
             most = len(mine.acquisitions)
             amount = most if mine.counted else 1
@@ -571,8 +574,11 @@ class Model:
         self.note(s, o, r, lock, ("SemaphoreResized", lock, c.size, free, s, o, r))
         self.out.insert(first, self.out.pop())
 
-    def _on_downgrade(self, c: Downgrade, mine: ModelClaim) -> None:
+    def _on_turn(self, c: Downgrade | Detach, mine: ModelClaim) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if isinstance(c, Detach):
+            self.keys.detach(c, mine)
+            return
         if mine.amount == 1:
             self.deny(s, o, r, lock, Reason.INVALID)
             return
@@ -593,6 +599,9 @@ class Model:
             mine.acquisitions.append(r)
             mine.request = r
             self._tell_held(mine, r)
+            return
+        if isinstance(c, Attach):
+            self.keys.attach(c)
             return
         amount, permits = 1, 1
         if isinstance(c, AcquireReadWrite):

@@ -51,8 +51,14 @@ class HandoverUser(DeadlineUser):
         if not self.attaching:
             return asked
         acquire: Any = asked.message
-        about = {"owner": self.owner, "hold_ms": acquire.hold_ms, "grace_ms": acquire.grace_ms}
-        return Send(self.session, Attach(lock=self.lock, secret=self._secret(), **about))
+        attach = Attach(
+            lock=self.lock,
+            secret=self._secret(),
+            owner=self.owner,
+            hold_ms=acquire.hold_ms,
+            grace_ms=acquire.grace_ms,
+        )
+        return Send(self.session, attach)
 
     def _on_granted(self, granted: Granted) -> Effects:
         attached = [Observe("contender.attaches")] if self.attaching else []
