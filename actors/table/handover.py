@@ -44,7 +44,7 @@ def detach(table: TableState, command: Detach, out: list[Result]) -> None:
         key = KeyRecord(command.digest, hold.account.name, False, None, hold.holder)
         with table.resources[lock].kept():
             table.end_hold(hold, out)
-        details = ClaimDetails(f"detached by {hold.label or hold.holder}", key=key)
+        details = ClaimDetails(", ".join(filter(None, (hold.label, "detached"))), key=key)
         table.grant_keys((lock,), details, table.time_ms + command.ttl_ms + ROUNDING_MS, out)
 
 

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from fencelock.actors.api.election import ELECTION
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import kind_of, plain_name
+from fencelock.actors.api.name import NO_CLIENT, kind_of, plain_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, LockTimeoutError, NotHeldError
@@ -199,7 +199,8 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
     if holder.span:
         yield "Its session retains it for its own owners, and gives it back when others wait."
     if status.left_ms is not None:
-        yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
+        saved = "attached or extended" if holder.session == NO_CLIENT else "renewed"
+        yield f"It is taken away in {duration(status.left_ms)} unless it is {saved}."
 
 
 def shared_in(

@@ -88,7 +88,7 @@ def test_the_status_shows_who_detached_it_but_no_token(web: fencelock.Client, na
     status = web.status(name)
     assert status.holder is not None
     assert (status.holder.owner, status.holder.session) == (owner, "no-client")
-    assert re.fullmatch(rf"detached by .*:{os.getpid()}, order 42", status.holder.label)
+    assert re.fullmatch(rf".*:{os.getpid()}, order 42, detached", status.holder.label)
     assert status.left_ms is not None
     assert 0 < status.left_ms <= 7_001
     secret = lock_and_secret(token)[1]

@@ -137,6 +137,63 @@ def test_a_release_that_is_interrupted_anywhere_may_be_repeated(
     other.close()
 
 
+@pytest.mark.parametrize("kind", ["lock", "rlock", "retained"])
+def test_a_detach_that_is_interrupted_anywhere_keeps_the_lock_for_its_time_at_most(
+    cluster: LocalCluster, kind: str
+) -> None:
+    client, other = cluster.connect(), cluster.connect()
+    instant = len(kind) % STRIDE
+    while True:
+        hold = MAKERS[kind](client, "detach").acquire(timeout=PATIENCE_S)
+        assert hold is not None
+
+        def work(hold: Any = hold) -> None:
+            hold.detach(within=0.02)
+
+        hit = interrupted(work, instant)
+        with suppress(NotHeldError):
+            hold.release()
+        again = MAKERS[kind](other, "detach").acquire(timeout=PATIENCE_S)
+        assert again is not None, f"still held after an interrupt at instant {instant}"
+        again.release()
+        if not hit:
+            break
+        instant += STRIDE
+    assert instant > 15
+    client.close()
+    other.close()
+
+
+def test_an_attach_that_is_interrupted_anywhere_leaves_the_token_good_or_the_lock_free(
+    cluster: LocalCluster,
+) -> None:
+    client, other = cluster.connect(), cluster.connect()
+    instant, used = 0, 0
+    while True:
+        token = other.lock("attach").acquire().detach()
+        hold = None
+
+        def work(token: str = token) -> None:
+            nonlocal hold
+            hold = client.attach(token)
+
+        hit = interrupted(work, instant)
+        assert (hold is None) == hit
+        try:
+            (hold or client.attach(token)).release()
+        except NotHeldError:
+            used += 1
+        with other.lock("attach", timeout=PATIENCE_S):
+            pass
+        if not hit:
+            break
+        instant += STRIDE
+    assert instant > 15
+    assert 0 < used < instant // STRIDE
+    client.close()
+    other.close()
+
+
 def test_a_body_that_is_interrupted_as_it_leaves_has_left(cluster: LocalCluster) -> None:
     """Once ``with`` has begun to release, no interrupt keeps the lock."""
     client, other = cluster.connect(), cluster.connect()
