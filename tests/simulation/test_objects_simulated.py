@@ -76,7 +76,7 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
             *LOSSES,
         ),
     ),
-    "handovers": (HANDOVERS, ("contender.attaches", "contender.detaches", *LOSSES)),
+    "handovers": (HANDOVERS, ("contender.attaches", "owners.detach", *LOSSES)),
     "latches": (LATCHES, ("contender.counts_down", "contender.passes", *UNHELD)),
     "barriers": (
         BARRIERS,
@@ -110,7 +110,7 @@ MET: dict[str, tuple[Workload, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("kind", MET)
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(kind: str) -> None:
-    demand_clean(*MET[kind], first=15 if kind == "counters" else 0)
+    demand_clean(*MET[kind], first={"counters": 15, "handovers": 10}.get(kind, 0))
 
 
 def test_no_seed_breaks_a_promise_of_semaphores_and_claims_waited(

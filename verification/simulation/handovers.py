@@ -14,26 +14,26 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.verification.simulation.deadlines import DeadlineJudge, DeadlineUser, LogTime
+from fencelock.verification.simulation.deadlines import DURATIONS_MS, DeadlineJudge, LogTime
 from fencelock.verification.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.verification.simulation.run import Workload
 from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
-from fencelock.verification.simulation.workload import HANDED
+from fencelock.verification.simulation.workload import HANDED, LockUser
 
 DETACH_SHARE = 0.6
 """Share of the ends of holds at which a user detaches the lock instead of releasing it."""
 
-ATTACH_SHARE = 0.5
+ATTACH_SHARE = 0.6
 """Share of acquires in place of which a user tries to attach the lock."""
 
 SECRETS = 2
 """Number of secrets of a lock. Users draw them, so that wrong and used ones are shown too."""
 
-WITHIN_MS = (50, 400, 2_000)
+WITHIN_MS = (50, 1_000, 4_000)
 
 
-class HandoverUser(DeadlineUser):
+class HandoverUser(LockUser):
     """Now and then detaches its lock, or tries to attach one with a secret that may be wrong."""
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
@@ -46,17 +46,14 @@ class HandoverUser(DeadlineUser):
         return f"{self.lock}/{self.random.randrange(SECRETS)}".encode()
 
     def _ask(self, wait_ms: int | None) -> Send:
-        asked = super()._ask(wait_ms)
         self.attaching = not self.finishing and self.random.random() < ATTACH_SHARE
         if not self.attaching:
-            return asked
-        acquire: Any = asked.message
+            return super()._ask(wait_ms)
         attach = Attach(
             lock=self.lock,
             secret=self._secret(),
             owner=self.owner,
-            hold_ms=acquire.hold_ms,
-            grace_ms=acquire.grace_ms,
+            hold_ms=self.random.choice(DURATIONS_MS),
         )
         return Send(self.session, attach)
 
@@ -178,4 +175,4 @@ class HandoverLog(SlotSequence[SlotOutcomes]):
             raise ViolationError(f"attach: {granted!r} by {asked!r}, while {one}")
 
 
-HANDOVERS = Workload(HandoverUser, HandoverJudge)
+HANDOVERS = Workload(HandoverUser, HandoverJudge, retains=True)

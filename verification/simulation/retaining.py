@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.handover import Attach, Detach
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
 from fencelock.actors.api.retained import READERS, RETAINER, RETAINERS, WRITERS
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
@@ -98,6 +99,8 @@ class LocalHold:
 OwnersEvent = (
     Acquire
     | AcquireReadWrite
+    | Attach
+    | Detach
     | Downgrade
     | Release
     | ReleaseUnawaited
@@ -144,8 +147,8 @@ class LocalOwners(Role[OwnersEvent]):
         """The acquires that wait, by token."""
         self.inside: dict[LockKey, LocalHold] = {}
         """The local owners that have a lock."""
-        self.downgrading: dict[int, LockKey] = {}
-        """The local owners that wait for the reply to a `Downgrade`, by its number."""
+        self.surrendering: dict[int, LockKey] = {}
+        """The local owners that wait for the reply to a `Downgrade` or `Detach`, by its number."""
         self.tokens = 0
         self.closed = False
 
@@ -155,12 +158,12 @@ class LocalOwners(Role[OwnersEvent]):
         match event:
             case Acquire() | AcquireReadWrite():
                 return self._on_acquire(event, now)
-            case Downgrade():
-                return self._on_downgrade(event, now)
-            case Release():
-                return self._on_release(event, event, now)
-            case ReleaseUnawaited():
-                return self._on_release(event.release, event, now)
+            case Attach():
+                return [Send(self.session, event)]
+            case Downgrade() | Detach():
+                return self._on_surrender(event, now)
+            case Release() | ReleaseUnawaited():
+                return self._on_release(event, now)
             case WaitEnded(token=token):
                 return self._on_wait_ended(token, now)
             case Admitted(token=token, fence=fence, trust=trust):
@@ -173,7 +176,7 @@ class LocalOwners(Role[OwnersEvent]):
                 return [effect for one in tokens for effect in self._lose(one, detail)]
             case Granted() | Refused() | Released():
                 if event.owner in RETAINERS:
-                    return self._on_downgraded(event, now)
+                    return self._on_surrendered(event, now)
                 return [Send(self._contender(event.owner), event)]
             case Close() | Closed():
                 return self._on_close(event, now)
@@ -211,8 +214,8 @@ class LocalOwners(Role[OwnersEvent]):
         held.acquisitions += 1
         return self._granted(asked, held)
 
-    def _on_downgrade(self, asked: Downgrade, now: Instant) -> Effects:
-        """Downgrade the hold of the session, which goes back with its local owner."""
+    def _on_surrender(self, asked: Downgrade | Detach, now: Instant) -> Effects:
+        """Downgrade or detach the hold of the session, which goes back with its local owner."""
         place = LockKey(asked.lock, asked.owner)
         held = self.inside.get(place)
         if held is None or held.hold.fence != asked.fence:
@@ -222,27 +225,30 @@ class LocalOwners(Role[OwnersEvent]):
         if is_lost or lock is None or held.token not in (lock.users or ()):
             return self._end_lost(asked, held, now)
         self.tokens = number = self.tokens + 1
-        self.downgrading[number] = place
-        held.reads = True
+        self.surrendering[number] = place
+        held.reads = isinstance(asked, Downgrade)
         effects = self._carried_out([(held.key, act) for act in lock.surrender()], now)
         request = replace(asked, fence=lock.fence, owner=held.key.owner, request=number)
-        return [*effects, Send(self.session, request), Observe("owners.downgrade")]
+        return [
+            *effects,
+            Send(self.session, request),
+            Observe(f"owners.{type(asked).__name__.lower()}"),
+        ]
 
-    def _on_downgraded(self, reply: Granted | Refused | Released, now: Instant) -> Effects:
-        place = self.downgrading.pop(reply.request)
+    def _on_surrendered(self, reply: Granted | Refused | Released, now: Instant) -> Effects:
+        place = self.surrendering.pop(reply.request)
         held = self.inside.get(place)
         effects: list[Effect] = []
-        if held is not None and isinstance(reply, Refused):  # Its contender gives it up.
-            del self.inside[place]
+        if held is not None and (isinstance(reply, Refused) or not reply.count):
+            del self.inside[place]  # Its contender gives it up, or has detached it.
             effects = self._carried_out(self.locks.release(held.key, held.token, now), now)
         reply = replace(reply, owner=place.owner, request=0)
-        if held is not None and isinstance(reply, Released):
+        if held is not None and isinstance(reply, Released) and reply.count:
             reply = replace(reply, count=held.acquisitions)
         return [*effects, Send(self._contender(place.owner), reply)]
 
-    def _on_release(
-        self, release: Release, event: Release | ReleaseUnawaited, now: Instant
-    ) -> Effects:
+    def _on_release(self, event: Release | ReleaseUnawaited, now: Instant) -> Effects:
+        release = event if isinstance(event, Release) else event.release
         place = LockKey(release.lock, release.owner)
         held = self.inside.get(place)
         if held is None or held.hold.fence != release.fence:
@@ -259,7 +265,9 @@ class LocalOwners(Role[OwnersEvent]):
         )
         return [*effects, Send(self._contender(release.owner), released)]
 
-    def _end_lost(self, asked: Release | Downgrade, held: LocalHold, now: Instant) -> Effects:
+    def _end_lost(
+        self, asked: Release | Downgrade | Detach, held: LocalHold, now: Instant
+    ) -> Effects:
         """Refuse ``asked``: its owner finds the loss, maybe before the session does."""
         del self.inside[LockKey(asked.lock, asked.owner)]
         acts = self.locks.release(held.key, held.token, now)
