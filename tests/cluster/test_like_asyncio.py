@@ -62,6 +62,8 @@ class Awaiting(ast.NodeTransformer):
                 raises.args = [error]
                 body = ast.Expr(ast.Await(ast.Call(release, [], [])))
                 return ast.With([ast.withitem(raises)], [body])
+            case _:
+                pass
         return self.generic_visit(node)
 
 
