@@ -31,7 +31,13 @@ from fencelock.cluster.cli.formatting import duration, person, progress_of, shar
 from fencelock.cluster.cli.found import FOUNDED
 from fencelock.cluster.cli.naming import object_shown, unheld_kinds
 from fencelock.cluster.cli.screen import line
-from fencelock.cluster.cli.serve import print_fatal, spare_the_collector, start, stops_on_signals
+from fencelock.cluster.cli.serve import (
+    ServeError,
+    print_fatal,
+    spare_the_collector,
+    start,
+    stops_on_signals,
+)
 from fencelock.cluster.cli.status import locks_seen, locks_table
 from fencelock.cluster.guarantee import PROMISES
 
@@ -157,7 +163,7 @@ def dev(
             stack.callback(lambda: [node.stop() for node in running.values()])
             founding = founding_of(config)
             for name in config.nodes:
-                running[name] = start(config, name, founding, spins=False)
+                running[name] = begin(config, name, founding)
             if count > 1:
                 stack.callback(log.silence)  # Each node would report that the others stop.
             spare_the_collector()
@@ -176,6 +182,22 @@ def dev(
                     break
                 except queue.Empty:
                     check_running([*running.values()])
+
+
+def begin(config: Config, name: str, founding: Founding) -> Node:
+    """Start a node.
+
+    Raises:
+        ServeError: its port is taken; the text is for somebody without a configuration.
+
+    """
+    try:
+        return start(config, name, founding, spins=False)
+    except ServeError as error:
+        raise ServeError(
+            f"{error.__cause__}. Does `fencelock dev` run already? `fencelock status` shows it. "
+            "--port takes another port"
+        ) from error
 
 
 def check_running(nodes: Iterable[Node]) -> None:

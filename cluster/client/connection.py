@@ -356,10 +356,9 @@ class Connection:
             check_owner(owner)
         check_text_type("label", label)
         check_text("label", label, InvalidRequestError)
-        if limit is not None and not 1 <= limit < NUMBER_END:
-            raise InvalidRequestError(
-                f"limit is {limit}, and must be at least 1, or None for no limit"
-            )
+        if limit is not None:
+            allowed = "an int of at least 1, or None for no limit"
+            check_int("limit", limit, allowed, lambda n: 1 <= n < NUMBER_END)
         most = limit if limit is not None else (0 if reentrant else 1)
         if most != 1:
             self.demand(Guarantee.REENTRANT)
@@ -467,8 +466,7 @@ class Connection:
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with the evicted holder of the lock ``name``."""
-        if not 1 <= fence < NUMBER_END:
-            raise InvalidRequestError(f"fence is {fence}, and no hold has such a one")
+        check_int("fence", fence, "an int of at least 1", lambda n: 1 <= n < NUMBER_END)
         who = operator_named(operator)
         reply = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(reply, Evicted)

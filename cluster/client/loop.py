@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
+from fencelock.actors.error import FencelockError
 from fencelock.cluster.client.callback_executor import log_failure
 from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.host.pending_asks import AskReply
@@ -45,8 +46,12 @@ async def drive_async(operation: Operation[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    except BaseException:
+    except (FencelockError, KeyboardInterrupt) as error:
         operation.close()  # It also undoes its steps after an interrupt in this function.
+        error.__traceback__ = None  # The steps of the operation say nothing to a user.
+        raise
+    except BaseException:
+        operation.close()
         raise
 
 

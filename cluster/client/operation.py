@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pykka
 
+from fencelock.actors.error import FencelockError
 from fencelock.cluster.host.pending_asks import AskReply
 
 T = TypeVar("T")
@@ -57,6 +58,10 @@ def drive(operation: Operation[T]) -> T:
         # end of the operation to the caller's assignment, so no hold is lost in between.
         result: T = end.value
         return result
-    except BaseException:
+    except (FencelockError, KeyboardInterrupt) as error:
         operation.close()  # It also undoes its steps after an interrupt in this function.
+        error.__traceback__ = None  # The steps of the operation say nothing to a user.
+        raise
+    except BaseException:
+        operation.close()
         raise

@@ -15,7 +15,7 @@ from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX
-from fencelock.cluster.client.lock_options import RETAIN_S_MAX, check_number
+from fencelock.cluster.client.lock_options import RETAIN_S_MAX, check_number, check_text_type
 from fencelock.transport.frame import check_cluster
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
@@ -124,6 +124,7 @@ class Settings:
         allowed = "from 1 to 3600 (s)"
         check_number("ttl", self.ttl, allowed, lambda s: TTL_S_MIN <= s <= TTL_S_MAX, ConfigError)
         if self.label is not None:
+            check_text_type("label", self.label)
             check_text("label", self.label, ConfigError)
         allowed = f"a number of seconds from 0 to {RETAIN_S_MAX}"
         check_number("retain", self.retain, allowed, lambda s: 0 <= s <= RETAIN_S_MAX, ConfigError)

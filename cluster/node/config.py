@@ -14,7 +14,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+)
 
 from fencelock.actors.api.membership_message import NODE_ID, PORT_MAX, is_endpoint
 from fencelock.actors.api.name import WAIT_MS_MAX
@@ -93,6 +101,10 @@ def _matching(pattern: re.Pattern[str]) -> AfterValidator:
 
 def _one_of(values: tuple[str, ...]) -> AfterValidator:
     return _matching(re.compile("|".join(values)))
+
+
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
 
 
 def _role_names(values: list[str]) -> list[str]:
@@ -228,7 +240,7 @@ class _Limits(Strict):
 
 
 class _Log(Strict):
-    level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
+    level: Annotated[str, BeforeValidator(_upper), _one_of(LOG_LEVELS)] = "INFO"
     trace: Annotated[list[str], AfterValidator(_role_names)] = []
     folder: Annotated[str, _matching(FOLDER)] | None = None
     file_mb: Annotated[int, Field(ge=1, le=FILE_MB_MAX)] = 100
@@ -272,8 +284,8 @@ ALLOWED = {
         'that begins with a letter or digit, like "n1"'
     ),
     "nodes.*.address": (
-        'an address the other nodes can reach like "tcp://10.0.0.1:4040" (set listen beside it '
-        'to bind to another, like "tcp://0.0.0.0:4040")'
+        'an address the other nodes can reach like "tcp://10.0.0.1:4040", with a port up to 65535 '
+        '(set listen beside it to bind to another, like "tcp://0.0.0.0:4040")'
     ),
     "nodes.*.listen": (
         'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use address)'
@@ -559,6 +571,7 @@ _STARTING = """\
 cluster = {cluster}  # a name of a-z, 0-9 and -; frames of another cluster are refused
 protocol = {protocol}  # {protocols}
 data = "./data"  # where nodes keep what must survive a restart; relative to this file
+# metrics = "127.0.0.1:9404"  # for Prometheus; nodes on one machine have one each, under [nodes.*]
 
 # Where each node is reached, by the other nodes and by clients. A node in a container, or behind
 # NAT, also has listen = "tcp://0.0.0.0:4040", where it is bound.

@@ -93,7 +93,10 @@ class MetricsServer:
         try:
             self._server = _Server((host.strip("[]"), int(port)), Handler)
         except OSError as error:
-            raise ConfigError(f"metrics: cannot listen at {at}: {error.strerror}") from error
+            raise ConfigError(
+                f"metrics: cannot listen at {at}: {error.strerror}. Nodes on one machine have a "
+                "port each: metrics under [nodes.n1], and so on"
+            ) from error
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="fencelock-metrics", daemon=True

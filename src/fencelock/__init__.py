@@ -323,4 +323,9 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_LATER[name]), name)
 
 
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__, "map", "__version__"]
+
+
 silence()

@@ -111,7 +111,7 @@ def test_every_problem_is_told_at_once_each_on_its_line() -> None:
         journal = 1
         timeout = 3
         [log]
-        level = "info"
+        level = "loud"
         """
     ) == [
         'cluster: "Orders" is not usable: a name of 1 to 64 of a-z, 0-9 and - like "orders" '
@@ -122,15 +122,15 @@ def test_every_problem_is_told_at_once_each_on_its_line() -> None:
         'nodes.N1: "N1" is not usable: a table with an address, under an id of 1 to 32 of a-z, '
         '0-9 and - that begins with a letter or digit, like "n1" is expected',
         'nodes.n2.address: "tcp:/x" is not usable: an address the other nodes can reach like '
-        '"tcp://10.0.0.1:4040" (set listen beside it to bind to another, like '
-        '"tcp://0.0.0.0:4040") is expected',
+        '"tcp://10.0.0.1:4040", with a port up to 65535 (set listen beside it to bind to another, '
+        'like "tcp://0.0.0.0:4040") is expected',
         "nodes.n3.address: missing; an address the other nodes can reach like "
-        '"tcp://10.0.0.1:4040" (set listen beside it to bind to another, like '
-        '"tcp://0.0.0.0:4040") is expected',
+        '"tcp://10.0.0.1:4040", with a port up to 65535 (set listen beside it to bind to another, '
+        'like "tcp://0.0.0.0:4040") is expected',
         'nodes.n3.adress: not a known key; did you mean "address"?',
         "central.journal: 1 is not usable: true or false is expected",
         "central.timeout: not a known key; known here: server, journal",
-        'log.level: "info" is not usable: one of "TRACE", "DEBUG", "INFO", "WARNING", "ERROR" '
+        'log.level: "loud" is not usable: one of "TRACE", "DEBUG", "INFO", "WARNING", "ERROR" '
         "is expected",
         'protocl: not a known key; did you mean "protocol"?',
     ]
@@ -457,8 +457,8 @@ def test_every_scalar_key_has_a_variable() -> None:
             "FENCELOCK_NODES__N3__PRIORITY",
             "3",
             "nodes.n3.address: missing; an address the other nodes can reach like "
-            '"tcp://10.0.0.1:4040" (set listen beside it to bind to another, like '
-            '"tcp://0.0.0.0:4040") is expected',
+            '"tcp://10.0.0.1:4040", with a port up to 65535 (set listen beside it to bind to '
+            'another, like "tcp://0.0.0.0:4040") is expected',
         ),
         (
             "FENCELOCK_CENTRAL__SERVER",

@@ -96,6 +96,25 @@ def test_no_answer_names_the_addresses_and_their_source_in_one_traceback(
     lone_error(refused.value)
 
 
+def test_a_timeout_shows_the_line_of_the_user_and_one_of_ours(cluster: LocalCluster) -> None:
+    async def main() -> None:
+        async with aio.connect(cluster.addresses) as client, client.lock("x", timeout=0):
+            pass
+
+    with cluster.connect().lock("x"):
+        with (
+            pytest.raises(fencelock.LockTimeoutError) as threads,
+            cluster.connect().lock("x", timeout=0),
+        ):
+            pass
+        with pytest.raises(fencelock.LockTimeoutError) as tasks:
+            asyncio.run(main())
+    for refused in (threads, tasks):
+        lone_error(refused.value)
+        places = [one.filename for one in traceback.extract_tb(refused.value.__traceback__)]
+        assert sum("/fencelock/cluster/" in place for place in places) == 1, places
+
+
 def test_the_limit_for_connecting_is_named_in_its_error() -> None:
     with pytest.raises(fencelock.ConfigError, match="connect_timeout is 0"):
         fencelock.connect("tcp://127.0.0.1:1", connect_timeout=0)

@@ -272,10 +272,14 @@ def test_a_decorator_that_cannot_work_says_so_at_once() -> None:
         aio.locked("x")(generator)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"ttl": "x"}, {"connect_timeout": "x"}, {"ttl": True}])
-def test_a_number_that_is_none_is_refused_by_name(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"ttl": "x"}, {"connect_timeout": "x"}, {"ttl": True}, {"label": 5}]
+)
+def test_an_argument_of_another_type_is_refused_by_name(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(TypeError, match=rf"^{name} is .*, and must be "):
         fencelock.connect(lazy=True, **wrong)
     with pytest.raises(TypeError, match=r"^duration is True, and must be "):
         fencelock.lock("x", duration=True)
+    with pytest.raises(TypeError, match=r"^limit is 'x', and must be an int of at least 1"):
+        fencelock.rlock("x", limit="x")  # type: ignore[arg-type]

@@ -309,3 +309,16 @@ def test_commands_that_are_loaded_late_are_the_real_ones(command: str, option: s
     done = run(app, [command, "--help"])
     assert done.exit_code == 0
     assert option in done.output
+
+
+def test_ctrl_c_ends_the_script_without_a_traceback_while_it_is_imported(tmp_path: Path) -> None:
+    script = "import fencelock_cli; fencelock_cli.main()"
+    command = [sys.executable, "-X", "importtime", "-c", script, "status"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "fencelock.actors" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        left = process.stderr.read()
+    assert (process.returncode, "Traceback" in left) == (-signal.SIGINT, False)

@@ -128,6 +128,18 @@ def test_impossible_arguments_are_refused_in_words(options: tuple[str, ...], tex
     assert text in str(done.exception)
 
 
+def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with running(tmp_path) as (lines, address):
+        lines.readline()
+        port = address.rpartition(":")[2]
+        second = [*COMMAND, "--port", port]
+        done = subprocess.run(
+            second, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert (done.returncode, f"cannot listen on '{address}'" in done.stderr) == (2, True)
+        assert "Does `fencelock dev` run already?" in done.stderr
+
+
 def test_a_store_that_saw_fences_in_memory_accepts_those_of_a_folder_that_lasts(
     tmp_path: Path,
 ) -> None:

@@ -50,6 +50,13 @@ def test_the_reference_documents_every_class_that_users_call(site: Path) -> None
         kind = getattr(fencelock, name)
         if inspect.isclass(kind) and kind.__module__.startswith("fencelock.cluster."):
             assert f'id="fencelock.{name}"' in reference, name
+    functions = (site / "reference" / "default.html").read_text("utf-8")
+    assert 'id="fencelock.configure"' in functions
+    assert "<code>FENCELOCK_CONNECT</code>" in functions  # Of its docstring.
+    for name in vars(fencelock):
+        if f"{name} = _client.{name}" in inspect.getsource(fencelock):
+            assert f'client.html#fencelock.Client.{name}"' in functions, name
+            assert f'aio.html#fencelock.aio.Client.{name}"' in functions, name
 
 
 def test_every_exception_is_explained() -> None:

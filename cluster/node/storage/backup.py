@@ -81,7 +81,7 @@ class BackupWriter:
 
     def __init__(self, path: Path, header: BackupHeader) -> None:
         self.path = path
-        self.bytes = 0
+        self.bytes = len(START)
         self._partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
         if path.exists():
             raise FileExistsError(errno.EEXIST, "it exists already", str(path))

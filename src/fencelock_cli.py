@@ -1,0 +1,14 @@
+"""The script ``fencelock``. Ctrl-C ends it without a traceback, also while it is imported."""
+
+import signal
+
+
+def main() -> None:
+    """Import the command line, which takes some tenths of a second, and run it."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt is signal.default_int_handler:  # Not where somebody ignores it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from fencelock.cluster.cli.main import main as run  # noqa: PLC0415 (what takes so long)
+
+    signal.signal(signal.SIGINT, interrupt)
+    run()
