@@ -293,11 +293,14 @@ class BaseLock(Generic[H]):
                 yield call
             self._check_granted(own, call)
             hold = self._hold_type(channel, registry, own, token, self._confirm)
+            here = self._here()
+            hold.acquired_by = listeners, here
+            listeners.detached.discard(here)
             if not options.reentrant:
                 if self._acquired:
                     self._prune()
                 amount = asked.amount or call.count
-                self._acquired.append((self._here(), own, token, amount, hold))
+                self._acquired.append((here, own, token, amount, hold))
             return hold  # noqa: TRY300 (an interrupt here undoes the acquire, too)
         except FencelockError as error:
             if trying and self._is_not_now(error, blocking):
@@ -551,7 +554,21 @@ class BaseLock(Generic[H]):
         yield from renewing(self._channel, self._registry, own, token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
-        return exiting(self._releasing, self._options.name, error)
+        exit_ = exiting(self._releasing, self._options.name, error)
+        return self._leaving(exit_) if self._listeners.detached else exit_
+
+    def _leaving(self, exit_: Operation[None]) -> Operation[None]:
+        """Do ``exit_``, unless the hold of the ``with`` statement was detached."""
+        detached, here = self._listeners.detached, self._here()
+        if here in detached:
+            detached.discard(here)
+            return
+        try:
+            yield from exit_
+        except NotHeldError:
+            if not detached:
+                raise
+            detached.pop()  # That of another thread, which has entered for this one.
 
     def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
         self._reach()

@@ -55,6 +55,8 @@ class BaseHold:
     they are read: none uses the network.
     """
 
+    acquired_by: tuple[Listeners, object] | None = None
+    """Of the lock object, and the thread or task that acquired."""
     _detached: tuple[Detach, str] | None = None
     """The request that detaches the lock, which is the same when it is repeated, and the token."""
 
@@ -247,13 +249,16 @@ class BaseHold:
         )
         if (retained := own.retained) is None:
             yield from releasing(channel, registry, own, self.token, detach)
-            return token
-        try:
-            yield from channel.ask(registry.retaining.surrender(own, detach))
-        except NotHeldError:
-            if not again:  # If so, it was detached in the background.
-                raise
-        registry.retaining.release(channel, own, self.token, retained)
+        else:
+            try:
+                yield from channel.ask(registry.retaining.surrender(own, detach))
+            except NotHeldError:
+                if not again:  # If so, it was detached in the background.
+                    raise
+            registry.retaining.release(channel, own, self.token, retained)
+        if self.acquired_by is not None:
+            listeners, here = self.acquired_by
+            listeners.detached.add(here)
         return token
 
     def _renewing(self, duration: float | None) -> Operation[None]:

@@ -67,6 +67,9 @@ class Hold(BaseHold, Exiting):
         the lock before that. If nobody attaches it in time, it is free for the next. This hold is
         released: `release` does nothing any more, and its fence is refused from now on.
 
+        In a ``with`` statement, what follows runs without the lock, and the end of it releases
+        nothing.
+
         Args:
             within: for how long the token is good (s), above 0 and at most a week; None for 60.
 

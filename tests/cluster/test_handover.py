@@ -72,6 +72,45 @@ def test_a_hold_goes_to_another_client_before_all_who_wait(
     assert lost == []
 
 
+MAKERS: dict[str, Callable[[fencelock.Client, str], Any]] = {
+    "lock": lambda client, name: client.lock(name),
+    "named": lambda client, name: client.lock(name, owner="job"),
+    "retained": lambda client, name: client.lock(name, retain=60),
+    "rlock": lambda client, name: client.rlock(name),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_end_of_a_with_statement_leaves_alone_what_was_detached_in_it(
+    web: fencelock.Client, name: str, pool: ThreadPoolExecutor, kind: str
+) -> None:
+    make = MAKERS[kind]
+    lock = make(web, name)
+    with lock as hold:
+        token = hold.detach()
+        web.attach(token).release()
+        other = pool.submit(lambda: make(web, name).acquire(timeout=PATIENCE_S)).result()
+    assert other.held
+    other.release()
+    lock.acquire().detach(within=0.01)
+    with lock as hold:  # This one is released.
+        assert hold.held
+    assert not hold.held
+    with pytest.raises(NotHeldError), lock as hold:
+        hold.release()
+
+
+def test_the_end_of_a_with_statement_on_another_thread_leaves_it_alone_too(
+    web: fencelock.Client, name: str, pool: ThreadPoolExecutor
+) -> None:
+    lock = web.lock(name)
+    token = pool.submit(lambda: lock.__enter__().detach()).result(PATIENCE_S)
+    lock.__exit__(None, None, None)
+    with pytest.raises(NotHeldError):
+        lock.__exit__(None, None, None)
+    web.attach(token).release()
+
+
 def test_a_token_that_nobody_attaches_in_time_is_over(
     web: fencelock.Client, worker: fencelock.Client, name: str
 ) -> None:
