@@ -36,6 +36,7 @@ from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.lock import Lock, RLock
 from fencelock.cluster.client.lock_options import LockOptions
 from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.client.waiting import LocalWaits
 from fencelock.cluster.host.pending_asks import AskReply
 
 PATIENCE_S = 30
@@ -132,6 +133,7 @@ class Scene:
         self.hold_registry = HoldRegistry(
             lambda: session.now, session.holds, {}, executor, session.tell
         )
+        self.hold_registry.waits = LocalWaits(session.told.append)
         self.line = SessionChannel(session)
 
     def lock(self, name: str = "x", owner: str | None = "ann", **options: Any) -> Lock:
