@@ -32,6 +32,7 @@ from fencelock.cluster.client.operation import AwaitReply, Operation
 from fencelock.cluster.client.rwlock import RWLock
 from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.client.session_channel import SessionChannel
+from fencelock.cluster.client.waiting import LocalWaits
 from fencelock.cluster.host.pending_asks import AskReply
 from support.local_callers import LocalNode
 
@@ -76,6 +77,7 @@ class SteppedClient:
         )
         executor: CallbackExecutor = NoCallbacks()
         self.registry = HoldRegistry(lambda: log.now, holds, cancels, executor, self.tell)
+        self.registry.waits = LocalWaits(lambda _: None)
         self.connection = SteppedConnection(SessionChannel(self), self.registry)
 
     def submit(self, message: Event, reply: AskReply) -> None:

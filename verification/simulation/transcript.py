@@ -79,9 +79,10 @@ LEGEND = """\
 One line an event: the time (ms), the role that handles it, the sender, the event. `NODE/node` is
 the host of a role. Indented below are the effects that the role returned, in order; those after a
 `persist` happen once the record is on disk. A message has its fields where it is handled, and only
-its name where it is sent. Fields with their default are left out. `7330..` is a long number (an id,
-or the reading of a clock). `1.n1` is the ballot of round 1 of the leader on n1. `alice/caller`
-stands for a thread of a user's program that calls `Lock.acquire` and `Lock.release`.
+its name where it is sent. Fields with their default are left out. `..7330` are the last digits of a
+long number (an id, a fence, or the reading of a clock). `1.n1` is the ballot of round 1 of the
+leader on n1. `alice/caller` stands for a thread of a user's program that calls `Lock.acquire` and
+`Lock.release`.
 """
 
 
@@ -223,7 +224,7 @@ def compact(value: Any) -> str:
             return str(value)
         case int():
             digits = str(value)
-            return f"{digits[:DIGITS_SHOWN]}.." if len(digits) > DIGITS_MAX else digits
+            return f"..{digits[-DIGITS_SHOWN:]}" if len(digits) > DIGITS_MAX else digits
         case str():
             return value if value and value.isprintable() and " " not in value else repr(value)
         case bytes():
