@@ -2,8 +2,10 @@
 
     FENCELOCK_CONNECT=tcp://10.0.0.1:4040 python examples/django_app.py runserver
 
-It is a project in one file. What you copy is `publish`: each process connects when it first needs a
-lock, so it does not matter whether the server forks before or after.
+It is a project in one file. What you copy is the app among INSTALLED_APPS, the setting FENCELOCK,
+and `publish`: each process connects when it first needs a lock, so it does not matter whether the
+server forks before or after. `python examples/django_app.py withlock nightly -- ./job.sh` runs a
+command under a lock of the same cluster.
 """
 
 from __future__ import annotations
@@ -18,11 +20,17 @@ from django.core.wsgi import get_wsgi_application
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-import fencelock
+from fencelock import LockTimeoutError
+from fencelock.contrib.django import lock
 
 if not settings.configured:
     settings.configure(
-        ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="of an example", DEBUG=False
+        ROOT_URLCONF=__name__,
+        INSTALLED_APPS=["fencelock.contrib.django"],
+        FENCELOCK={"label": "shop"},  # The environment names the cluster; or addresses=..., here.
+        ALLOWED_HOSTS=["*"],
+        SECRET_KEY="of an example",
+        DEBUG=False,
     )
     django.setup()
 
@@ -30,9 +38,9 @@ if not settings.configured:
 def publish(request: HttpRequest, page: str) -> JsonResponse:
     del request
     try:
-        with fencelock.lock(f"pages/{page}", timeout=5) as hold:
+        with lock(f"pages/{page}", timeout=5) as hold:
             return JsonResponse({"page": page, "fence": hold.fence})
-    except fencelock.LockTimeoutError:
+    except LockTimeoutError:
         return JsonResponse({"error": f"{page} is being published"}, status=409)
 
 

@@ -72,7 +72,7 @@ def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> N
 
 def test_a_celery_task_runs_once(fencelock_cluster: LocalCluster, tmp_path: Path) -> None:
     programs.package("celery")
-    example = loaded("celery_once")
+    example: Any = importlib.import_module("celery_once")
     start_worker = importlib.import_module("celery.contrib.testing.worker").start_worker
     options: dict[str, Any] = {"perform_ping_check": False, "pool": "threads", "concurrency": 4}
     with start_worker(example.app, **options):
