@@ -21,6 +21,9 @@ RWLOCK_PERMITS = 1 << 31
 """All permits of a read/write lock, which a writer has."""
 
 
+NO_DEADLINES = "a read/write lock of paxos has no duration and no grace; bakery has them"
+
+
 class AcquireReadWrite(PermitRequest, tag=0x9B):
     """Acquire ``rwlock`` to read, or with ``write`` to write. Replies are those to an `Acquire`.
 

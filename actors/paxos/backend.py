@@ -25,7 +25,7 @@ from fencelock.actors.api.name import quoted, titled, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
 from fencelock.actors.api.retained import Recall
-from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.rwlock import NO_DEADLINES, AcquireReadWrite
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -286,10 +286,7 @@ class PaxosBackend(MembersBackend):
     def _on_read_write(self, sender: Address, request: AcquireReadWrite, now: Instant) -> Effects:
         """Take a request about a read/write lock; refuse it if it asks for a deadline."""
         if request.hold_ms or request.grace_ms:
-            raise UnsupportedError(
-                f"{titled(request.lock)}: a read/write lock of paxos has no duration and no grace; "
-                "bakery has them"
-            )
+            raise UnsupportedError(f"{titled(request.lock)}: {NO_DEADLINES}")
         return self._take(sender, request, now)
 
     def _take_each(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.retained import READERS, WRITERS
-from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.api.rwlock import NO_DEADLINES, RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.error import (
     AlreadyHeldError,
     FencelockError,
@@ -167,6 +167,8 @@ class BaseRWLock(Generic[S]):
             retain=retain,
             cohort=cohort,
         )
+        if protocol == "paxos" and (options.hold_ms or options.grace_ms):
+            raise UnsupportedError(f"{titled(object_name(RWLOCK, name))}: {NO_DEADLINES}")
         self._given = connection
         self._name = name
         self._reader = self._side_type(connection, options, write=False)

@@ -575,7 +575,9 @@ def test_a_protocol_without_read_write_locks_names_the_one_that_has_them(
 
 
 def test_a_read_write_lock_of_paxos_has_no_duration(connect: Connect, name: str) -> None:
-    rw = connect().rwlock(name, duration=30)
-    with pytest.raises(fencelock.UnsupportedError, match=r"no duration and no grace; bakery has"):
-        rw.read().acquire()
-    assert rw.status().holder is None
+    client, refused = connect(), r"no duration and no grace; bakery has"
+    with pytest.raises(fencelock.UnsupportedError, match=refused):
+        client.rwlock(name, duration=30)
+    with pytest.raises(fencelock.UnsupportedError, match=refused):
+        client.proxy.ask(fencelock.AcquireReadWrite(rwlock=name, hold_ms=30_000))
+    assert client.rwlock(name).status().holder is None
