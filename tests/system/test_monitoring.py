@@ -20,7 +20,7 @@ import pytest
 from support import programs
 from support.paths import ROOT
 from support.programs import running, until_answered
-from support.real_nodes import LONG_S, running_nodes
+from support.real_nodes import LONG_S, running_nodes, until
 from typer.testing import CliRunner
 
 import fencelock
@@ -184,6 +184,25 @@ def check_command(words: list[str], config: Config) -> None:
         assert node in config.nodes or node == "$(POD_NAME)"
 
 
+def health_check(compose: Any, node: str) -> list[str]:
+    """Return the command by which a container's health is checked."""
+    kind, *command = compose["services"][node]["healthcheck"]["test"]
+    assert kind == "CMD"
+    return [str(word) for word in command]
+
+
+def test_the_health_check_of_compose_knows_a_node_that_is_ready(tmp_path: Path) -> None:
+    programs.program("bash")
+    (compose,) = documents("compose.yaml")
+    *start, text = health_check(compose, "n1")
+    with running_nodes(tmp_path) as nodes:
+        with nodes["n1"] as node:
+            port = node.serve_metrics("127.0.0.1:0", "fencelock").rpartition(":")[2]
+            check = [*start, text.replace("9404", port)]
+            until(lambda: subprocess.run(check, check=False, timeout=LONG_S).returncode == 0)
+        assert subprocess.run(check, check=False, timeout=LONG_S).returncode
+
+
 def test_the_services_of_compose_are_the_nodes() -> None:
     (compose,) = documents("compose.yaml")
     config = load(DEPLOY / "cluster.toml")
@@ -201,9 +220,8 @@ def test_the_services_of_compose_are_the_nodes() -> None:
     for node, address in config.nodes.items():
         assert config.listen_of(node) == address.replace("127.0.0.1", "0.0.0.0")
         assert services[node]["command"][-1] == node
-        assert address in services[node]["healthcheck"]["test"]
+        assert f"/{config.metrics[node].rpartition(':')[2]} " in health_check(compose, node)[-1]
         check_command(services[node]["command"], config)
-        check_command(services[node]["healthcheck"]["test"][2:], config)
         assert f"{node}:{config.data}" in services[node]["volumes"]
     assert set(compose["volumes"]) == set(config.nodes)
     environment = services["client"]["environment"]
