@@ -221,7 +221,7 @@ def test_a_request_with_a_field_of_the_wrong_type_is_refused_locally(
     cluster: Cluster,
 ) -> None:
     client, wrong = cluster.connect(), cast("Any", True)
-    with pytest.raises(TypeError, match=r"Acquire\.limit: True: expected `int`"):
+    with pytest.raises(TypeError, match=r"^limit is True, and must be an int of at least 1"):
         client.rlock("x", limit=wrong)
     with pytest.raises(TypeError, match=r"Inspect\.lock: True: expected `str`"):
         client.status(wrong)
