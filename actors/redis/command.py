@@ -633,7 +633,7 @@ def literal_start(pattern: bytes) -> str:
 def glob(pattern: bytes) -> Callable[[str], bool]:
     """Return a function that tells whether a name matches ``pattern``, as in KEYS.
 
-    Its time is bounded by the product of both lengths.
+    Its time is bounded by the product of both lengths: what follows a star is sought once.
 
     Raises:
         CommandError: the pattern is longer than a name can be.
@@ -641,62 +641,44 @@ def glob(pattern: bytes) -> Callable[[str], bool]:
     """
     if len(pattern) > LOCK_NAME_BYTES_MAX:
         raise CommandError(f"ERR the pattern has more than {LOCK_NAME_BYTES_MAX} bytes")
-    parts = _parts_of(pattern)
-
-    def matches(name: str) -> bool:
-        text = name.encode()
-        at, part, star, resume = 0, 0, -1, 0
-        while at < len(text):
-            if part < len(parts) and (wanted := parts[part]) is not None and text[at] in wanted:
-                at, part = at + 1, part + 1
-            elif part < len(parts) and parts[part] is None:
-                star, resume, part = part, at, part + 1
-            elif star >= 0:
-                resume += 1
-                at, part = resume, star + 1
-            else:
-                return False
-        return all(rest is None for rest in parts[part:])
-
-    return matches
+    begin, *rest = _between_stars(pattern)
+    end = b".*" + rest.pop() if rest else b""
+    sought = b"".join(b"(?>.*?%b)" % part for part in rest)
+    expression = re.compile(begin + sought + end, re.DOTALL)
+    return lambda name: expression.fullmatch(name.encode()) is not None
 
 
-_ANY_BYTE = frozenset(range(256))
-
-
-def _parts_of(pattern: bytes) -> list[frozenset[int] | None]:
-    """Return the bytes that each sign of a pattern stands for; None for any number of bytes."""
-    parts: list[frozenset[int] | None] = []
-    at = 0
+def _between_stars(pattern: bytes) -> list[bytes]:
+    """Return what stands between the stars of a pattern, as expressions of ``re``."""
+    parts, at = [b""], 0
     while at < len(pattern):
-        sign = pattern[at]
+        sign = pattern[at : at + 1]
         at += 1
-        closing = pattern.find(b"]", at + 1) if sign == ord("[") else -1
-        if sign == ord("*"):
-            parts.append(None)
-        elif sign == ord("?"):
-            parts.append(_ANY_BYTE)
+        closing = pattern.find(b"]", at + 1) if sign == b"[" else -1
+        if sign == b"*":
+            parts.append(b"")
+        elif sign == b"?":
+            parts[-1] += b"."
         elif closing > 0:
-            parts.append(_set_of(pattern[at:closing]))
+            parts[-1] += _set_of(pattern[at:closing])
             at = closing + 1
         else:
-            if sign == ord("\\") and at < len(pattern):
-                sign = pattern[at]
+            if sign == b"\\" and at < len(pattern):
+                sign = pattern[at : at + 1]
                 at += 1
-            parts.append(frozenset((sign,)))
+            parts[-1] += re.escape(sign)
     return parts
 
 
-def _set_of(inner: bytes) -> frozenset[int]:
-    """Return the bytes of a set like ``a-z_`` or ``^0-9``."""
+def _set_of(inner: bytes) -> bytes:
+    """Return the expression of a set like ``a-z_`` or ``^0-9``."""
     negated = inner.startswith(b"^")
-    signs, found, at = inner[negated:], set[int](), 0
+    signs, found, at = inner[negated:], b"", 0
     while at < len(signs):
-        if at + 2 < len(signs) and signs[at + 1] == ord("-"):
-            first, last = sorted((signs[at], signs[at + 2]))
-            found.update(range(first, last + 1))
-            at += 3
-        else:
-            found.add(signs[at])
-            at += 1
-    return _ANY_BYTE - found if negated else frozenset(found)
+        ranged = at + 2 < len(signs) and signs[at + 1] == ord("-")
+        first, last = sorted((signs[at], signs[at + 2 if ranged else at]))
+        found += b"\\x%02x-\\x%02x" % (first, last)
+        at += 3 if ranged else 1
+    if not found:
+        return b"." if negated else b"(?!)"
+    return b"[%b%b]" % (b"^" * negated, found)

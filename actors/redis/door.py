@@ -349,6 +349,8 @@ class RedisDoor(Role[DoorEvent]):
                 break
             self.left -= cost_of(request)
             share -= 1
+            if not request:
+                continue
             closes = request[0].lower() == b"quit"
             answered = self._begin(connection, request, effects)
             if answered is not None:
@@ -883,8 +885,8 @@ def _shown(connection: Connection) -> str:
 
 
 def cost_of(request: list[bytes]) -> int:
-    """Return the number of requests as which one counts."""
-    name = request[0].lower().decode(errors="replace")
+    """Return the number of requests as which one counts; an empty line is one."""
+    name = b"".join(request[:1]).lower().decode(errors="replace")
     return max(1, len(request) - 1) if name in SUBSCRIBING else COSTS.get(name, 1)
 
 

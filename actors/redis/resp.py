@@ -75,13 +75,15 @@ class RequestParser:
         self._buffer += data
 
     def next(self) -> list[bytes] | None:
-        """Return the arguments of the next request, at least one; None if it is incomplete.
+        """Return the arguments of the next request; None if it is incomplete.
+
+        There are none in an empty line or array. That is no request, but it costs time: count it.
 
         Raises:
             ProtocolError: the bytes are no request, or a limit is exceeded.
 
         """
-        while not self._missing:
+        if not self._missing:
             inline = self._at >= len(self._buffer) or self._buffer[self._at] != ord("*")
             if inline:
                 line = self._line(LINE_BYTES_MAX, "too big inline request")
@@ -90,10 +92,7 @@ class RequestParser:
             if line is None:
                 return None
             if inline:
-                words = words_of(line)
-                if words:
-                    return words
-                continue
+                return words_of(line)
             self._missing = max(0, self._announced(line))
             self._arguments = []
         return self._read_arguments()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -26,11 +27,12 @@ from fencelock.actors.effect import Effects, Fault, Wake
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.proxy.access import Rights, RightsChanged
 from fencelock.actors.redis.channels import ALL_MAX, EACH_MAX, MISSED_MAX
-from fencelock.actors.redis.command import COMMANDS, FREE, MINE
+from fencelock.actors.redis.command import COMMANDS, FREE, MINE, glob
 from fencelock.actors.redis.door import (
     ABOUT_CONNECTIONS,
     HELD_BYTES_MAX,
     SCRIPTED,
+    SHARE,
     SLOW_MS,
     SUBSCRIBING,
     TURN_REQUESTS,
@@ -163,6 +165,14 @@ def test_a_long_pipeline_is_served_in_pieces_and_nobody_waits_for_it() -> None:
     assert (second.data, second.reads) == (b"+PONG\r\n" * 8, False)
     (third,) = transmitted(door.role.handle(HERE, DoorTurn(), T0))
     assert (third.data, third.reads) == (b"+PONG\r\n" * 4, True)
+
+
+@pytest.mark.parametrize("empty", [b"\n", b"*0\r\n", b" \r\n"])
+def test_empty_lines_count_as_requests(empty: bytes) -> None:
+    door = Door(clients=2)
+    effects = door.receive(empty * 5_000)
+    assert [one for one in effects if isinstance(one, Wake)] == [Wake(0, DoorTurn())]
+    assert door.role.connections[1].parser.held == (5_000 - SHARE) * len(empty)
 
 
 def test_one_turn_begins_a_bounded_number_of_requests() -> None:
@@ -552,6 +562,43 @@ def test_a_receipt_belongs_to_its_lock() -> None:
         door.answer(request, changed=False)
     assert door.say("DEL", "redisson_unlock_latch:{bills}:8a3f").startswith(b"-NOPERM ")
     assert door.say("DEL", "redisson_unlock_latch:orders/1:8a3f").startswith(b"-NOPERM ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        (b"*", "", True),
+        (b"", "", True),
+        (b"", "a", False),
+        (b"a*c", "abcabc", True),
+        (b"a*c", "abcab", False),
+        (b"*a*b*", "xaxxbx", True),
+        (b"*ab*ba*", "aba", False),
+        (b"?b", "\nb", True),
+        (b"?", "\u00e9", False),  # Two bytes, as in Redis.
+        (b"[a-c_]x", "_x", True),
+        (b"[c-a]x", "bx", True),
+        (b"[^a-c]x", "bx", False),
+        (b"[^]]", "a]", True),
+        (b"[]", "[]", True),
+        (b"[a", "[a", True),
+        (b"[]]", "]", True),
+        (b"[^-]", "-", False),
+        (b"\\*", "*", True),
+        (b"\\*", "a", False),
+        (b"a\\", "a\\", True),
+        (b"(.+)\n", "(.+)\n", True),
+    ],
+)
+def test_patterns_match_whole_names(pattern: bytes, name: str, matches: bool) -> None:
+    assert glob(pattern)(name) is matches
+
+
+def test_a_pattern_takes_no_long_time() -> None:
+    many, one = glob(b"*a" * 120 + b"*b"), glob(b"*" + b"a" * 126 + b"b")
+    began = time.process_time()
+    assert not any(matches("a" * 256) for matches in (many, one) for _ in range(1_000))
+    assert time.process_time() - began < 1  # 5 s if Python compares the signs.
 
 
 def test_scan_lists_what_follows_and_forgets_its_oldest_cursors() -> None:
