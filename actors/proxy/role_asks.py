@@ -74,7 +74,8 @@ class RoleAsks:
             return [Send(client, refused(request, Reason.GONE, detail)), Observe("proxy.refused")]
         if not request.wait_ms:
             return [self._passed(node, request, 0)]
-        if self._by_owner[owner] >= CLIENT_MAX:
+        of_node = node_of(client) in self.linked  # It passes on requests that it has counted.
+        if self._by_owner[owner] >= CLIENT_MAX and not of_node:
             raise OverQuotaError(
                 f"{owner} has {CLIENT_MAX} unanswered requests to roles of node {self.node}, the "
                 "limit; nothing was done"

@@ -246,6 +246,13 @@ def test_a_request_for_another_node_is_bounded_and_forgotten_as_any_other() -> N
     assert refusal(proxy, ANN, replace(to_n2(), node="a/b")).reason is Reason.INVALID
 
 
+def test_what_a_node_passes_on_is_not_bounded_as_the_requests_of_one_client() -> None:
+    proxy = linked_proxy()
+    for number in range(CLIENT_MAX + 1):
+        passed_on = ask(request=number, session="n2")
+        assert sent(proxy.handle(N2, passed_on, T0), PassAsk)
+
+
 USER, OTHER = Address("me/ask-1"), Address("me/ask-2")
 OWN_NODE = Address("me/node")
 FIRST, SECOND = Address("endpoint.0/proxy"), Address("endpoint.1/proxy")
