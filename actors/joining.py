@@ -27,6 +27,8 @@ class Dial(Local):
 class Dialled(Local):
     """From the host: why the endpoint of that `Dial` cannot be reached; empty if it can."""
 
+    EASES = True
+
     number: int
     unreached: str
 

@@ -45,13 +45,15 @@ def _begin(work: Callable[[], None]) -> threading.Thread:
 
 def why_unreached(endpoint: str, reached: str = UNANSWERED) -> str:
     """Return why no node answers at ``endpoint``; ``reached`` if it accepts connections."""
-    parts = urlsplit(endpoint)
     try:
+        parts = urlsplit(endpoint)
         with socket.create_connection((parts.hostname or "", parts.port or 0), LOOK_S * 0.9):
             return reached
     except TimeoutError:
         return f"its host does not answer within {LOOK_S:g} s"
     except socket.gaierror as error:
         return f"its host is not known ({error.strerror})"
+    except ValueError:  # Such as a..b or [::1::].
+        return "its host is neither a name nor an address"
     except OSError as error:
         return f"cannot be reached ({(error.strerror or str(error)).lower()})"

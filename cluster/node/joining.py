@@ -176,7 +176,7 @@ def joined(joining: Joining) -> tuple[Config, str]:
             unreached = shared.unreached or _why_not_here(listener)
     if unreached:
         raise ConfigError(
-            f"{status.node} cannot reach this node at {address}: it {unreached}. Give an "
+            f"{status.node} cannot reach this node at {address}: {unreached}. Give an "
             "address at which the members reach it: --address tcp://HOST:PORT (and, in a container "
             "or behind NAT, --listen tcp://0.0.0.0:PORT)"
         )
@@ -207,8 +207,8 @@ def _known(joining: Joining) -> Path | None:
     if name:
         path = joining.data / f"{name}.toml"
         return path if path.exists() else None
-    files = sorted(joining.data.glob("*.toml"))
-    found = [path for path in files if path.read_text(encoding="utf-8").startswith(MADE)]
+    files = filter(Path.is_file, sorted(joining.data.glob("*.toml")))
+    found = [path for path in files if path.read_bytes().startswith(MADE.encode())]
     if len(found) > 1:
         names = ", ".join(path.stem for path in found)
         raise ConfigError(f"--id: missing, and {joining.data} has the files of {names}: name one")
@@ -327,15 +327,17 @@ def _why_not_here(listener: socket.socket) -> str:
     try:
         listener.accept()[0].close()
     except OSError:
-        return "leads to another program"
+        return "it leads to another program"
     return ""
 
 
 def _parted(endpoint: str) -> tuple[str, int]:
     try:
-        host, port = urlsplit(endpoint).hostname, urlsplit(endpoint).port or 0
+        host, port = urlsplit(endpoint).hostname, urlsplit(endpoint).port
     except ValueError:
-        raise ConfigError(f"{endpoint[:80]!a} is no address like tcp://0.0.0.0:4040") from None
+        host = port = None
+    if not port:
+        raise ConfigError(f"{endpoint[:80]!a} is no address like tcp://0.0.0.0:4040")
     return "" if host in ("*", None) else host, port
 
 
@@ -414,7 +416,7 @@ class _Seed:
         if why == UNANSWERED and self._has_key:
             why += ": is the key one of this cluster?"
         raise UnavailableError(
-            f"no node answered at {self._joining.seed} within {WAIT_S:g} s: it {why}. Name the "
+            f"no node answered at {self._joining.seed} within {WAIT_S:g} s: {why}. Name the "
             "address of a node that runs: --join tcp://HOST:PORT"
         )
 

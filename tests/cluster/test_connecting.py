@@ -20,6 +20,7 @@ import fencelock
 from fencelock import AcquireCancelledError, UnavailableError, aio
 from fencelock.actors.session.message import EndpointChanged
 from fencelock.cluster.client.connection import notify
+from fencelock.cluster.client.reachability import why_unreached
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster, expire, local, lose, partition
 
@@ -113,6 +114,11 @@ def test_a_timeout_shows_the_line_of_the_user_and_one_of_ours(cluster: LocalClus
         lone_error(refused.value)
         places = [one.filename for one in traceback.extract_tb(refused.value.__traceback__)]
         assert sum("/fencelock/cluster/" in place for place in places) == 1, places
+
+
+@pytest.mark.parametrize("host", ["a..b", "[::1::]", "x" * 70 + ".org"])
+def test_an_address_that_no_host_can_have_is_named(host: str) -> None:
+    assert why_unreached(f"tcp://{host}:4040") == "its host is neither a name nor an address"
 
 
 def test_the_limit_for_connecting_is_named_in_its_error() -> None:

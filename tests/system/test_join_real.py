@@ -26,6 +26,7 @@ from support.real_nodes import (
 import fencelock
 from fencelock import ChangeMembers, MemberAction, MembershipError, NodeRole, UnavailableError
 from fencelock.actors.error import ConfigError
+from fencelock.actors.joining import DIALS_MAX
 from fencelock.actors.proxy.access import CLIENT, NODE, Rights
 from fencelock.cluster.keys import add_key
 from fencelock.cluster.node.config import parse, starting_config
@@ -150,6 +151,10 @@ def test_a_mistake_is_one_line_with_what_to_do_next(nodes: dict[str, Node], tmp_
     assert f"n1 cannot reach this node at tcp://127.0.0.1:{other}" in refusal(unreached)
     with socket.create_server(("127.0.0.1", other)):
         assert "leads to another program" in refusal(unreached)
+    for _ in range(DIALS_MAX + 1):  # None of them occupies the node for good.
+        nowhere = right._replace(address=f"tcp://a..b:{port}", listen=listen)
+        assert "its host is neither" in refusal(nowhere)
+    assert "'4040' is no address like" in refusal(right._replace(listen="4040"))
     assert "is the address of n2" in refusal(right._replace(address=n2, listen=listen))
     assert f"cannot listen on {n2}" in refusal(right._replace(address=n2))
     assert "like tcp://10.0.0.4:4040" in refusal(right._replace(address="tcp://0.0.0.0:4040"))
