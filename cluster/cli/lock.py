@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
 import typer
 
-from fencelock.actors.api.map import ONCE, PERIOD_PERCENT
+from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
+from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import (
     FencelockError,
     LockOwnershipLostError,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from fencelock.cluster.client.callback_executor import Notice
     from fencelock.cluster.client.client import Client
     from fencelock.cluster.client.lock import Hold
+
+WAIT_S_MAX = WAIT_MS_MAX / 1000
 
 RENEWALS = 3
 """Number of renewals within the duration of a hold, where holds have deadlines."""
@@ -59,7 +62,13 @@ class Holdable(Protocol):
 
 WaitOption = Annotated[
     float | None,
-    typer.Option("--timeout", "-w", min=0, help="How long to wait for it (s). Default: forever."),
+    typer.Option(
+        "--timeout",
+        "-w",
+        min=0,
+        max=WAIT_S_MAX,
+        help="How long to wait for it (s). Default: forever.",
+    ),
 ]
 CommandArgument = Annotated[
     list[str], typer.Argument(help="The command and its arguments.", show_default=False)
@@ -76,7 +85,9 @@ SharedOption = Annotated[
 ]
 GraceOption = Annotated[
     float,
-    typer.Option("--grace", min=0, help="Time from SIGTERM to SIGKILL if it is lost (s)."),
+    typer.Option(
+        "--grace", min=0, max=WAIT_S_MAX, help="Time from SIGTERM to SIGKILL if it is lost (s)."
+    ),
 ]
 ConflictOption = Annotated[
     int,
@@ -146,7 +157,11 @@ def seconds_of(option: str, text: str) -> float:
         raise typer.BadParameter(
             f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", param_hint=option
         )
-    return float(match[1]) * UNIT_S[match[2]]
+    seconds = float(match[1]) * UNIT_S[match[2]]
+    if seconds > TTL_MS_MAX / 1000:
+        most = f"{TTL_MS_MAX // 86_400_000}d"
+        raise typer.BadParameter(f"{text[:40]} is longer than {most}", param_hint=option)
+    return seconds
 
 
 class Once(NamedTuple):

@@ -476,6 +476,9 @@ def test_a_lock_is_held_at_least_so_long(
     "wrong",
     [
         ("--hold-at-least", "10"),
+        ("--hold-at-least", "367d"),
+        ("--timeout", "1e9"),
+        ("--grace", "inf"),
         ("--once", "key"),
         ("--for", "1d"),
         ("--once", "key", "--for", "day"),
