@@ -75,6 +75,9 @@ class LazyConnection(Connection):
                 made.hold_registry.listeners = self.hold_registry.listeners
                 self._made[place] = made
                 self._began(made)
+                if self._closed:  # By another thread, meanwhile.
+                    made.stop()
+                    self.check()
         return made
 
     def check(self) -> None:
@@ -85,7 +88,7 @@ class LazyConnection(Connection):
     @property
     def is_connected(self) -> bool:
         """Whether this process has connected, and not closed the client since."""
-        return any(not (one.line.closed or one.line.forked) for one in self._made.values())
+        return any(not (one.line.closed or one.line.forked) for one in list(self._made.values()))
 
     def closing(self) -> Operation[None]:
         """Close the connection of this process, or of the running loop."""
@@ -150,7 +153,7 @@ class LoopConnection(LazyConnection):
             if loop.is_closed():
                 made.stop_later()
                 del self._made[loop]
-        self._endings = {loop: self._endings[loop] for loop in self._made}
+        self._endings = {loop: self._endings[loop] for loop in list(self._made)}
 
     def __str__(self) -> str:
         return "not connected" if not self.is_connected else "connected"

@@ -97,8 +97,8 @@ class SessionChannel:
         """Return why a forked process cannot use this client, and what to do."""
         if self.present is not None:
             return (
-                f"it was acquired in process {self._pid}, which forked process {os.getpid()} and "
-                "still holds it: acquire anew after a fork"
+                f"it belongs to process {self._pid}, which forked process {os.getpid()}: "
+                "acquire or make it anew after a fork"
             )
         return (
             f"this client belongs to process {self._pid}, which forked process {os.getpid()}: "

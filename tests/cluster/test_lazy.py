@@ -17,6 +17,10 @@ import pytest
 
 import fencelock
 from fencelock import ClosedError, ConfigError, LockOwnershipLostError, UnavailableError, aio
+from fencelock.actors.api.role_request import ReadClock
+from fencelock.cluster.client.client import default_client
+from fencelock.cluster.client.lazy import LazyConnection
+from fencelock.cluster.client.settings import Settings, Target
 from fencelock.cluster.node.config import Config
 from fencelock.cluster.node.topology import ProtocolSettings
 from fencelock.cluster.testing.ports import free_ports
@@ -151,6 +155,20 @@ def test_a_service_starts_while_no_node_runs() -> None:
         late.acquire()
 
 
+def test_a_client_that_is_closed_while_it_connects_stays_closed(
+    fencelock_cluster: LocalCluster,
+) -> None:
+    def settings() -> Settings:
+        client.close()
+        return Settings(Target.find(fencelock_cluster.addresses, None))
+
+    client = fencelock.Client(LazyConnection(settings))
+    for _ in range(2):
+        with pytest.raises(ClosedError):
+            client.status("a")
+    assert clients() == 0
+
+
 @pytest.mark.usefixtures("fencelock_cluster")
 def test_arguments_are_set_before_the_first_use() -> None:
     fencelock.configure("tcp://127.0.0.1:1", label="someone")
@@ -168,7 +186,7 @@ def test_arguments_are_set_before_the_first_use() -> None:
 @pytest.mark.usefixtures("fencelock_cluster")
 def test_objects_made_before_a_fork_work_after_it_but_holds_are_the_parents() -> None:
     hold = lock.acquire(timeout=PATIENCE_S)
-    other = fencelock.lock("other")
+    other, clock = fencelock.lock("other"), default_client.ref("n1/clock")
     assert hold is not None
     child = os.fork()
     if child == 0:  # No assertion and no cleanup of pytest's may run here.
@@ -179,15 +197,15 @@ def test_objects_made_before_a_fork_work_after_it_but_holds_are_the_parents() ->
                 lock.acquire(blocking=False) is None,
                 report("tuesday") == "tuesday",
             ]
-            for refuse in (hold.raise_if_lost, hold.release):
+            for refuse in (hold.raise_if_lost, hold.release, lambda: clock.ask(ReadClock())):
                 try:
                     refuse()
                 except (LockOwnershipLostError, ClosedError) as error:
-                    facts.append(f"was acquired in process {os.getppid()}" in str(error))
+                    facts.append(f"belongs to process {os.getppid()}" in str(error))
             with other as own:
                 facts.append(own.held)
             fencelock.close()
-            status = 0 if all(facts) and len(facts) == 6 else 2
+            status = 0 if all(facts) and len(facts) == 7 else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
