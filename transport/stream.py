@@ -57,6 +57,9 @@ _OPTIONS = (
 """Of connections: a client that is gone without a word is noticed after two minutes."""
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_NEW = select.EPOLLIN | select.EPOLLET
+"""Reported once for what waits to be accepted, until `StreamServer._accept_more`: if the process
+has no descriptor for it, that must not keep the thread busy."""
 _ENDED = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -131,12 +134,11 @@ class StreamServer:
         self._turn = 0
         self._unsent = 0
         """The bytes that wait for all clients."""
-        self._listening = True
         self._socket = _bound(address)
         name = self._socket.getsockname()
         self.address = f"tcp://{_shown(name)}"
         self._epoll = select.epoll()
-        self._epoll.register(self._socket.fileno(), _IN)
+        self._epoll.register(self._socket.fileno(), _NEW)
         self.descriptor = self._epoll.fileno()
 
     def ready(self) -> None:
@@ -204,8 +206,7 @@ class StreamServer:
             except OSError as error:
                 if error.errno in (EMFILE, ENFILE):
                     self._count("redis.no_descriptor", 1)
-                    self._listen(listens=False)  # Until a connection is closed.
-                    return
+                    return  # Until a connection is closed, or another client comes.
                 continue  # The client is gone already.
             host = str(peer[0])
             socket.setblocking(False)
@@ -217,7 +218,7 @@ class StreamServer:
             self._accepted += 1
             if not self._post(Opened(connection=self._accepted, peer=_shown(peer))):
                 socket.close()
-                return
+                break
             for level, option, value in _OPTIONS:
                 with suppress(OSError):  # It was reset meanwhile.
                     socket.setsockopt(level, option, value)
@@ -225,11 +226,11 @@ class StreamServer:
             self._streams[socket.fileno()] = self._by_number[stream.number] = stream
             self._hosts[host] += 1
             self._epoll.register(socket.fileno(), stream.mask)
+        self._accept_more()
 
-    def _listen(self, *, listens: bool) -> None:
-        if listens != self._listening:
-            self._listening = listens
-            self._epoll.modify(self._socket.fileno(), _IN if listens else 0)
+    def _accept_more(self) -> None:
+        """Accept in the next turn what waits."""
+        self._epoll.modify(self._socket.fileno(), _NEW)
 
     def _read(self, stream: Stream) -> None:
         wanted = stream.reads and len(stream.unsent) <= RESUME_BYTES
@@ -303,7 +304,7 @@ class StreamServer:
             del self._hosts[stream.host]
         self._epoll.unregister(descriptor)
         stream.socket.close()
-        self._listen(listens=True)
+        self._accept_more()
 
 
 def _try_send(socket: tcp.socket, data: bytes | bytearray) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import select
 import socket as tcp
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -126,6 +128,23 @@ def test_one_client_too_many_is_told_so() -> None:
         with tcp.create_connection((host, int(port)), WAIT_MS / 1_000) as second:
             here.until(lambda: here.counters["redis.connections_full"] == 1)
             assert second.recv(100) == FULL
+
+
+def test_clients_that_come_while_no_descriptor_is_left_are_accepted_later() -> None:
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with station() as here, ExitStack() as ends:
+        host, _, port = here.server.address.removeprefix("tcp://").rpartition(":")
+        where = host, int(port)
+        ends.enter_context(tcp.create_connection(where))
+        with ExitStack() as occupied:
+            occupied.callback(resource.setrlimit, resource.RLIMIT_NOFILE, former)
+            spare = os.dup(0)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 1, former[1]))
+            occupied.callback(os.close, spare)
+            here.until(lambda: here.counters["redis.no_descriptor"] == 1)
+            assert not here.events
+        ends.enter_context(tcp.create_connection(where))
+        here.until(lambda: len(here.events) == 2)
 
 
 def test_an_address_that_is_taken_is_an_error() -> None:
