@@ -150,3 +150,11 @@ def test_a_scheduler_that_ends_before_it_leads_leaves_the_queue(
     until(lambda: first.client.election("jobs").status().waiters == ())
     runs.until("first")
     assert runs.in_turn() == ["first"]
+
+
+def test_a_leader_whose_client_is_closed_says_that_it_pauses(
+    first: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    first.client.close()
+    until(lambda: "stays paused" in caplog.text, "the end is logged")
+    assert first.leader.term is None

@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from apscheduler.events import EVENT_SCHEDULER_STARTED
 from apscheduler.schedulers import SchedulerNotRunningError
-from loguru import logger
 
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -27,9 +26,11 @@ from fencelock.actors.error import (
 )
 from fencelock.cluster.client.election import Election
 from fencelock.cluster.client.lock import Hold
+from fencelock.cluster.log import warn
 
 LOOK_S = 0.1
-"""Interval between looks whether a term that is suspect is certain again, or lost (s)."""
+"""Interval between looks at the term (s): no callback says that it is certain again, or that its
+client was closed."""
 
 RETRY_S = 1.0
 """Pause after a candidacy that failed, such as while no node answers (s)."""
@@ -104,14 +105,16 @@ class LeaderOnly:
 
     def _lead_in_turn(self) -> None:
         while not self._closing.is_set():
-            self._candidate = self._election.lead(self._value)
             try:
+                self._candidate = self._election.lead(self._value)
                 self._term = self._candidate.acquire()
                 self._lead(self._term)
-            except (AcquireCancelledError, ClosedError):
+            except (AcquireCancelledError, ClosedError) as error:
+                if not self._closing.is_set():
+                    warn(f"election {self._election.name}: {error}; the scheduler stays paused")
                 return
             except FencelockError as error:
-                logger.warning("election {}: {}; trying again", self._election.name, error)
+                warn(f"election {self._election.name}: {error}; trying again")
                 self._closing.wait(RETRY_S)
             finally:
                 self._term = None
@@ -122,9 +125,8 @@ class LeaderOnly:
         term.on_lost(lambda _: self._changed.set())
         try:
             while term.held and not self._closing.is_set():
-                suspect = term.suspect
-                self._set(not suspect)
-                self._changed.wait(LOOK_S if suspect else None)
+                self._set(not term.suspect)
+                self._changed.wait(LOOK_S)
                 self._changed.clear()
         finally:
             self._set(False)
