@@ -170,8 +170,7 @@ class LogBook(Role[SetLog | ReadTrace]):
                 return (Send(sender, self._lines(event, now)),)
 
     def _lines(self, asked: ReadTrace, now: Instant) -> TraceLines:
-        if now >= self.keeps_until:
-            self.kept.clear()
+        self.is_unread(now)
         self.keeps_until = Instant(now + asked.keep_ms * NS_PER_MS)
         self.kept_roles = asked.roles
         first = self.kept[0].number if self.kept else self.number + 1
@@ -179,6 +178,14 @@ class LogBook(Role[SetLog | ReadTrace]):
         lines = tuple(later[:PAGE_MAX])
         lost = max(0, first - 1 - asked.after) if asked.after else 0
         return TraceLines(lines=lines, more=len(later) > PAGE_MAX, last=self.number, lost=lost)
+
+    def is_unread(self, now: Instant) -> bool:
+        """Return whether nobody reads the kept lines any more; then forget them."""
+        if not self.keeps_until or now < self.keeps_until:
+            return False
+        self.keeps_until = Instant(0)
+        self.kept.clear()
+        return True
 
     def logs(self, role: Address) -> bool:
         """Return whether the messages of ``role`` are logged."""

@@ -176,8 +176,7 @@ class EventLog:
 
         def traced(sender: Address, event: Event, now: Instant) -> Effects:
             effects = handle(sender, event, now)
-            if book.keeps_until and now >= book.keeps_until:  # Nobody reads it any more.
-                book.keeps_until = Instant(0)
+            if book.is_unread(now):
                 self._trace_all()
             time = 0 if self._clock is None else self._clock.time
             state = state_after(role, event, now)

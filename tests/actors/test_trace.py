@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from xml.etree import ElementTree
 
 import pytest
@@ -89,6 +90,9 @@ def test_lines_are_kept_only_while_somebody_reads_them() -> None:
     keep(role, 5)
     assert [line.time for line in read(role, 0, now=900).lines] == [5, 5]
     keep(role, 6)
+    assert not role.is_unread(Instant(1_000))
+    assert role.is_unread(Instant(3_000 * NS_PER_MS))
+    assert (role.keeps(PROCESS), role.kept) == (False, deque())
     assert read(role, 0, now=3_000).lines == ()  # Nobody asked in the second after the last time.
 
 
