@@ -45,6 +45,9 @@ MS_PER_S = 1_000
 LISTED_MAX = 10_000
 """The most names in one reply to KEYS."""
 
+COMPARED_MAX = 5_000
+"""Names on a page, times the bytes of the pattern with which they are compared: 5 ms at most."""
+
 ATTEMPTS_MAX = 10_000
 """Limit of the values that a door remembers of clients that may wait."""
 
@@ -473,13 +476,19 @@ def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
             continue
         after, more = "", True
         while more:
-            page = yield from ask(ListKeys(prefix=wanted, after=after), KeyList)
+            request = ListKeys(prefix=wanted, after=after, most=_page_of(pattern, PAGE_MAX))
+            page = yield from ask(request, KeyList)
             names += filter(matches, page.keys)
             if len(names) > LISTED_MAX:
                 raise CommandError(f"ERR more than {LISTED_MAX} keys match: use SCAN")
             more = page.more and bool(page.keys)
             after = page.keys[-1] if page.keys else ""
     return list(dict.fromkeys(names))
+
+
+def _page_of(pattern: bytes, count: int) -> int:
+    """Return how many names are compared at a time, ``count`` at most: fewer if it takes longer."""
+    return min(count, PAGE_MAX, max(10, COMPARED_MAX // max(1, len(pattern))))
 
 
 def _keys(call: Call) -> Steps:
@@ -521,7 +530,8 @@ def _scan(call: Call) -> Steps:
             f"ERR the scan with cursor {number} has ended, or is too old: begin anew"
         )
     after = call.cursors.pop(number) if number else ""
-    request = ListKeys(prefix=literal_start(pattern), after=after, most=min(count, PAGE_MAX))
+    most = _page_of(pattern, count)
+    request = ListKeys(prefix=literal_start(pattern), after=after, most=most)
     page = yield from ask(request, KeyList)
     following = 0
     if page.more and page.keys:

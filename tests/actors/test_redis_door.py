@@ -21,6 +21,7 @@ from fencelock.actors.api.redis import (
     KeySeen,
     KeysRead,
     KeyState,
+    ListKeys,
     ReadKeys,
 )
 from fencelock.actors.effect import Effects, Fault, Wake
@@ -182,6 +183,22 @@ def test_one_turn_begins_a_bounded_number_of_requests() -> None:
         door.receive(b"PING\r\n", client)
     assert len(door.role.waiting) == 10
     assert len(transmitted(door.role.handle(HERE, DoorTurn(), T0))) == 10
+
+
+def test_a_turn_begins_one_long_script_of_a_stranger() -> None:
+    door = Door()
+    script = b"local a = 1 " * 600
+    effects = door.receive((b"*3\r\n$4\r\nEVAL\r\n$7200\r\n%b\r\n$1\r\n0\r\n" % script) * 2)
+    assert transmitted(effects)[0].data.count(b"executes no Lua") == 1
+
+
+@pytest.mark.parametrize(("pattern", "most"), [("*", 1_000), ("*" + "a" * 99, 50), ("*" * 256, 19)])
+def test_a_page_has_fewer_names_for_a_long_pattern(pattern: str, most: int) -> None:
+    door = Door(clients=2)
+    for client, command in ((1, f"KEYS {pattern}"), (2, f"SCAN 0 MATCH {pattern} COUNT 5000")):
+        (page,) = to_session(door.receive(f"{command}\r\n".encode(), client))
+        assert isinstance(page, ListKeys)
+        assert page.most == most
 
 
 def test_clients_wait_for_their_own_requests_only() -> None:
