@@ -160,6 +160,8 @@ class Endpoints:
     """Its members, until it is known which of them the user's endpoints reach."""
     stays: bool = False
     """Whether only the user's endpoints are used, and the one in use for as long as it works."""
+    advice: str = ""
+    """What helps if no endpoint ever answers, for texts."""
 
     def learn(self, view: int, members: tuple[NodeAddress, ...]) -> list[NodeAddress]:
         """Take over the members of a newer view; return those to connect to.
@@ -285,8 +287,12 @@ class Endpoints:
             self.table[address].excuse, self.table[address].excused_at = excuse, now
 
     def describe(self, now: Instant) -> str:
-        """Describe the state of every endpoint."""
-        return ", ".join(_describe(endpoint, now) for endpoint in self.table.values())
+        """Describe the state of every endpoint, with advice if none ever answered."""
+        endpoints = self.table.values()
+        described = ", ".join(_describe(endpoint, now) for endpoint in endpoints)
+        if not self.advice or any(endpoint.received_at is not None for endpoint in endpoints):
+            return described
+        return f"{described}. {self.advice}"
 
     def _patience_ms(self, endpoint: Endpoint) -> int:
         others = any(
@@ -302,10 +308,15 @@ def _describe(endpoint: Endpoint, now: Instant) -> str:
     if endpoint.excuse and ms_between(endpoint.excused_at, now) < EXCUSE_MS:
         return f"{endpoint.label} ({endpoint.excuse})"
     if endpoint.owing_since is None:
-        return f"{endpoint.label} ({'link broken' if endpoint.down else 'answers'})"
+        if endpoint.down:
+            return f"{endpoint.label} (link broken)"
+        if endpoint.received_at is None and endpoint.seen_at is None:
+            return f"{endpoint.label} (not asked yet)"
+        answers = "answers" if endpoint.serving else "answers, but cannot serve now"
+        return f"{endpoint.label} ({answers})"
     silent = f"silent for {ms_between(endpoint.owing_since, now) / 1000:.1f} s"
     if endpoint.received_at is None:
-        silent += ", never heard"
+        silent += ", and has never answered"
     return f"{endpoint.label} ({silent})"
 
 

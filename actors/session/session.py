@@ -216,6 +216,7 @@ class ClientSession(Role[Event | SessionTick]):
         holds: an empty table for the holds, which the client's threads may read; see `ClientHold`.
         cancels: the same for the cancels that no endpoint has confirmed.
         stays: whether it keeps to its endpoints, and to the one in use for as long as it works.
+        advice: what helps if no endpoint ever answers, for texts.
 
     """
 
@@ -236,6 +237,7 @@ class ClientSession(Role[Event | SessionTick]):
         holds: dict[LockKey, ClientHold] | None = None,
         cancels: dict[CancelKey, PendingCancel] | None = None,
         stays: bool = False,
+        advice: str = "",
     ) -> None:
         super().__init__(address, host)
         labels = labels or tuple(node_of(endpoint) for endpoint in endpoints)
@@ -247,7 +249,7 @@ class ClientSession(Role[Event | SessionTick]):
             for endpoint, label in zip(endpoints, labels, strict=True)
         }
         first = endpoints[random.randrange(len(endpoints))]
-        known = Endpoints(table, first, stays=stays)
+        known = Endpoints(table, first, stays=stays, advice=advice)
         session_lease = SessionLease(session, ttl_ms, label, secret)
         home = f"{node_of(address)}/"
         reads = windows(local=all(endpoint.startswith(home) for endpoint in endpoints))

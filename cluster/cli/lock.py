@@ -181,8 +181,8 @@ class Once(NamedTuple):
         if entry is None or entry.expires is None:
             return "it has run already"
         ago_ms = round((self.period_s * PERIOD_PERCENT / 100 - entry.expires) * 1000)
-        who = entry.value.decode(errors="replace")
-        return f"{who} ran it {duration(max(0, ago_ms))} ago, once in {self.period_s:g} s"
+        who, period = entry.value.decode(errors="replace"), duration(round(self.period_s * 1000))
+        return f"it runs once in {period}, and ran {duration(max(0, ago_ms))} ago, as {who!r}"
 
     def forget(self, client: Client, version: int) -> None:
         """Let another try, since the command has failed."""

@@ -391,8 +391,9 @@ def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: 
     if wait <= 0:
         raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
     progress = ChangeProgress()
-    began = time.monotonic()
+    began, waited = time.monotonic(), False
     while not (reached := _asked(operator, change)).done:
+        waited = True
         text = progress.described(reached)
         _check_time(time.monotonic() - began, wait, text)
         progress.show(text)
@@ -400,7 +401,8 @@ def carry_out(operator: Client, change: ChangeMembers, wait: float, *, as_json: 
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
         return
-    say(reached.detail)
+    if not waited:
+        say(f"Nothing had to be changed for {change.node}.")
     say(f"The members are {', '.join(reached.members)}.")
 
 

@@ -111,6 +111,9 @@ STOP_S = 5.0
 NUMBER_END = 1 << 63
 """End of the range of fences and limits: they cross the wire as signed 64 bits."""
 
+START_ONE = "Start a node with `fencelock dev`, or name those of your cluster."
+"""Advice where no node answers at the default address."""
+
 PAGE = 1_000
 """Locks requested at a time when they are listed."""
 
@@ -227,6 +230,7 @@ class Connection:
             "holds": holds,
             "cancels": cancels,
             "stays": settings.stay,
+            "advice": START_ONE if self.endpoints == (DEFAULT_ADDRESS,) else "",
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
         retaining = {
@@ -308,7 +312,7 @@ class Connection:
             "Are the nodes running, are these their hosts and ports, and is no firewall in between?"
         )
         if self.endpoints == (DEFAULT_ADDRESS,):
-            advice = "Start a node with `fencelock dev`, or name those of your cluster."
+            advice = START_ONE
         raise UnavailableError(
             f"no node answered within {limit:g} s. Tried {tried} ({source}). {advice}"
         ) from None

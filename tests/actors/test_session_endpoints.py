@@ -23,7 +23,7 @@ from fencelock.actors.api.message import Acquire, Alive, Describe, KeepAlive
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, address_of, node_of, role_of
+from fencelock.actors.message import Address, Instant, address_of, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import refusals
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX, PROBE_PAUSE_MS_MAX
@@ -97,7 +97,17 @@ def test_the_watcher_is_told_why_nobody_decides(harness: SessionHarness) -> None
     told = one(Waiting, harness.run(3_000), WATCHER)
     assert [wait.lock for wait in told.waits] == ["u", "v", "w"]
     assert told.more == 3
-    assert "never heard" in told.silence
+    assert "and has never answered" in told.silence
+
+
+def test_advice_is_given_until_a_node_has_answered(harness: SessionHarness) -> None:
+    endpoints = harness.role.session_state.endpoints
+    endpoints.advice = "Start one."
+    harness.acquire(wait_ms=1_000)
+    refused = one(api.Refused, harness.run(3_000), ANN)
+    assert refused.detail.endswith(", and has never answered), b (not asked yet). Start one.")
+    endpoints.table[A].received_at = Instant(0)
+    assert "Start one" not in endpoints.describe(Instant(0))
 
 
 def test_an_acquire_that_waits_ends_as_its_user_wishes_and_a_hold_stays(
@@ -487,6 +497,8 @@ def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(
 ) -> None:
     reply(waiting, A, serving=False)
     assert of(Acquire, reply(waiting, B, serving=False), B) == []
+    described = waiting.role.session_state.endpoints.describe(Instant(0))
+    assert described == "a (answers, but cannot serve now), b (answers, but cannot serve now)"
 
     sent: list[Send] = []
     for _ in range(200):

@@ -271,6 +271,16 @@ def test_a_program_that_leaves_everything_to_the_end_ends_well(
     assert not fencelock_cluster.connect().lock("x").locked()
 
 
+def test_without_a_node_at_the_default_address_the_first_acquire_names_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    monkeypatch.setattr("fencelock.cluster.client.connection.DEFAULT_ADDRESS", nobody)
+    advice = pytest.raises(UnavailableError, match="Start a node with `fencelock dev`")
+    with fencelock.connect(nobody, lazy=True) as client, advice:
+        client.lock("orders/42").acquire(timeout=0.1)
+
+
 def test_a_decorator_that_cannot_work_says_so_at_once() -> None:
     def plain() -> None:
         """Do nothing."""

@@ -31,7 +31,7 @@ READ = MembersRead(
         ),
     ),
 )
-DONE = MembersChanged(done=True, detail="n4 is a member", view=4, members=("n1", "n2", "n4"))
+DONE = MembersChanged(done=True, detail="", view=4, members=("n1", "n2", "n4"))
 
 
 def waits(slots: int = 0) -> MembersChanged:
@@ -108,7 +108,15 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     assert done.exit_code == 0
     assert client.asked == [ChangeMembers(action=MemberAction.JOIN, node="n4")] * 4
     assert "n4 learns (4,000 slots left)" in done.stderr
-    assert done.stdout == "n4 is a member\nThe members are n1, n2, n4.\n"
+    assert done.stdout == "The members are n1, n2, n4.\n"
+
+
+def test_a_change_of_a_node_that_nobody_knows_changes_nothing_and_says_so(
+    client: MadeCluster,
+) -> None:
+    client.answers = [DONE]
+    done = run("leave", "n9")
+    assert done.stdout == "Nothing had to be changed for n9.\nThe members are n1, n2, n4.\n"
 
 
 @pytest.mark.parametrize(

@@ -449,7 +449,7 @@ def test_a_command_runs_once_a_period_unless_it_fails(
     assert (code, out.split()[0]) == (0, "job")
     code, out, err = run(paxos_addresses, *once, *python(PRINTS))
     assert (code, out) == (75, "")
-    assert re.fullmatch(r"job: machine 1 ran it \S+( \S+)? ago, once in 86400 s\n", err)
+    assert re.fullmatch(r"job: it runs once in 1d, and ran \S+( \S+)? ago, as 'machine 1'\n", err)
     assert run(paxos_addresses, *once, "-q", "-E", "0", *python(PRINTS)) == (0, "", "")
     entry = lock_client.map("once").get("nightly")
     assert entry is not None
