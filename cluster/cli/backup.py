@@ -19,13 +19,7 @@ from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.locks import at_terminal
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import confirm
-from fencelock.cluster.cli.target import (
-    NONE_GIVEN,
-    TargetOptions,
-    TimeoutOption,
-    asks_cluster,
-    connected_to,
-)
+from fencelock.cluster.cli.target import ASK, AskOptions, asks_cluster, connected_to
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
@@ -43,8 +37,7 @@ LAG_S = 10.0
 @asks_cluster
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
 ) -> None:
     """Write all locks, sessions and waits of a running [bold]paxos[/bold] cluster to a file.
 
@@ -68,7 +61,7 @@ def backup(
     _check_free(file)
     where = given.target()
     why = "no node answers"
-    with connected_to(where, timeout) as operator:
+    with connected_to(where, given.timeout) as operator:
         statuses = operator.survey().statuses
         least = _last_slot(operator, statuses)
         if not least:

@@ -11,13 +11,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.members import JsonOption, carry_out
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import confirm
-from fencelock.cluster.cli.target import (
-    NONE_GIVEN,
-    TargetOptions,
-    TimeoutOption,
-    asks_cluster,
-    connected_to,
-)
+from fencelock.cluster.cli.target import ASK, AskOptions, asks_cluster
 
 FOUNDED = frozenset({"paxos", "bakery"})
 """The protocols whose clusters are founded."""
@@ -31,8 +25,7 @@ MEANING = (
 
 @asks_cluster
 def found(
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     wait: Annotated[float, typer.Option("--wait", help="How long to wait for the nodes (s).")] = 60,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonOption = False,
@@ -52,7 +45,7 @@ def found(
       [cyan]fencelock found[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as operator:
+    with given.connected() as operator:
         nodes = operator.survey().statuses
         others = sorted({node.protocol for node in nodes} - FOUNDED)
         if others:

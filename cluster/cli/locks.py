@@ -41,16 +41,16 @@ from fencelock.cluster.cli.naming import (
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
+    ASK,
     NONE_GIVEN,
+    AskOptions,
     DoneJsonOption,
     LookTimeoutOption,
     OperatorOption,
     TargetOptions,
-    TimeoutOption,
     WatchOption,
     YesOption,
     asks_cluster,
-    connected_to,
     show,
 )
 
@@ -291,8 +291,7 @@ def release(
         bool,
         typer.Option("--force", help="Take a retained lock without asking its client for it."),
     ] = False,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
@@ -320,7 +319,7 @@ def release(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         lock = object_named(name)
         status = None if yes and force else asked.status(lock)
         held = () if status is None else _holders(status)

@@ -25,13 +25,13 @@ from fencelock.cluster.cli.formatting import as_plain, duration
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line
 from fencelock.cluster.cli.target import (
+    ASK,
     NONE_GIVEN,
+    AskOptions,
     LookTimeoutOption,
     TargetOptions,
-    TimeoutOption,
     WatchOption,
     asks_cluster,
-    connected_to,
     show,
 )
 from fencelock.cluster.log import printable
@@ -159,8 +159,7 @@ def _role(role: NodeRole) -> str:
 @asks_cluster
 def join(
     node: NodeArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -180,7 +179,7 @@ def join(
       [cyan]fencelock join n5[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as operator:
+    with given.connected() as operator:
         carry_out(
             operator, ChangeMembers(action=MemberAction.JOIN, node=node), wait, as_json=as_json
         )
@@ -189,8 +188,7 @@ def join(
 @asks_cluster
 def leave(
     node: NodeArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -205,7 +203,7 @@ def leave(
       [cyan]fencelock leave n4[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as operator:
+    with given.connected() as operator:
         carry_out(
             operator, ChangeMembers(action=MemberAction.LEAVE, node=node), wait, as_json=as_json
         )
@@ -214,8 +212,7 @@ def leave(
 @asks_cluster
 def remove(
     node: NodeArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
     yes: Annotated[
@@ -235,7 +232,7 @@ def remove(
       [cyan]fencelock remove n3[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as operator:
+    with given.connected() as operator:
         if not yes and is_running(operator, node, wait):
             raise MembershipError(
                 f"{node} runs: run fencelock leave {node} to make it an observer, which may then "
@@ -248,8 +245,7 @@ def remove(
 @asks_cluster
 def transfer(
     node: NodeArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -260,7 +256,7 @@ def transfer(
       [cyan]fencelock transfer n2[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as operator:
+    with given.connected() as operator:
         carry_out(
             operator, ChangeMembers(action=MemberAction.TRANSFER, node=node), wait, as_json=as_json
         )
@@ -276,8 +272,7 @@ def replace(
         str | None,
         typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself."),
     ] = None,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -296,7 +291,7 @@ def replace(
       [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
 
     """
-    with connected_to(given.target(), timeout) as operator:
+    with given.connected() as operator:
         journal = 0 if replacement else new_journal_of(operator, node, wait)
         change = ChangeMembers(
             action=MemberAction.REPLACE,

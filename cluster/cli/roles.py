@@ -23,14 +23,7 @@ from fencelock.actors.api.role_request import (
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.completion import complete_node, complete_role
 from fencelock.cluster.cli.saying import say
-from fencelock.cluster.cli.target import (
-    NONE_GIVEN,
-    DoneJsonOption,
-    TargetOptions,
-    TimeoutOption,
-    asks_cluster,
-    connected_to,
-)
+from fencelock.cluster.cli.target import ASK, AskOptions, DoneJsonOption, asks_cluster
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, merged, space_time, text_of
 
 if TYPE_CHECKING:
@@ -72,8 +65,7 @@ def ask(
     fields: Annotated[
         list[str] | None, typer.Argument(metavar="[FIELD=VALUE]...", help="Its fields.")
     ] = None,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """[bold]Ask a role[/bold] of a node, and print its reply.
@@ -89,8 +81,8 @@ def ask(
 
     """
     message = _request(request, fields or [])
-    with connected_to(given.target(), timeout) as client:
-        reply: Any = client.ref(role).ask(message, timeout=timeout)
+    with given.connected() as client:
+        reply: Any = client.ref(role).ask(message, timeout=given.timeout)
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(_named(reply)), indent=2))
         return
@@ -147,8 +139,7 @@ def log(
         str | None, typer.Option(help=f"The least level: {', '.join(LOG_LEVELS)}.")
     ] = None,
     trace: RolesOption = None,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """Show or change what a node [bold]logs[/bold], until it stops.
@@ -167,8 +158,8 @@ def log(
     if level is not None and level not in LOG_LEVELS:
         raise ConfigError(f"--level is {level}, and must be one of {', '.join(LOG_LEVELS)}")
     request = SetLog(level=level or "", roles=None if trace is None else _roles_in(trace))
-    with connected_to(given.target(), timeout) as client:
-        now: LogSetting = client.ref(f"{node}/log").ask(request, timeout=timeout)
+    with given.connected() as client:
+        now: LogSetting = client.ref(f"{node}/log").ask(request, timeout=given.timeout)
     if as_json:
         found = {"node": node, "level": now.level, "trace": list(now.roles)}
         typer.echo(json.dumps(found, indent=2))
@@ -198,8 +189,7 @@ def trace(
     most: Annotated[
         int, typer.Option(min=1, max=10_000, help="The most events in the diagram.")
     ] = SHOWN_MAX,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
 ) -> None:
     """Print the [bold]messages[/bold] between nodes, and with clients, by logical time.
 
@@ -213,7 +203,7 @@ def trace(
       [cyan]fencelock trace --roles process,proxy --lock orders/42 --svg trace.svg[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as client:
+    with given.connected() as client:
         nodes = sorted(status.node for status in client.describe())
         events = merged(_read(client, nodes, _roles_in(roles), seconds))
     left_out = tuple(part.strip() for part in without.split(","))

@@ -26,7 +26,9 @@ from fencelock.cluster.cli.naming import object_shown, plural
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
+    ASK,
     NONE_GIVEN,
+    AskOptions,
     DoneJsonOption,
     LookTimeoutOption,
     OperatorOption,
@@ -183,8 +185,7 @@ def entries_table(found: Sequence[EntrySeen]) -> Rows:
 def get_entry(
     name: MapArgument,
     entry_key: Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")],
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, with the value in Base64.")
     ] = False,
@@ -201,7 +202,7 @@ def get_entry(
       [cyan]fencelock map get config image > image.png[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         entry = asked.map(name).get(entry_key)
     if entry is None:
         raise NotHeldError(
@@ -233,8 +234,7 @@ def delete_entries(
     charged_to: KeyNameOption = None,
     yes: YesOption = False,
     operator: OperatorOption = None,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """Delete [bold]one entry[/bold] of a map, or many of them in small steps.
@@ -255,7 +255,7 @@ def delete_entries(
         raise ConfigError("give one KEY, or --prefix, or --all, or --maps")
     if entry_key is not None and charged_to is not None:
         raise ConfigError("--charged-to selects among several entries: leave it out with KEY")
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         if entry_key is not None:
             count = int(asked.map(name).delete(entry_key))
         else:

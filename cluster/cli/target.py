@@ -6,7 +6,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
 
 import typer
@@ -94,6 +94,26 @@ class TargetOptions(NamedTuple):
 
 
 NONE_GIVEN = TargetOptions()
+
+
+class AskOptions(NamedTuple):
+    """The options of a command that asks a cluster and waits for it."""
+
+    connect: ConnectOption = None
+    cluster: ClusterOption = None
+    key: KeyOption = None
+    timeout: TimeoutOption = 5.0
+
+    def target(self) -> Target:
+        """Return the target that they name; see `TargetOptions.target`."""
+        return TargetOptions(*self[:3]).target()
+
+    def connected(self) -> AbstractContextManager[Client]:
+        """Connect; see `connected_to`."""
+        return connected_to(self.target(), self.timeout)
+
+
+ASK = AskOptions()
 
 
 def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:

@@ -35,10 +35,11 @@ from fencelock.cluster.cli.lock import (
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.staying import MapArgument, counter_app, latch_app, map_app
 from fencelock.cluster.cli.target import (
+    ASK,
     NONE_GIVEN,
+    AskOptions,
     DoneJsonOption,
     TargetOptions,
-    TimeoutOption,
     asks_cluster,
     connected_to,
 )
@@ -187,8 +188,7 @@ def lead(
 @asks_cluster
 def leader(
     name: ElectionArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """Print the [bold]value[/bold] of the present leader. Exits with 1 if nobody leads.
@@ -198,7 +198,7 @@ def leader(
       [cyan]curl http://$(fencelock election leader scheduler)/jobs[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         found = asked.election(name).leader()
     if as_json:
         typer.echo(json.dumps(_led(name, found), indent=2))
@@ -214,8 +214,7 @@ def leader(
 @asks_cluster
 def watch_election(
     name: ElectionArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: LineJsonOption = False,
 ) -> None:
     """Print [bold]each leader[/bold], beginning with the present one, until Ctrl-C.
@@ -225,7 +224,7 @@ def watch_election(
       [cyan]fencelock election watch scheduler[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked, asked.election(name).watch() as terms:
+    with given.connected() as asked, asked.election(name).watch() as terms:
         for found in terms:
             text = "nobody leads" if found is None else f"{found.value}, fence {found.fence}"
             _line(_led(name, found) if as_json else text)
@@ -242,8 +241,7 @@ def count_down(
     name: LatchArgument,
     count: CountOption,
     by: Annotated[int, typer.Option("--by", min=1, help="By how much to lower the count.")] = 1,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """[bold]Lower the count[/bold] of a latch, and print what is left.
@@ -255,7 +253,7 @@ def count_down(
       [cyan]fencelock latch down migrated/7 --count 3[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         left = asked.latch(name, count).count_down(by)
     if as_json:
         typer.echo(json.dumps({"latch": name, "left": left, "of": count}, indent=2))
@@ -294,8 +292,7 @@ def wait_for_latch(
 @asks_cluster
 def get_counter(
     name: CounterArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """Print the [bold]value[/bold] of a counter: 0 if nobody has used it.
@@ -305,7 +302,7 @@ def get_counter(
       [cyan]fencelock counter get invoices[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         _counted(name, asked.counter(name).get(), as_json=as_json)
 
 
@@ -314,8 +311,7 @@ def get_counter(
 def add_to_counter(
     name: CounterArgument,
     by: Annotated[int, typer.Option("--by", help="What to add; it may be negative.")] = 1,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """[bold]Add[/bold] to a counter, and print the new value.
@@ -325,7 +321,7 @@ def add_to_counter(
       [cyan]number=$(fencelock counter add invoices)[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         _counted(name, asked.counter(name).add(by), as_json=as_json)
 
 
@@ -337,8 +333,7 @@ def set_counter(
     expected: Annotated[
         int | None, typer.Option("--if", help="Only if this is the present value.")
     ] = None,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """[bold]Set[/bold] a counter, and print the new value. Exits with 1 if --if is not met.
@@ -348,7 +343,7 @@ def set_counter(
       [cyan]fencelock counter set invoices 1000 --if 0[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         counter = asked.counter(name)
         if expected is None:
             counter.set(value)
@@ -383,8 +378,7 @@ def put_entry(
         int | None,
         typer.Option("--version", min=1, help="Only if the entry has this version."),
     ] = None,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
 ) -> None:
     """[bold]Put[/bold] a value under a key, and print the new version.
@@ -403,7 +397,7 @@ def put_entry(
     if if_absent and version is not None:
         raise ConfigError("--if-absent and --version exclude each other: leave one out")
     data = sys.stdin.buffer.read() if value == STDIN else value.encode()
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         entries = asked.map(name)
         if if_absent:
             new = entries.put_if_absent(entry_key, data, ttl=ttl)
@@ -426,8 +420,7 @@ def put_entry(
 def watch_map(
     name: MapArgument,
     prefix: Annotated[str, typer.Option("--prefix", help="Only keys that begin with this.")] = "",
-    given: TargetOptions = NONE_GIVEN,
-    timeout: TimeoutOption = 5.0,
+    given: AskOptions = ASK,
     as_json: LineJsonOption = False,
 ) -> None:
     """Print [bold]each change[/bold] of a map, after its present entries, until Ctrl-C.
@@ -439,7 +432,7 @@ def watch_map(
       [cyan]fencelock map watch config --prefix workers/[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked, asked.map(name).watch(prefix) as items:
+    with given.connected() as asked, asked.map(name).watch(prefix) as items:
         for item in items:
             for change in _changes_in(item):
                 _line(_changed(name, change) if as_json else _change_text(change))
