@@ -23,8 +23,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -162,28 +162,28 @@ class Storm:
     def of_redis_py(self, token: str, random: Random) -> None:
         """``SET NX``, some work, and the script that releases."""
         key = random.choice(KEYS)
-        with self.client(random) as client:
-            try:
-                if not client.set(key, token, nx=True, px=TTL_MS):
-                    time.sleep(WORK_S)
-                    return
-                fence = client.execute_command("LOCK.FENCE", key)
-            except LOST:
-                self.judge.lost()
-                self.delete(key, token)
+        with self.client(random) as client, self.perhaps_held(key, token):
+            if not client.set(key, token, nx=True, px=TTL_MS):
+                time.sleep(WORK_S)
                 return
+            fence = client.execute_command("LOCK.FENCE", key)
             self.work("redis-py", key, token, fence, random)
-            try:
-                self.judge.deleted(token, client.eval(RELEASE, 1, key, token), sure=True)
-            except LOST:
-                self.judge.lost()
-                self.delete(key, token)
+            self.judge.deleted(token, client.eval(RELEASE, 1, key, token), sure=True)
 
     def work(self, kind: str, key: str, who: str, fence: int, random: Random) -> None:
         """Be inside for a moment."""
         self.judge.entered(kind, key, who, fence)
         time.sleep(WORK_S * random.random())
         self.judge.left(key, who)
+
+    @contextmanager
+    def perhaps_held(self, key: str, token: str) -> Generator[None]:
+        """If a reply is lost here, end, and let the token be deleted, see `delete`."""
+        try:
+            yield
+        except LOST:
+            self.judge.lost()
+            self.delete(key, token)
 
     def delete(self, key: str, token: str) -> None:
         """Note that a token may be held, or will be: `settle` deletes it."""
@@ -221,17 +221,15 @@ class Storm:
     def of_redisson(self, token: str, random: Random) -> None:
         """Enter twice, and leave twice; a leave is repeated until it has a reply."""
         key = random.choice(KEYS)
-        with self.client(random) as client:
-            try:
-                for _ in range(2):
-                    if client.eval(ENTER, 1, key, TTL_MS, token) is not None:
-                        time.sleep(WORK_S)
-                        return
-                fence = client.execute_command("LOCK.FENCE", key)
-            except LOST:
-                self.judge.lost()
-                self.delete(key, token)
-                return
+        fence = 0
+        with self.client(random) as client, self.perhaps_held(key, token):
+            for _ in range(2):
+                if client.eval(ENTER, 1, key, TTL_MS, token) is not None:
+                    time.sleep(WORK_S)
+                    return
+            fence = client.execute_command("LOCK.FENCE", key)
+        if not fence:
+            return
         self.work("redisson", key, token, fence, random)
         self.judge.unlocked(token, [self.leave(key, token, number, random) for number in (1, 2)])
 
