@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pykka import Timeout
+from pykka import ActorDeadError, Timeout
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -64,7 +64,7 @@ LOOK_S = 0.5
 RATES = {"acquires": "proxy.granted", "releases": "proxy.released", "refusals": "proxy.refused"}
 """Rates that are shown, and their counters."""
 
-BUSY = "The node is too busy to answer. Its locks are shown once it does."
+SILENT = "No node answers now: it is too busy, or dead. Locks are shown once one does."
 
 HINT = """\
 No lock is held. In another terminal:
@@ -337,12 +337,14 @@ class Looks:
     def next(self) -> tuple[NodeStatus, dict[str, float], int] | None:
         """Return the status of the node, the rates since the last look, and the clients.
 
-        None if the node is overloaded: it refused to answer, or did not in time.
+        None if there is none, or it refused to answer, or did not in time.
         """
-        node = next(iter(self._nodes.values()))
+        node = next(iter(self._nodes.values()), None)
+        if node is None:
+            return None
         try:
             status = node.proxy.ask(Describe(roles=True), timeout=DESCRIBE_S)
-        except (OverloadedError, Timeout):
+        except (OverloadedError, Timeout, ActorDeadError):
             return None
         assert isinstance(status, NodeStatus)
         counters = {counted.name: counted.times for counted in status.counters}
@@ -367,7 +369,7 @@ def live(console: Console, looks: Looks, address: str) -> Iterator[None]:
     with Live(console=console, auto_refresh=False) as view:
         while True:
             look = looks.next()
-            view.update(drawn(*look, address) if look else line(BUSY, "bold"), refresh=True)
+            view.update(drawn(*look, address) if look else line(SILENT, "bold"), refresh=True)
             yield
 
 
@@ -394,7 +396,7 @@ def plain(console: Console, looks: Looks, address: str) -> Iterator[None]:
     while True:
         look = looks.next()
         if look is None:
-            console.print(line(BUSY), soft_wrap=True)
+            console.print(line(SILENT), soft_wrap=True)
         else:
             now = {lock.lock: in_words(lock) for _, lock in locks_seen([look[0]])}
             for name in sorted(before.keys() | now.keys()):

@@ -25,7 +25,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.cluster.cli.dev import (
-    BUSY,
+    SILENT,
     Above,
     Looks,
     config_of,
@@ -249,9 +249,12 @@ def test_a_node_that_does_not_answer_in_time_is_looked_at_again(
         with monkeypatch.context() as patch:
             patch.setattr("fencelock.cluster.cli.dev.DESCRIBE_S", 0)
             next(view)
-        assert BUSY in output.getvalue()
+        assert SILENT in output.getvalue()
         next(view)
-        assert output.getvalue().count(BUSY) == 1
+        assert output.getvalue().count(SILENT) == 1
+    next(view)  # It was killed at the prompt.
+    assert output.getvalue().count(SILENT) == 2
+    assert Looks({}).next() is None
 
 
 def test_dev_ends_when_its_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
