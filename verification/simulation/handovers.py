@@ -37,7 +37,8 @@ class HandoverUser(LockUser):
     """Now and then detaches its lock, or tries to attach one with a secret that may be wrong."""
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
-        super().__init__(address, host, **{**options, "acquisitions": 1})
+        options["acquisitions"] = 1
+        super().__init__(address, host, **options)
         self.locks = tuple(f"{HANDED}{lock}" for lock in self.locks)
         self.attaching = False
         """Whether its last acquire is an `Attach`."""
