@@ -52,7 +52,7 @@ class Pool(TableObject):
 
     KIND = POOL
     SIZE = "{} permits"
-    STATE = "{free} of {capacity} permits are free, {waiting} claims wait"
+    STATE = "{free} of {capacity} permits are free, {waiting} in its queue"
 
     @property
     def free(self) -> int:

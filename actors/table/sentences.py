@@ -271,5 +271,5 @@ def _state(seen: Obstacle, about: str) -> str:
         held = f"held by {who} under fence {seen.fence}{writes}"
     one_of_several = lock != about
     if seen.waiting and (kind or one_of_several or not seen.holders):
-        held = f"{held}, {seen.waiting} claims wait"
+        held = f"{held}, {seen.waiting} in its queue"
     return f"{titled(lock)}: {held}" if one_of_several else held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -60,6 +61,10 @@ LATE = {
 """Commands of `fencelock.verification`, each with its text in the list of commands."""
 
 
+LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
+"""An end of a line inside a paragraph of a docstring; lines of examples are indented."""
+
+
 def _stand_in() -> None:
     """Make a Typer a group, even of one command; stand for a command in the list of commands."""
 
@@ -72,7 +77,10 @@ def built(name: str, part: typer.Typer | Callable[..., None], help_text: str | N
         alone.add_typer(part)
     else:
         alone.command(name, help=help_text)(part)
-    return get_group(alone).commands[name]
+    command = get_group(alone).commands[name]
+    for one in (command, *getattr(command, "commands", {}).values()):
+        one.help = LINE_END.sub(" ", one.help or "")  # The terminal's width breaks paragraphs.
+    return command
 
 
 class LateGroup(TyperGroup):
@@ -144,8 +152,8 @@ def fencelock(
 
       [cyan]fencelock status[/cyan]
 
-    Commands that query a cluster read the addresses of its nodes from --connect or
-    from ./cluster.toml.
+    Commands that query a cluster read the addresses of its nodes from
+    --connect or from ./cluster.toml.
 
     """
     del version

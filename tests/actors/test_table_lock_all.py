@@ -101,7 +101,7 @@ def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:
     applied(table, both(B, "abc", wait_ms=50))
     (no,) = table.advance(50)
     assert isinstance(no, Refused)
-    text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 claims wait"
+    text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 in its queue"
     assert text_of(no) == text
 
 

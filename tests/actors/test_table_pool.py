@@ -100,7 +100,7 @@ def test_a_drain_takes_what_is_free(table: LockTable) -> None:
     assert taken.amount == 2
     (no,) = table.apply(0, take(C, 0, wait_ms=0))
     assert isinstance(no, Refused)
-    assert text_of(no) == "pool 'P': 0 of 3 permits are free, 0 claims wait"
+    assert text_of(no) == "pool 'P': 0 of 3 permits are free, 0 in its queue"
     assert applied(table, take(C, 0, 2)) == ["u.3 INVALID"]
 
 

@@ -172,7 +172,7 @@ def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: Loc
     (no,) = table.apply(0, read(A, 5, wait_ms=0))
     assert isinstance(no, Refused)
     assert text_of(no) == (
-        "rwlock 'S': held by 'o' of 't.2' under fence 2, for writing, 1 claims wait"
+        "rwlock 'S': held by 'o' of 't.2' under fence 2, for writing, 1 in its queue"
     )
 
 

@@ -252,7 +252,7 @@ def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
     assert applied(table, acquire(B, 3)) == ["t.2 waits"]
     (no,) = table.apply(0, drain(C))
     assert isinstance(no, Refused)
-    assert text_of(no) == "semaphore 'S': 1 of 3 permits are held, 1 claims wait"
+    assert text_of(no) == "semaphore 'S': 1 of 3 permits are held, 1 in its queue"
     assert table.status(LOCK).free == 2
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,14 @@ def test_help_of_status_teaches_how_to_see_roles() -> None:
     out = run(app, ["status", "--help"]).output
     assert "--roles" in out
     assert "fencelock status --roles" in out
+
+
+@pytest.mark.parametrize("command", [("lock",), ("keys", "purge")])
+def test_help_breaks_lines_only_where_the_terminal_ends(command: tuple[str, ...]) -> None:
+    out = run(app, [*command, "--help"], env={"COLUMNS": "70", "TERM": "dumb"}).output
+    lines = [line.strip() for line in out.partition("╭")[0].splitlines()]
+    for line, after in pairwise(lines):
+        assert not line or not after or len(f"{line} {after.split()[0]}") > 68, line
 
 
 def test_the_version_is_told() -> None:
