@@ -62,23 +62,30 @@ class LazyConnection(Connection):
 
         """
         place = self._place()
-        made = self._made.get(place)
-        if made is not None and not made.line.closed and not made.line.forked:
-            return made
+        if (open_one := self._open(place)) is not None:
+            return open_one
         with _making[-1]:
-            made = self._made.get(place)
-            if made is None or made.line.closed or made.line.forked:
+            if (open_one := self._open(place)) is not None:
+                return open_one
+            self.check()
+            self._forget_ended()
+            made = Connection(self._settings(), self._executor())
+            if (open_one := self._open(place)) is not None:  # By a signal's handler, meanwhile.
+                made.stop()
+                return open_one
+            made.line.present = self.present
+            made.hold_registry.listeners = self.hold_registry.listeners
+            self._made[place] = made
+            self._began(made)
+            if self._closed:  # By another thread, meanwhile.
+                made.stop()
                 self.check()
-                self._forget_ended()
-                made = Connection(self._settings(), self._executor())
-                made.line.present = self.present
-                made.hold_registry.listeners = self.hold_registry.listeners
-                self._made[place] = made
-                self._began(made)
-                if self._closed:  # By another thread, meanwhile.
-                    made.stop()
-                    self.check()
-        return made
+            return made
+
+    def _open(self, place: object) -> Connection | None:
+        """Return the connection of a place, if there is one that can be used here."""
+        made = self._made.get(place)
+        return None if made is None or made.line.closed or made.line.forked else made
 
     def check(self) -> None:
         """Refuse if the client was closed."""
@@ -179,10 +186,11 @@ class _Nobody:
         raise AssertionError(message)
 
 
-_making = [threading.Lock()]
-"""Held while a connection is made. A forked process takes another one: its parent's may be held."""
+_making = [threading.RLock()]
+"""Held while a connection is made, which the handler of a signal may interrupt and do itself. A
+forked process takes another one: its parent's may be held."""
 if hasattr(os, "register_at_fork"):  # Windows has no forks.
-    os.register_at_fork(after_in_child=lambda: _making.append(threading.Lock()))
+    os.register_at_fork(after_in_child=lambda: _making.append(threading.RLock()))
 
 
 class Defaults:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -180,6 +181,34 @@ def test_arguments_are_set_before_the_first_use() -> None:
     fencelock.configure()
     with lock:
         pass
+
+
+def test_a_signals_handler_may_be_the_first_to_connect_while_the_client_connects(
+    fencelock_cluster: LocalCluster,
+) -> None:
+    target = Target.find(fencelock_cluster.addresses, None)
+    handled: list[fencelock.Hold] = []
+    signals = iter([signal.SIGUSR1])
+
+    def settings() -> Settings:
+        for number in signals:
+            signal.raise_signal(number)
+        return Settings(target)
+
+    with fencelock.Client(LazyConnection(settings)) as client:
+
+        def handle(number: int, frame: object) -> None:
+            del number, frame
+            handled.append(client.lock("handler").acquire())
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            with client.lock("main") as hold:
+                assert {one.object_name for one in handled} == {"handler"}
+                assert hold.held
+                assert handled[0].held
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
 
 @FORKED
