@@ -664,14 +664,13 @@ def _between_stars(pattern: bytes) -> list[bytes]:
     while at < len(pattern):
         sign = pattern[at : at + 1]
         at += 1
-        closing = pattern.find(b"]", at + 1) if sign == b"[" else -1
         if sign == b"*":
             parts.append(b"")
         elif sign == b"?":
             parts[-1] += b"."
-        elif closing > 0:
-            parts[-1] += _set_of(pattern[at:closing])
-            at = closing + 1
+        elif sign == b"[":
+            one_of, at = _set_at(pattern, at)
+            parts[-1] += one_of
         else:
             if sign == b"\\" and at < len(pattern):
                 sign = pattern[at : at + 1]
@@ -680,15 +679,24 @@ def _between_stars(pattern: bytes) -> list[bytes]:
     return parts
 
 
-def _set_of(inner: bytes) -> bytes:
-    """Return the expression of a set like ``a-z_`` or ``^0-9``."""
-    negated = inner.startswith(b"^")
-    signs, found, at = inner[negated:], b"", 0
-    while at < len(signs):
-        ranged = at + 2 < len(signs) and signs[at + 1] == ord("-")
-        first, last = sorted((signs[at], signs[at + 2 if ranged else at]))
+def _set_at(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """Return the expression of a set like ``a-z_]`` or ``^0-9]`` there, and where its rest begins.
+
+    As in Redis, the first ``]`` ends it, or the end of the pattern; a set may be empty.
+    """
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    found = b""
+    while at < len(pattern) and pattern[at] != ord("]"):
+        first = last = pattern[at]
+        if first == ord("\\") and at + 1 < len(pattern):
+            at += 1
+            first = last = pattern[at]
+        elif at + 2 < len(pattern) and pattern[at + 1] == ord("-"):
+            at += 2
+            first, last = sorted((first, pattern[at]))
         found += b"\\x%02x-\\x%02x" % (first, last)
-        at += 3 if ranged else 1
+        at += 1
     if not found:
-        return b"." if negated else b"(?!)"
-    return b"[%b%b]" % (b"^" * negated, found)
+        return b"." if negated else b"(?!)", at + 1
+    return b"[%b%b]" % (b"^" * negated, found), at + 1
