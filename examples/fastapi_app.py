@@ -13,7 +13,7 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException
 
-from fencelock import LockTimeoutError, aio
+from fencelock import LockTimeoutError, UnavailableError, aio
 
 app = FastAPI()
 paid: dict[str, int] = {}
@@ -26,6 +26,8 @@ async def order_lock(order: str) -> AsyncIterator[aio.Hold]:
             yield hold
     except LockTimeoutError:
         raise HTTPException(409, f"order {order} is being worked on") from None
+    except UnavailableError:
+        raise HTTPException(503, "the lock service does not answer") from None
 
 
 @app.post("/orders/{order}/pay")

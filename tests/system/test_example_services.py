@@ -15,9 +15,11 @@ from types import ModuleType
 from typing import Any
 
 import httpx
+import pytest
 from support import programs
 from support.paths import EXAMPLES
 
+from fencelock import aio
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.testing import LocalCluster
 
@@ -52,6 +54,23 @@ def test_fastapi_serves_one_request_for_an_order_at_a_time(
     assert sorted(answer["paid"] for answer in answers) == list(range(1, 9))
     assert len({answer["fence"] for answer in answers}) == 8
     assert not fencelock_cluster.connect().lock("orders/42").locked()
+
+
+def test_fastapi_answers_503_while_no_node_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = loaded("fastapi_app").app
+    nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with (
+            aio.connect(nobody, lazy=True) as client,
+            httpx.AsyncClient(transport=transport, base_url="http://service") as http,
+        ):
+            monkeypatch.setattr(aio, "lock", lambda name, **_: client.lock(name, timeout=0.1))
+            return await http.post("/orders/42/pay")
+
+    answer = asyncio.run(run())
+    assert (answer.status_code, "does not answer" in answer.text) == (503, True)
 
 
 def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> None:
