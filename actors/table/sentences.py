@@ -266,7 +266,8 @@ def _state(seen: Obstacle, about: str) -> str:
         held = f"{seen.holders} owners read"
     else:
         who = f"{quoted(seen.owner)} of {quoted(seen.session)}"
-        who = f"{who} ({seen.label})" if seen.label else who
+        if seen.label and not seen.owner.startswith(f"{seen.label}#"):  # "host:17#3" has it.
+            who = f"{seen.label} ({who})"
         writes = ", for writing" if kind == RWLOCK else ""
         held = f"held by {who} under fence {seen.fence}{writes}"
     one_of_several = lock != about

@@ -267,10 +267,16 @@ def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
     assert line.holder is not None
     assert (line.holder.label, forced.holder.label) == (shown, shown)
     assert isinstance(denied, api.Refused)
-    assert (
-        text_of(denied)
-        == f"lock 'L': held by 'o' of 'c.2'{f' ({shown})' if shown else ''} under fence 1"
-    )
+    who = f"{shown} ('o' of 'c.2')" if shown else "'o' of 'c.2'"
+    assert text_of(denied) == f"lock 'L': held by {who} under fence 1"
+
+
+def test_a_label_that_the_name_of_the_owner_begins_with_is_not_repeated(table: LockTable) -> None:
+    table.apply(0, Open(session="c", ttl_ms=TTL_MS, label="host:7"))
+    table.apply(0, acquire(1, "L", "host:7#1", session="c.2"))
+    (denied,) = table.apply(0, acquire(2, "L", session="c.2", wait_ms=0))
+    assert isinstance(denied, api.Refused)
+    assert text_of(denied) == "lock 'L': held by 'host:7#1' of 'c.2' under fence 1"
 
 
 def test_a_listing_is_paged_by_prefix_and_name(table: LockTable) -> None:

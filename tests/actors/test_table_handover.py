@@ -102,7 +102,7 @@ def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -
     assert (seen.session, seen.owner) == (NO_CLIENT, "o")
     assert (seen.label, seen.left_ms) == ("shop@web, detached", 1_001)
     (no,) = table.apply(0, acquire(3, WORKER, wait_ms=0))
-    wanted = f"lock 'k': held by 'o' of '{NO_CLIENT}' (shop@web, detached) under fence 2"
+    wanted = f"lock 'k': held by shop@web, detached ('o' of '{NO_CLIENT}') under fence 2"
     assert text_of(no) == wanted
     assert digest_of(SECRET).hex() not in str((seen, table.listing("", "", 9)))
 

@@ -275,7 +275,7 @@ TAKEN = Evict(lock="a", fence=1, operator="eve", session="root", request=1)
 @pytest.mark.parametrize(
     ("before", "command", "reason", "words"),
     [
-        ((PATS,), acquire(2), Reason.TIMED_OUT, "lock 'a': held by 'p' of 'pat.2' (host:2)"),
+        ((PATS,), acquire(2), Reason.TIMED_OUT, "lock 'a': held by host:2 ('p' of 'pat.2')"),
         ((MINE,), acquire(2), Reason.ALREADY_HELD, "limit: held 1 times under fence 1, 1 are"),
         ((MINE, acquire(2, limit=2)), acquire(3, limit=2), Reason.LIMIT_REACHED, "held 2 times"),
         ((MINE, release(3, 1)), acquire(2), Reason.SUPERSEDED, "a later request"),
@@ -324,7 +324,7 @@ def test_a_wait_that_ends_says_how_long_it_was_and_why() -> None:
     (late,) = table.advance(51)
     assert isinstance(late, Refused)
     assert late.reason is Reason.TIMED_OUT
-    assert text_of(late).startswith("lock 'a': waited 50 ms; held by 'p' of 'pat.2'")
+    assert text_of(late).startswith("lock 'a': waited 50 ms; held by host:2 ('p' of 'pat.2')")
     table.apply(60, acquire(2, None))
     _, given_up = table.apply(60, Cancel(lock="a", session=ME, owner="o", request=2))
     assert isinstance(given_up, Refused)

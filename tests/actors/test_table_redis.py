@@ -199,7 +199,7 @@ def test_a_native_client_and_a_door_exclude_each_other(table: LockTable) -> None
     applied(table, release("k", 1))
     outcomes(table, set_nx("k", b"v"))
     (no,) = table.apply(0, acquire("k", 0, "p"))
-    assert text_of(no) == f"lock 'k': held by 'v' of 'no-client' ({LABEL}) under fence 2"
+    assert text_of(no) == f"lock 'k': held by {LABEL} ('v' of 'no-client') under fence 2"
     assert applied(table, acquire("k", owner="q")) == [f"{CLIENT} waits"]
     told = applied(table, change(DELETE, "k", EQUAL, OTHER))
     assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
