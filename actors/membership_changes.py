@@ -299,7 +299,7 @@ class MemberChanges(ABC):
         report = self.learner(node)
         if report is None:
             raise _UnheardError(
-                f"{node} has not been heard from: start it with the address of a member in its "
+                f"{node} has sent no message yet: start it with the address of a member in its "
                 "configuration, and try again"
             )
         return report

@@ -115,7 +115,7 @@ def headline(read: MembersRead) -> str:
 def members_table(reports: tuple[NodeReport, ...]) -> Rows:
     """Return a row for each node."""
     columns = [Column(name) for name in ("node", "role", "address")]
-    columns += [Column(name, right=True) for name in ("applied", "behind", "heard")]
+    columns += [Column(name, right=True) for name in ("applied", "behind", "silent")]
     rows = [
         (
             report.node,
@@ -314,7 +314,7 @@ def new_journal_of(operator: Client, node: str, wait: float) -> int:
     """
     progress, began = ChangeProgress(), time.monotonic()
     while True:
-        text = f"{node} has not been heard from: start it with an empty data folder"
+        text = f"{node} has sent no message yet: start it with an empty data folder"
         reports: tuple[NodeReport, ...] = ()
         try:
             reports = operator.members().nodes

@@ -103,7 +103,7 @@ def test_a_node_that_starts_empty_again_joins_with_the_journal_that_it_has_now(s
     harness.run(100)
     lose_disk(harness, "n4")
     while isinstance(answer := ask(harness, "n1", MemberAction.JOIN, "n4"), Refused):
-        assert "n4 has not been heard from" in answer.detail
+        assert "n4 has sent no message yet" in answer.detail
         harness.run(5)
     harness.until(lambda: harness.world.role_at(election_of("n4")).is_voter)
 
@@ -272,7 +272,7 @@ def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
 @pytest.mark.parametrize(
     ("action", "node", "down", "text"),
     [
-        (MemberAction.JOIN, "n9", "", "n9 has not been heard from"),
+        (MemberAction.JOIN, "n9", "", "n9 has sent no message yet"),
         (MemberAction.TRANSFER, "n2", "", "bakery has up to three leaders"),
         (
             MemberAction.REMOVE,

@@ -444,7 +444,7 @@ def test_a_replacement_waits_until_a_new_leader_has_heard_from_the_node() -> Non
 
     assert isinstance(answer, MembersChanged)
     assert not answer.done
-    assert "c has not been heard from" in answer.detail
+    assert "c has sent no message yet" in answer.detail
     assert proposed == []
 
 

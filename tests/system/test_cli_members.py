@@ -161,7 +161,7 @@ def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeClu
     client.answers = [DONE]
     done = run("replace", "n3")
     assert (done.exit_code, [change.journal for change in client.asked]) == (0, [0xA3])
-    assert "n3 has not been heard from: start it with an empty data folder" in done.stderr
+    assert "n3 has sent no message yet: start it with an empty data folder" in done.stderr
 
 
 def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster) -> None:
@@ -169,7 +169,7 @@ def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster)
     client.stale = [replace(READ, nodes=(silent,))] * 10_000
     done = run("replace", "n3", "--wait", "0.01")
     assert done.exit_code == 1
-    assert "not done within 0.01 s: n3 has not been heard from" in done.stderr
+    assert "not done within 0.01 s: n3 has sent no message yet" in done.stderr
     assert client.asked == []
 
 
