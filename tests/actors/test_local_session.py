@@ -96,7 +96,7 @@ def test_a_try_and_a_wait_with_a_limit_are_decided_by_the_log(inside: LocalCalle
     inside.pass_time(1)
     (refused,) = inside.heard(THREE, Refused)
     assert refused.reason is Reason.TIMED_OUT
-    assert "waited 400 ms; held by 'ask-1'" in refused.detail
+    assert "waited 400 ms; held by n1 ('ask-1' of" in refused.detail
 
 
 def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: LocalCallers) -> None:
