@@ -295,6 +295,7 @@ def run_with_disk_loss(seed: int, change: Change = unchanged) -> RunReport:
     )
 
 
+@pytest.mark.long
 def test_members_that_lose_their_disks_harm_nothing() -> None:
     seen: Counter[str] = Counter()
     for seed in range(5):

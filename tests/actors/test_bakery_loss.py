@@ -182,6 +182,7 @@ def test_a_leader_that_the_next_coordinator_was_deaf_to_is_replaced(seed: int) -
     assert took_ms < 3_000
 
 
+@pytest.mark.long
 def test_a_coordinator_that_was_overruled_often_replaces_a_lost_leader_at_once() -> None:
     """Each time that the first member was cut off, its seating was replaced, and it paused; it
     replaces a lost leader without a pause once it hears all."""

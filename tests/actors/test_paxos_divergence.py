@@ -147,6 +147,7 @@ SILENT = "everybody was done, n2/proxy: it never answered"
 reply."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["n2", ""])
 def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
     promise = dataclasses.replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)

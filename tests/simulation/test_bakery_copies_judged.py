@@ -105,6 +105,7 @@ def test_a_hold_that_is_taken_over_counts_at_leaders_whose_lease_of_it_lasts() -
     assert report.grants > 0
 
 
+@pytest.mark.long
 def test_leaders_lost_while_they_are_elected_are_replaced_without_a_wait_for_leases() -> None:
     report = run_survivors_seed(4013)
     assert report.violation is None

@@ -159,6 +159,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "RECORDS_MAX", 2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("often")
 def test_a_lock_server_that_begins_its_journal_anew_breaks_no_promise() -> None:
     marks: Counter[str] = Counter()

@@ -198,6 +198,7 @@ def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
     assert [name for name in met if not marks[name]] == []
 
 
+@pytest.mark.long
 def test_no_observer_answers_with_an_older_state_than_it_says() -> None:
     marks: Counter[str] = Counter()
     for seed in range(READS_SEEDS):

@@ -61,12 +61,15 @@ def test_fastapi_answers_503_while_no_node_answers(monkeypatch: pytest.MonkeyPat
     nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
 
     async def run() -> httpx.Response:
+        def lock(name: str, **_: object) -> aio.Lock:
+            return client.lock(name, timeout=0.1)
+
         transport = httpx.ASGITransport(app=app)
         async with (
             aio.connect(nobody, lazy=True) as client,
             httpx.AsyncClient(transport=transport, base_url="http://service") as http,
         ):
-            monkeypatch.setattr(aio, "lock", lambda name, **_: client.lock(name, timeout=0.1))
+            monkeypatch.setattr(aio, "lock", lock)
             return await http.post("/orders/42/pay")
 
     answer = asyncio.run(run())

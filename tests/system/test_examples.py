@@ -98,6 +98,7 @@ def test_a_local_cluster_serves_everybody_and_nothing_overlaps(protocol: str) ->
     demand_sound(verdict)
 
 
+@pytest.mark.long
 def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
     """One client: nobody waits long enough for a probe, so the count is exact."""
     one = ("--clients", "1", "--locks", "1", "--seconds", "1")

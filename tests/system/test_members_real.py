@@ -387,6 +387,7 @@ def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
             storm.judge(watcher)
 
 
+@pytest.mark.long
 def test_a_member_that_is_silent_is_shown_as_down_until_it_is_back(tmp_path: Path) -> None:
     members = NodeProcesses(tmp_path, "paxos", 3, durable=True)
     with (tmp_path / "cluster.toml").open("a", encoding="utf-8") as file:

@@ -100,6 +100,7 @@ def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
         yield members
 
 
+@pytest.mark.long
 def test_killed_and_stopped_clients_that_retain_cost_no_exclusion_and_no_update(
     members: PaxosProcesses, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_the_log_alone_can_be_swept_and_only_paxos_has_one() -> None:
     assert isinstance(other.exception, ConfigError)
 
 
+@pytest.mark.long
 def test_bakery_can_be_swept_before_its_own_judges_and_no_other_protocol() -> None:
     judged = ["--protocol", "bakery", "--judged"]
     result = runner.invoke(app, [*judged, "--seeds", "6..7"])
