@@ -18,6 +18,7 @@ from fencelock.actors.table import redis, requests
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.table import LockTable
 from fencelock.verification.simulation.redis_doors import REDIS_DOORS
+from fencelock.verification.simulation.run import run_seed
 
 MET = (
     *("door.enters", "door.granted", "door.again", "door.leaves", "door.told", "door.refused"),
@@ -35,6 +36,10 @@ MOVE, TAKE = KeyHold.move, Queries.take
 
 def test_no_seed_of_redis_doors_breaks_a_promise() -> None:
     demand_clean(REDIS_DOORS, MET)
+
+
+def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it_holds() -> None:
+    assert run_seed("paxos", 830137, workload=REDIS_DOORS).violation is None
 
 
 def any_value_is_expected(table: Any, name: str, change: ChangeKeys) -> KeyState:

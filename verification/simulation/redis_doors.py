@@ -279,6 +279,8 @@ class RedisJudge(LogJudge):
         """By lock, the fence of each hold that was taken by force, and that of the next hold."""
         self.tokens_taken: set[bytes] = set()
         """The tokens of clients of doors whose holds were taken by force."""
+        self.miscounted: set[bytes] = set()
+        """The tokens that may have fewer holds than their client counts: one was over too soon."""
         self.reading: dict[tuple[str, int], tuple[tuple[str, ...], int]] = {}
         """The keys of reads in flight, by node and number, and the slot that was known then."""
         self.slots: dict[int, int] = {}
@@ -362,18 +364,18 @@ class RedisJudge(LogJudge):
     def _step(self, delivered: Delivery, told: ClientTold) -> None:
         lock, token = told.lock, told.token
         match told.step:
-            case Step.ASKS | Step.FORCES:
+            case Step.ASKS | Step.FORCES | Step.LEAVES_ONE:
                 lasts = told.ttl_ms * NS_PER_MS * (PPM - 2 * DRIFT_PPM) // PPM
                 self.asked[token] = delivered.time + lasts, told.step is Step.FORCES
                 if self.tokens.get(lock) == token:  # It may be for a shorter time than before.
                     self.until[lock] = min(self.until[lock], delivered.time + lasts)
+                if told.step is Step.LEAVES_ONE and token in self.miscounted:
+                    self._leave_key(lock, token)  # Until the reply says that it holds it still.
             case Step.ENTERS:
                 self.grants += 1
                 self._enter_key(delivered, lock, token)
             case Step.LEAVES:
-                if self.tokens.get(lock) == token:
-                    self.inside.pop(lock, None)
-                    del self.tokens[lock]
+                self._leave_key(lock, token)
             case Step.DELETED:
                 if token in self.deleted:
                     raise ViolationError(f"deletes: {token!r} was deleted twice")
@@ -381,10 +383,17 @@ class RedisJudge(LogJudge):
             case Step.DIFFERS:
                 raise ViolationError(f"once: an unlock by {token!r} was repeated, with two replies")
 
+    def _leave_key(self, lock: str, token: bytes) -> None:
+        if self.tokens.get(lock) == token:
+            self.inside.pop(lock, None)
+            del self.tokens[lock]
+
     def _enter_key(self, delivered: Delivery, lock: str, token: bytes) -> None:
         until, forces = self.asked[token]
         other = self.inside.get(lock)
         mine = self.tokens.get(lock) == token
+        if until <= delivered.time or (mine and self.until[lock] <= delivered.time):
+            self.miscounted.add(token)
         if until <= delivered.time or token in self.tokens_taken:
             return  # Its hold was over before the reply came.
         excludes = other is not None and not mine and not forces and self.clocks_true

@@ -68,6 +68,8 @@ class Step(Enum):
     """Its last request has set the key, or extended it."""
     LEAVES = auto()
     """It does not rely on the key any more."""
+    LEAVES_ONE = auto()
+    """It ends one of its holds, and has others if none was over before it was entered again."""
     DELETED = auto()
     """A compare-and-delete has taken effect."""
     DIFFERS = auto()
@@ -265,7 +267,7 @@ class DoorClients(Role[DoorEvent]):
         keys = [b"3", client.lock.encode(), b"channel", receipt]
         ttl = str(client.ttl_ms).encode()
         leave = [b"EVAL", LEAVE, *keys, b"0", ttl, client.token, b"PUBLISH", RECEIPT_MS]
-        told = self._told(client, Step.LEAVES if last else Step.ASKS, client.ttl_ms)
+        told = self._told(client, Step.LEAVES if last else Step.LEAVES_ONE, client.ttl_ms)
         twice = self.random.random() < TWICE_SHARE
         return [told, *self._send(client, *([leave, leave] if twice else [leave]))]
 
