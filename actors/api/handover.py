@@ -1,8 +1,8 @@
 """Requests that hand a lock from one client to another, which shows a secret. Tags 0x128, 0x129.
 
-A client that *detaches* its lock leaves it held by nobody in particular, for a limited time. Who
-knows the secret *attaches* it, once, and holds it then as if it had acquired it. Nobody in the
-queue gets the lock in between. The cluster keeps only the digest of the secret.
+A client that *detaches* its lock leaves it held for a limited time, but by no client. A client
+that knows the secret can *attach* it, once, and then holds it as if it had acquired it. Nobody in
+the queue gets the lock in between. The cluster keeps only the digest of the secret.
 """
 
 from hashlib import sha256
@@ -19,16 +19,16 @@ SECRET_BYTES_MAX = 64
 
 
 def digest_of(secret: bytes) -> bytes:
-    """Return what a client that detaches a lock shows of its secret."""
+    """Return the digest of a secret, which a client sends when it detaches a lock."""
     return sha256(secret).digest()
 
 
 class Detach(ReleaseRequest, tag=0x128):
-    """Keep ``lock``, which I hold under ``fence``, for the one who knows a secret.
+    """Keep ``lock``, which I hold under ``fence``, for whoever knows a secret.
 
     Answered by `Released` or `Refused`. The lock stays held for ``ttl_ms``, 1 ms to a week, under a
-    new fence and for nobody's session: then it is free for the next. ``digest`` is the SHA-256 of
-    the secret that attaches it. Only a plain lock that is held once can be detached.
+    new fence and in no client's session; then the next in the queue gets it. ``digest`` is the
+    SHA-256 of the secret that attaches it. Only a plain lock that is held once can be detached.
     """
 
     lock: str

@@ -487,7 +487,7 @@ def _pages(call: Call, pattern: bytes) -> Generator[Asked, Answer, list[str]]:
 
 
 def _page_of(pattern: bytes, count: int) -> int:
-    """Return how many names are compared at a time, ``count`` at most: fewer if it takes longer."""
+    """Return how many names are compared at a time: ``count``, or fewer with a long pattern."""
     return min(count, PAGE_MAX, max(10, COMPARED_MAX // max(1, len(pattern))))
 
 

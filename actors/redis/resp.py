@@ -77,7 +77,7 @@ class RequestParser:
     def next(self) -> list[bytes] | None:
         """Return the arguments of the next request; None if it is incomplete.
 
-        There are none in an empty line or array. That is no request, but it costs time: count it.
+        An empty line or array has none. It is no request, but reading it costs time.
 
         Raises:
             ProtocolError: the bytes are no request, or a limit is exceeded.

@@ -161,7 +161,7 @@ class Endpoints:
     stays: bool = False
     """Whether only the user's endpoints are used, and the one in use for as long as it works."""
     advice: str = ""
-    """What helps if no endpoint ever answers, for texts."""
+    """Advice that error texts give while no endpoint has ever answered."""
 
     def learn(self, view: int, members: tuple[NodeAddress, ...]) -> list[NodeAddress]:
         """Take over the members of a newer view; return those to connect to.

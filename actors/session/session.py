@@ -216,7 +216,7 @@ class ClientSession(Role[Event | SessionTick]):
         holds: an empty table for the holds, which the client's threads may read; see `ClientHold`.
         cancels: the same for the cancels that no endpoint has confirmed.
         stays: whether it keeps to its endpoints, and to the one in use for as long as it works.
-        advice: what helps if no endpoint ever answers, for texts.
+        advice: advice that error texts give while no endpoint has ever answered.
 
     """
 

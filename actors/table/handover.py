@@ -27,7 +27,7 @@ from fencelock.actors.table.wire import KeyRecord, Result
 
 
 def detach(table: TableState, command: Detach, out: list[Result]) -> None:
-    """Turn the hold of a client into one of nobody. Owner and fence must both be right."""
+    """Turn the hold of a client into one of no client. Owner and fence must both be right."""
     owner_state = begin(table, command, out)
     if owner_state is None:
         return
@@ -49,7 +49,7 @@ def detach(table: TableState, command: Detach, out: list[Result]) -> None:
 
 
 def attach(table: TableState, command: Attach, out: list[Result]) -> None:
-    """Turn the hold of nobody into one of a client, if the secret is right."""
+    """Turn a detached hold into one of a client, if the secret is right."""
     details = details_of(command)
     owner_state = begin_claim(table, command, out)
     if owner_state is None:

@@ -64,7 +64,7 @@ LOOK_S = 0.5
 RATES = {"acquires": "proxy.granted", "releases": "proxy.released", "refusals": "proxy.refused"}
 """Rates that are shown, and their counters."""
 
-SILENT = "No node answers now: it is too busy, or dead. Locks are shown once one does."
+SILENT = "No node answers: it is too busy, or has stopped. Locks are shown again once one answers."
 
 HINT = """\
 No lock is held. In another terminal:

@@ -266,11 +266,12 @@ class BaseLock(Generic[H]):
         trying: bool = False,
         blocking: bool = True,
         request: AcquireRequest | None = None,
+        leaves: bool = False,
     ) -> Operation[H | None]:
         """Acquire, and end with the hold or an error: ``with`` never enters unheld.
 
         With ``trying``, end with None for "not now". ``request`` is what to ask for in place of
-        the lock.
+        the lock. ``leaves`` is set by a ``with`` statement, whose end releases the lock.
         """
         channel, registry, options = self._channel, self._registry, self._options
         listeners = self._listeners
@@ -294,8 +295,7 @@ class BaseLock(Generic[H]):
             self._check_granted(own, call)
             hold = self._hold_type(channel, registry, own, token, self._confirm)
             here = self._here()
-            hold.acquired_by = listeners, here
-            listeners.detached.discard(here)
+            hold.acquired_by = (listeners, here) if leaves else None
             if not options.reentrant:
                 if self._acquired:
                     self._prune()
@@ -338,7 +338,7 @@ class BaseLock(Generic[H]):
     def _held_now(self, request: AcquireRequest | None = None) -> Operation[H]:
         """Acquire as ``with`` does: end with the hold, or raise."""
         wait_ms = self._wait_ms if request is None else None
-        hold = yield from self._entering(wait_ms, request=request)
+        hold = yield from self._entering(wait_ms, request=request, leaves=request is None)
         assert hold is not None
         return hold
 
@@ -446,7 +446,7 @@ class BaseLock(Generic[H]):
     ) -> Operation[None]:
         """Wait until ``blocker`` is answered, or ``left_ms`` are over.
 
-        While ``own`` holds the lock, it is said after a while that it does.
+        After a while a line is logged, if ``own`` holds the lock.
         """
         began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
         try:

@@ -130,7 +130,8 @@ class Client(
         a fence above all earlier ones. ``client.attach(token).release()`` releases the lock.
 
         Args:
-            token: what `Hold.detach` returned. It is good once, also if this call is interrupted.
+            token: what `Hold.detach` returned. It can be used once; an interrupted call may have
+                used it.
             label: see `lock`, as for the others.
             duration: see `lock`.
             grace: see `lock`.
@@ -141,8 +142,8 @@ class Client(
             ValueError: ``token`` is no token, or was cut.
             UnsupportedError: the protocol cannot detach locks (`paxos` can).
             InvalidRequestError: another argument is out of its limits.
-            OverloadedError: this client, or its key, holds as much as it may. The token is good
-                still.
+            OverloadedError: this client, or its key, holds as much as it may. The token can still
+                be used.
             UnavailableError: no node answered within 10 s. If the lock was attached, it is released
                 as soon as the client is connected again.
             ClosedError: the client is closed.

@@ -45,7 +45,7 @@ from fencelock.cluster.client.token import SECRET_BYTES, token_of
 from fencelock.cluster.host.fork import ForkCounter
 
 WITHIN_MS = 60_000
-"""Time for which a token is good if its user does not say (ms)."""
+"""Default time for which a token can be used (ms)."""
 
 
 class BaseHold:
@@ -56,7 +56,7 @@ class BaseHold:
     """
 
     acquired_by: tuple[Listeners, object] | None = None
-    """Of the lock object, and the thread or task that acquired."""
+    """If a ``with`` statement acquired: the callbacks of the lock, and the thread or task."""
     _detached: tuple[Detach, str] | None = None
     """The request that detaches the lock, which is the same when it is repeated, and the token."""
 

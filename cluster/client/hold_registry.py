@@ -125,7 +125,7 @@ class Listeners:
     unreported: list[FencelockError] = field(default_factory=list[FencelockError])
     """The errors of releases for which no caller waited, until the next call raises them."""
     detached: set[object] = field(default_factory=set[object])
-    """The threads or tasks whose last acquire was detached: their ``with`` releases nothing."""
+    """The threads or tasks that detached the lock inside a ``with``, whose end releases nothing."""
 
     def add(self, state: HoldState, callback: Callback) -> None:
         """Also call ``callback`` for ``state``.

@@ -61,22 +61,21 @@ class Hold(BaseHold, Exiting):
         drive(self._renewing(duration))
 
     def detach(self, within: float | None = None) -> str:
-        """Let go of this hold, but keep the lock for the one who shows the token; return that.
+        """Give up this hold, but keep the lock for whoever has the token; return the token.
 
-        `Client.attach` takes the lock over with it, in any process, once. Nobody in the queue gets
-        the lock before that. If nobody attaches it in time, it is free for the next. This hold is
-        released: `release` does nothing any more, and its fence is refused from now on.
+        `Client.attach` takes the lock over with the token, once, in any process. Nobody in the
+        queue gets the lock before that; if nobody attaches it in time, the next in the queue gets
+        it. This hold counts as released: `release` does nothing any more, and its fence is refused.
 
-        In a ``with`` statement, what follows runs without the lock, and the end of it releases
-        nothing.
+        In a ``with`` statement, what follows this call runs without the lock, and the end of the
+        statement releases nothing.
 
         Args:
-            within: for how long the token is good (s), above 0 and at most a week; None for 60.
+            within: how long the token can be used (s), above 0 and at most a week; None for 60.
 
         Returns:
             Letters, digits, ``-`` and ``_``, at most 368 of them. Whoever has it can take the lock,
-            so treat it like a password. The cluster keeps and shows nothing from which it could be
-            made.
+            so treat it like a password. The cluster neither keeps nor shows it.
 
         Raises:
             InvalidRequestError: ``within`` is out of its limits.
@@ -260,7 +259,7 @@ class AsyncHold(BaseHold, AsyncExiting):
         await drive_async(self._renewing(duration))
 
     async def detach(self, within: float | None = None) -> str:
-        """Let go of this hold, but keep the lock for a token; see `fencelock.Hold.detach`.
+        """Give up this hold, but keep the lock for a token; see `fencelock.Hold.detach`.
 
         Raises:
             asyncio.CancelledError: the task was cancelled. The lock is released, or it is free

@@ -68,7 +68,7 @@ def _wait(wait: Wait) -> str:
 
 
 class LocalWaits:
-    """Reports acquires that wait for an owner of their own client: the session has no such request.
+    """Reports acquires that wait for an owner of their own client: the session knows none of them.
 
     For any thread.
 
@@ -86,7 +86,7 @@ class LocalWaits:
     def awaiting(
         self, lock: str, reply: AskReply, left_s: float | None, is_held: Callable[[], bool]
     ) -> Operation[Any]:
-        """End with the answer in ``reply``; meanwhile report each wait for an owner that holds.
+        """End with the answer in ``reply``. Report the wait meanwhile, while ``is_held`` is true.
 
         Raises:
             TimeoutError: there is none within ``left_s`` (s), if that is given.

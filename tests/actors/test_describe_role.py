@@ -245,7 +245,7 @@ def test_an_election_coordinator_shows_its_candidates_in_order(tmp_path: Path) -
             int(rest.partition(",")[0]) for _, _, rest in shown
         )
         assert state["coordinator"] == "n1"
-        leader = nodes["n1"].ref("leader").ask(ReadState(), timeout=LONG_S)
+        leader = state_once(nodes["n1"], "leader", "held first")
         assert leader["held first"].startswith("n3 under fence ")
 
 

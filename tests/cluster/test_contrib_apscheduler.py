@@ -111,7 +111,7 @@ def test_a_leader_that_is_evicted_pauses_and_leads_again_in_its_turn(
     runs.until("second")
     second.close()
     runs.until("first")
-    turns = runs.in_turn()  # More of them if this machine stood still for longer than a ttl.
+    turns = runs.in_turn()  # There are more if this machine stood still for longer than a ttl.
     assert turns[:3] == ["first", "second", "first"]
     assert set(turns) == {"first", "second"}
 

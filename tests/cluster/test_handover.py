@@ -100,6 +100,16 @@ def test_the_end_of_a_with_statement_leaves_alone_what_was_detached_in_it(
         hold.release()
 
 
+def test_a_detach_outside_a_with_statement_hides_no_error_at_the_end_of_another(
+    web: fencelock.Client, name: str
+) -> None:
+    lock = web.lock(name)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: lock.acquire().detach(within=0.01)).result(PATIENCE_S)
+    with pytest.raises(NotHeldError), lock:
+        lock.release()
+
+
 def test_the_end_of_a_with_statement_on_another_thread_leaves_it_alone_too(
     web: fencelock.Client, name: str, pool: ThreadPoolExecutor
 ) -> None:

@@ -56,7 +56,7 @@ def note_no_watcher(frame: FrameType, event: str, arg: object) -> None:
 
 
 def walk(folder: Path) -> Counter[str]:
-    """Return in how many of the quickest pairs each file was entered: 0 if in others alone."""
+    """Return the number of the quickest pairs that entered each file; 0 if only others did."""
     ports = free_ports(3)
     config = parse(CONFIG.format(*ports), folder)
     walked: list[tuple[float, frozenset[str]]] = []

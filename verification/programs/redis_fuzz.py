@@ -214,7 +214,7 @@ class Pairs:
     """A client that sets and deletes a key, again and again, on a thread of its own."""
 
     def __init__(self, port: int, report: Report) -> None:
-        # Before the crowd, which takes all connections that there are.
+        # It connects before the crowd, which takes all connections.
         self._client = tcp.create_connection(("127.0.0.1", port), WAIT_S)
         self._report = report
         self._stops = threading.Event()

@@ -280,7 +280,7 @@ class RedisJudge(LogJudge):
         self.tokens_taken: set[bytes] = set()
         """The tokens of clients of doors whose holds were taken by force."""
         self.miscounted: set[bytes] = set()
-        """The tokens that may have fewer holds than their client counts: one was over too soon."""
+        """The tokens whose clients may count a hold that is over."""
         self.reading: dict[tuple[str, int], tuple[tuple[str, ...], int]] = {}
         """The keys of reads in flight, by node and number, and the slot that was known then."""
         self.slots: dict[int, int] = {}
@@ -370,7 +370,9 @@ class RedisJudge(LogJudge):
                 if self.tokens.get(lock) == token:  # It may be for a shorter time than before.
                     self.until[lock] = min(self.until[lock], delivered.time + lasts)
                 if told.step is Step.LEAVES_ONE and token in self.miscounted:
-                    self._leave_key(lock, token)  # Until the reply says that it holds it still.
+                    self._leave_key(
+                        lock, token
+                    )  # Until the reply says that it still holds the key.
             case Step.ENTERS:
                 self.grants += 1
                 self._enter_key(delivered, lock, token)

@@ -69,7 +69,7 @@ class Step(Enum):
     LEAVES = auto()
     """It does not rely on the key any more."""
     LEAVES_ONE = auto()
-    """It ends one of its holds, and has others if none was over before it was entered again."""
+    """It ends one of its holds. By its own count it has others, but one of these may be over."""
     DELETED = auto()
     """A compare-and-delete has taken effect."""
     DIFFERS = auto()
