@@ -39,7 +39,7 @@ from fencelock.cluster.cli.target import (
     connected_to,
     show,
 )
-from fencelock.cluster.client.accounts import operator_named
+from fencelock.cluster.client.owner import operator_named
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import BrokenBarrierError, LockTimeoutError
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.lock_options import check_int, checked, wait_ms_of
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.guarantee import Guarantee
 
@@ -39,61 +38,8 @@ class BaseBarrier(BaseObject):
         """The number of parties, all of which pass together."""
         return self._wait.parties
 
-    def _awaiting(self, timeout: float | None) -> Operation[int]:
-        wait_ms = wait_ms_of(self._timeout if timeout is None else timeout)
-        try:
-            reply = yield from self._updating(replace(self._wait, wait_ms=wait_ms))
-        except LockTimeoutError as error:
-            raise BrokenBarrierError(str(error)) from None
-        assert isinstance(reply, BarrierPassed)
-        return reply.index
-
-    def _counting_waiters(self) -> Operation[int]:
-        status = yield from self._inspecting("linearizable", 0)
-        return 0 if status.left is None else status.permits - status.left
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self.parties} parties>"
-
-
-B = TypeVar("B", bound=BaseBarrier)
-
-
-class BarrierFactory(Factory, Generic[B]):
-    """The part of a client that makes barriers."""
-
-    _barrier_type: type[B]
-
-    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
-        """Return the cyclic barrier called ``name``; sends nothing yet.
-
-        A lock of the same name is another object.
-
-        Args:
-            name: see `lock`.
-            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
-                a party that names another number is refused.
-            timeout: the default timeout of a party that waits for the others (s); see `lock`.
-
-        Raises:
-            InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-            ValueError: as for `lock`.
-
-        """
-        return self._barrier_type(self._begin(), name, parties, timeout)
-
-
-class Barrier(BaseBarrier):
-    """One cyclic barrier of the cluster, from `Client.barrier`. Any thread may use it.
-
-    Callers of `wait` pass together once there are `parties` of them. These are one generation; the
-    next call begins the next one. Each call counts as one party, whichever thread makes it.
-    """
-
-    def wait(self, timeout: float | None = None) -> int:
+    @operation
+    def wait(self, timeout: float | None = None) -> Operation[int]:
         """Wait until all parties have arrived, as ``threading.Barrier.wait`` does.
 
         Args:
@@ -119,38 +65,76 @@ class Barrier(BaseBarrier):
             ValueError: ``timeout`` is out of its range.
 
         """
-        return drive(self._awaiting(timeout))
+        wait_ms = wait_ms_of(self._timeout if timeout is None else timeout)
+        try:
+            reply = yield from self._updating(replace(self._wait, wait_ms=wait_ms))
+        except LockTimeoutError as error:
+            raise BrokenBarrierError(str(error)) from None
+        assert isinstance(reply, BarrierPassed)
+        return reply.index
 
-    def n_waiting(self) -> int:
+    @operation
+    def n_waiting(self) -> Operation[int]:
         """Return the number of parties that wait now, as a linearizable read.
 
         The errors are those of `Client.status`.
         """
-        return drive(self._counting_waiters())
+        status = yield from self._inspecting("linearizable", 0)
+        return 0 if status.left is None else status.permits - status.left
 
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
         """Return the waiters in order; ``left`` of ``permits`` parties are missing.
 
         Arguments and errors are those of `Client.status`.
         """
-        return drive(self._inspecting(read, max_age))
+        return (yield from self._inspecting(read, max_age))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.parties} parties>"
 
 
-class AsyncBarrier(BaseBarrier):
+B = TypeVar("B", bound=BaseBarrier)
+
+
+class BarrierFactory(BaseClient, Generic[B]):
+    """The part of a client that makes barriers."""
+
+    _barrier_type: type[B]
+
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
+        """Return the cyclic barrier called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            parties: the number of parties that pass together, 1 to 10,000. While some of them wait,
+                a party that names another number is refused.
+            timeout: the default timeout of a party that waits for the others (s); see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no barriers; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._barrier_type(self._given, name, parties, timeout)
+
+
+class Barrier(BaseBarrier, InThreads):
+    """One cyclic barrier of the cluster, from `Client.barrier`. Any thread may use it.
+
+    Callers of `wait` pass together once there are `parties` of them. These are one generation; the
+    next call begins the next one. Each call counts as one party, whichever thread makes it.
+    """
+
+
+class AsyncBarrier(BaseBarrier, InTasks):
     """One cyclic barrier of the cluster, from `fencelock.aio.Client.barrier`.
 
     Arguments, return values and errors are those of `fencelock.Barrier`. Cancelling a wait breaks
     its generation, unless all parties have already arrived.
     """
-
-    async def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties have arrived; return the place of this party, from 0."""
-        return await drive_async(self._awaiting(timeout))
-
-    async def n_waiting(self) -> int:
-        """Return the number of parties that wait now."""
-        return await drive_async(self._counting_waiters())
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the waiters in order; ``left`` of ``permits`` parties are missing."""
-        return await drive_async(self._inspecting(read, max_age))

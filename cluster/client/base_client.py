@@ -12,6 +12,7 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.client.callback_executor import ClusterCallback, check_callback
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.hold_registry import Callback
+from fencelock.cluster.client.operation import Operation, operation
 
 
 class BaseClient:
@@ -93,10 +94,22 @@ class BaseClient:
         check_callback(callback, "ClusterState")
         self._connection.watching().add(callback)
 
+    @operation
+    def close(self) -> Operation[None]:
+        """Release all holds, cancel all waits, and leave nothing running.
+
+        Waits up to 2 s until reachable nodes confirm. Threads or tasks that wait for a lock get
+        `AcquireCancelledError`. Closing again, or in a forked process, does nothing.
+        """
+        return self._given.closing()
+
     @property
     def callbacks_failed(self) -> int:
         """The number of callbacks that raised an exception; see `on_lost`."""
         return self._connection.executor.failed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._given}>"
 
 
 def check_template(template: object) -> None:

@@ -31,7 +31,7 @@ from fencelock.actors.session.holds import ClientHold as LocalHold
 from fencelock.actors.session.message import EndWait
 from fencelock.actors.session.requests import DECISION_MS, LockKey, lock_key_named
 from fencelock.actors.session.retained import RetainTerms
-from fencelock.cluster.client.factory import Factory
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.hold import (
     BaseHold,
     confirming,
@@ -54,7 +54,7 @@ from fencelock.cluster.client.hold_registry import (
     tokens,
 )
 from fencelock.cluster.client.lock_options import LockOptions, wait_ms_of
-from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.operation import AwaitReply, Operation, operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.client.token import lock_and_secret
@@ -664,7 +664,7 @@ L = TypeVar("L", bound=BaseLock[Any])
 R = TypeVar("R", bound=BaseRLock[Any])
 
 
-class LockFactory(Factory, Generic[L, R]):
+class LockFactory(BaseClient, Generic[L, R, H]):
     """The part of a client that makes locks."""
 
     _lock_type: type[L]
@@ -724,7 +724,7 @@ class LockFactory(Factory, Generic[L, R]):
             ValueError: ``timeout`` is out of its range.
 
         """
-        connection = self._begin()
+        connection = self._given
         options = connection.options(
             name,
             timeout,
@@ -775,7 +775,7 @@ class LockFactory(Factory, Generic[L, R]):
                 one does.
 
         """
-        connection = self._begin()
+        connection = self._given
         options = connection.options(
             name,
             timeout,
@@ -791,7 +791,49 @@ class LockFactory(Factory, Generic[L, R]):
         )
         return self._rlock_type(connection.line, connection.hold_registry, options)
 
-    def _attaching(self, token: str, **options: Any) -> Operation[Any]:
-        """Attach the lock of ``token``, with such options of `lock`, and end with the hold."""
+    @operation
+    def attach(
+        self,
+        token: str,
+        *,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+        confirm_release: bool = True,
+    ) -> Operation[H]:
+        """Take over a lock that another process has detached; see `Hold.detach`.
+
+        It does not wait. The hold is one of this client from now on, as if it had acquired it, with
+        a fence above all earlier ones. ``client.attach(token).release()`` releases the lock.
+
+        Args:
+            token: what `Hold.detach` returned. It can be used once; a call that was interrupted or
+                cancelled may have used it, and leaves nothing held.
+            label: see `lock`, as for the others.
+            duration: see `lock`.
+            grace: see `lock`.
+            confirm_release: see `lock`.
+
+        Raises:
+            NotHeldError: the token was used, or its time is over, or the lock was taken by force.
+            ValueError: ``token`` is no token, or was cut.
+            UnsupportedError: the protocol cannot detach locks (`paxos` can).
+            InvalidRequestError: another argument is out of its limits.
+            OverloadedError: this client, or its key, holds as much as it may. The token can still
+                be used.
+            UnavailableError: no node answered within 10 s. If the lock was attached, it is released
+                as soon as the client is connected again.
+            ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
+
+        """
         name, secret = lock_and_secret(token)
-        return self.lock(name, retain=0.0, **options).attaching(secret)
+        lock = self.lock(
+            name,
+            label=label,
+            duration=duration,
+            grace=grace,
+            confirm_release=confirm_release,
+            retain=0.0,
+        )
+        return lock.attaching(secret)

@@ -18,13 +18,6 @@ from weakref import WeakSet
 
 import pykka
 
-from fencelock.actors.api.backup_message import BackupPart, ReadBackup
-from fencelock.actors.api.membership_message import (
-    ChangeMembers,
-    MembersChanged,
-    MembersRead,
-    ReadMembers,
-)
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
@@ -34,19 +27,7 @@ from fencelock.actors.api.name import (
     check_owner,
 )
 from fencelock.actors.api.retained import RETAINERS
-from fencelock.actors.api.session_message import (
-    CloseSession,
-    Evict,
-    Evicted,
-    ListedLock,
-    ListedObject,
-    ListLocks,
-    ListRecords,
-    LockList,
-    RecordList,
-    Records,
-    SessionClosed,
-)
+from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import (
@@ -64,7 +45,6 @@ from fencelock.actors.session.message import (
     ClusterState,
     EndpointChanged,
     Survey,
-    Surveyed,
     Waiting,
     WatchCluster,
 )
@@ -72,7 +52,6 @@ from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
 from fencelock.actors.session.retainer import Retainer
 from fencelock.actors.session.session import CLOSE_MS, ClientSession
 from fencelock.cluster.client import waiting
-from fencelock.cluster.client.accounts import operator_named
 from fencelock.cluster.client.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.client.hold_registry import HoldRegistry
 from fencelock.cluster.client.lock_options import (
@@ -86,7 +65,7 @@ from fencelock.cluster.client.lock_options import (
     wait_ms_of,
 )
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive
-from fencelock.cluster.client.owner import process_label
+from fencelock.cluster.client.owner import operator_named, process_label
 from fencelock.cluster.client.reachability import LOOK_S, looking
 from fencelock.cluster.client.retaining import Retaining
 from fencelock.cluster.client.session_channel import SessionChannel
@@ -113,9 +92,6 @@ NUMBER_END = 1 << 63
 
 START_ONE = "Start a node with `fencelock dev`, or name those of your cluster."
 """Advice where no node answers at the default address."""
-
-PAGE = 1_000
-"""Locks requested at a time when they are listed."""
 
 
 def _key_in(path: Path) -> KeyFile:
@@ -400,14 +376,6 @@ class Connection:
             cohort,
         )
 
-    def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
-        """End with the status of each node, with its roles if ``roles`` is set."""
-        surveyed = yield from self.line.ask(Survey(roles=roles))
-        assert isinstance(surveyed, Surveyed)
-        if not surveyed.statuses:
-            raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
-        return surveyed
-
     def age_ms(self, read: Read, max_age: float) -> int | None:
         """Return the greatest age of an answer (ms), None for a linearizable read.
 
@@ -421,53 +389,6 @@ class Connection:
             self.demand(Guarantee.BOUNDED_READS)
         return age_ms
 
-    def listing(self, prefix: str, read: Read, max_age: float) -> Operation[tuple[ListedLock, ...]]:
-        """End with the held locks whose names begin with ``prefix``."""
-        pages = yield from self._listing(prefix, read, max_age)
-        return tuple(line for page in pages for line in page.lines)
-
-    def listing_objects(
-        self, prefix: str, read: Read, max_age: float
-    ) -> Operation[tuple[ListedObject, ...]]:
-        """End with the objects that nobody can hold whose names begin with ``prefix``."""
-        pages = yield from self._listing(prefix, read, max_age, unheld=True)
-        return tuple(line for page in pages for line in page.objects)
-
-    def _listing(
-        self, prefix: str, read: Read, max_age: float, *, unheld: bool = False
-    ) -> Operation[list[LockList]]:
-        age_ms = self.age_ms(read, max_age)
-        check_text_type("prefix", prefix)
-        pages: list[LockList] = []
-        after, more = "", True
-        while more:
-            asked = ListLocks(prefix=prefix, after=after, most=PAGE, age_ms=age_ms, unheld=unheld)
-            page = yield from self.line.ask(asked)
-            assert isinstance(page, LockList)
-            pages.append(page)
-            lines = page.objects if unheld else page.lines
-            more = page.more and bool(lines)
-            after = lines[-1].lock if lines else ""
-        return pages
-
-    def listing_records(self, kind: Records) -> Operation[tuple[RecordList, ...]]:
-        """End with all pages of sessions or evictions."""
-        pages: list[RecordList] = []
-        skip, more = 0, True
-        while more:
-            reply = yield from self.line.ask(ListRecords(kind=kind, skip=skip, most=PAGE))
-            assert isinstance(reply, RecordList)
-            pages.append(reply)
-            count = len(reply.sessions) + len(reply.evictions)
-            skip, more = skip + count, reply.more and bool(count)
-        return tuple(pages)
-
-    def reading_backup(self, node: str, slot: int, chunk: int) -> Operation[BackupPart]:
-        """End with a part of a backup; see `ReadBackup`."""
-        reply = yield from self.line.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
-        assert isinstance(reply, BackupPart)
-        return reply
-
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with the evicted holder of the lock ``name``."""
         check_int("fence", fence, "an int of at least 1", lambda n: 1 <= n < NUMBER_END)
@@ -475,25 +396,6 @@ class Connection:
         reply = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(reply, Evicted)
         return reply.holder
-
-    def closing_session(self, handle: str, operator: str | None) -> Operation[SessionClosed]:
-        """End with the session that was closed."""
-        who = operator_named(operator)
-        reply = yield from self.line.ask(CloseSession(handle=handle, operator=who))
-        assert isinstance(reply, SessionClosed)
-        return reply
-
-    def reading_members(self) -> Operation[MembersRead]:
-        """End with the nodes of the cluster."""
-        reply = yield from self.line.ask(ReadMembers())
-        assert isinstance(reply, MembersRead)
-        return reply
-
-    def changing_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
-        """End with how far ``change`` is."""
-        reply = yield from self.line.ask(change)
-        assert isinstance(reply, MembersChanged)
-        return reply
 
     def __str__(self) -> str:
         kind = f"a {self.protocol} cluster" if self.protocol else ", ".join(self.endpoints)

@@ -14,13 +14,12 @@ from fencelock.actors.api.counter import (
 )
 from fencelock.actors.api.name import titled
 from fencelock.actors.error import InvalidRequestError
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.fence import Fence, guard_of
 from fencelock.cluster.client.lock_options import check_int, checked
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.guarantee import Guarantee
 
@@ -31,98 +30,14 @@ class BaseCounter(BaseObject):
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name, COUNTER, Guarantee.COUNTERS)
 
-    def _getting(self, read: Read, max_age: float) -> Operation[int]:
+    @operation
+    def get(self, *, read: Read = "linearizable", max_age: float = 1.0) -> Operation[int]:
+        """Return the value. Arguments and errors are those of `Client.status`."""
         status = yield from self._inspecting(read, max_age)
         return status.left or 0
 
-    def _adding(self, n: int, fence: Fence | None) -> Operation[CounterChanged]:
-        _check("n", n)
-        guard, number = guard_of(fence)
-        request = AddToCounter(counter=self.name, amount=n, request=1, guard=guard, fence=number)
-        reply = yield from self._changing(request)
-        if not reply.changed:
-            raise InvalidRequestError(
-                f"{titled(self._full_name)} is {reply.before}, and {n} more is beyond the limits "
-                f"of -{VALUE_MAX} and {VALUE_MAX}; nothing was changed"
-            )
-        return reply
-
-    def _adding_after(self, n: int, fence: Fence | None) -> Operation[int]:
-        return (yield from self._adding(n, fence)).after
-
-    def _adding_before(self, n: int, fence: Fence | None) -> Operation[int]:
-        return (yield from self._adding(n, fence)).before
-
-    def _setting(
-        self, value: int, expected: int | None, fence: Fence | None
-    ) -> Operation[CounterChanged]:
-        _check("value", value)
-        guard, number = guard_of(fence)
-        request = SetCounter(
-            counter=self.name, value=value, expected=expected, request=1, guard=guard, fence=number
-        )
-        return (yield from self._changing(request))
-
-    def _setting_any(self, value: int, fence: Fence | None) -> Operation[int]:
-        return (yield from self._setting(value, None, fence)).before
-
-    def _comparing(self, expected: int, value: int, fence: Fence | None) -> Operation[bool]:
-        _check("expected", expected)
-        return (yield from self._setting(value, expected, fence)).changed
-
-    def _changing(self, request: CounterRequest) -> Operation[CounterChanged]:
-        reply = yield from self._updating(checked(request))
-        assert isinstance(reply, CounterChanged)
-        return reply
-
-
-def _check(field: str, number: int) -> None:
-    allowed = f"an int from -{VALUE_MAX} to {VALUE_MAX}"
-    check_int(field, number, allowed, lambda n: abs(n) <= VALUE_MAX)
-
-
-C = TypeVar("C", bound=BaseCounter)
-
-
-class CounterFactory(Factory, Generic[C]):
-    """The part of a client that makes counters."""
-
-    _counter_type: type[C]
-
-    def counter(self, name: str) -> C:
-        """Return the counter called ``name``; sends nothing yet.
-
-        A lock, or a map, of the same name is another object.
-
-        Args:
-            name: see `lock`.
-
-        Raises:
-            InvalidRequestError: ``name`` is out of its limits.
-            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
-            ClosedError: as for `lock`.
-            TypeError: as for `lock`.
-
-        """
-        return self._counter_type(self._begin(), name)
-
-
-class Counter(BaseCounter):
-    """One counter of the cluster, from `Client.counter`. Any thread may use it.
-
-    A counter is an int from -9,223,372,036,854,775,807 to 9,223,372,036,854,775,807, which is 0 as
-    long as nobody has changed it. A counter at 0 leaves no state.
-
-    A change takes effect once, however often the client has to send it. If the client's session
-    ends during the call, the call raises `SessionExpiredError`, and it is unknown whether the
-    change took effect.
-    """
-
-    def get(self, *, read: Read = "linearizable", max_age: float = 1.0) -> int:
-        """Return the value. Arguments and errors are those of `Client.status`."""
-        return drive(self._getting(read, max_age))
-
-    def add(self, n: int = 1, *, fence: Fence | None = None) -> int:
+    @operation
+    def add(self, n: int = 1, *, fence: Fence | None = None) -> Operation[int]:
         """Add ``n`` to the value, and return the new value.
 
         Args:
@@ -143,16 +58,18 @@ class Counter(BaseCounter):
             TypeError: an argument is of a wrong type.
 
         """
-        return drive(self._adding_after(n, fence))
+        return (yield from self._adding(n, fence)).after
 
-    def get_and_add(self, n: int = 1, *, fence: Fence | None = None) -> int:
+    @operation
+    def get_and_add(self, n: int = 1, *, fence: Fence | None = None) -> Operation[int]:
         """Add ``n`` to the value, and return the value before.
 
         Arguments and errors are those of `add`.
         """
-        return drive(self._adding_before(n, fence))
+        return (yield from self._adding(n, fence)).before
 
-    def set(self, value: int, *, fence: Fence | None = None) -> int:
+    @operation
+    def set(self, value: int, *, fence: Fence | None = None) -> Operation[int]:
         """Set the value, and return the value before.
 
         Args:
@@ -165,9 +82,12 @@ class Counter(BaseCounter):
             TypeError: an argument is of a wrong type.
 
         """
-        return drive(self._setting_any(value, fence))
+        return (yield from self._setting(value, None, fence)).before
 
-    def compare_and_set(self, expected: int, value: int, *, fence: Fence | None = None) -> bool:
+    @operation
+    def compare_and_set(
+        self, expected: int, value: int, *, fence: Fence | None = None
+    ) -> Operation[bool]:
         """Set the value if it is ``expected``; return whether it was. If not, nothing is changed.
 
         Args:
@@ -181,34 +101,83 @@ class Counter(BaseCounter):
             TypeError: an argument is of a wrong type.
 
         """
-        return drive(self._comparing(expected, value, fence))
+        _check("expected", expected)
+        return (yield from self._setting(value, expected, fence)).changed
+
+    def _adding(self, n: int, fence: Fence | None) -> Operation[CounterChanged]:
+        _check("n", n)
+        guard, number = guard_of(fence)
+        request = AddToCounter(counter=self.name, amount=n, request=1, guard=guard, fence=number)
+        reply = yield from self._changing(request)
+        if not reply.changed:
+            raise InvalidRequestError(
+                f"{titled(self._full_name)} is {reply.before}, and {n} more is beyond the limits "
+                f"of -{VALUE_MAX} and {VALUE_MAX}; nothing was changed"
+            )
+        return reply
+
+    def _setting(
+        self, value: int, expected: int | None, fence: Fence | None
+    ) -> Operation[CounterChanged]:
+        _check("value", value)
+        guard, number = guard_of(fence)
+        request = SetCounter(
+            counter=self.name, value=value, expected=expected, request=1, guard=guard, fence=number
+        )
+        return (yield from self._changing(request))
+
+    def _changing(self, request: CounterRequest) -> Operation[CounterChanged]:
+        reply = yield from self._updating(checked(request))
+        assert isinstance(reply, CounterChanged)
+        return reply
 
 
-class AsyncCounter(BaseCounter):
-    """One counter of the cluster, from `fencelock.aio.Client.counter`.
+def _check(field: str, number: int) -> None:
+    allowed = f"an int from -{VALUE_MAX} to {VALUE_MAX}"
+    check_int(field, number, allowed, lambda n: abs(n) <= VALUE_MAX)
 
-    Arguments, return values and errors are those of `fencelock.Counter`. It is unknown whether a
-    cancelled change takes effect.
+
+class Counter(BaseCounter, InThreads):
+    """One counter of the cluster, from `Client.counter`. Any thread may use it.
+
+    A counter is an int from -9,223,372,036,854,775,807 to 9,223,372,036,854,775,807, which is 0 as
+    long as nobody has changed it. A counter at 0 leaves no state.
+
+    A change takes effect once, however often the client has to send it. If the client's session
+    ends during the call, the call raises `SessionExpiredError`, and it is unknown whether the
+    change took effect.
     """
 
-    async def get(self, *, read: Read = "linearizable", max_age: float = 1.0) -> int:
-        """Return the value."""
-        return await drive_async(self._getting(read, max_age))
 
-    async def add(self, n: int = 1, *, fence: Fence | None = None) -> int:
-        """Add ``n`` to the value, and return the new value."""
-        return await drive_async(self._adding_after(n, fence))
+class AsyncCounter(BaseCounter, InTasks):
+    """One counter of the cluster, from `fencelock.aio.Client.counter`.
 
-    async def get_and_add(self, n: int = 1, *, fence: Fence | None = None) -> int:
-        """Add ``n`` to the value, and return the value before."""
-        return await drive_async(self._adding_before(n, fence))
+    Its methods are those of `fencelock.Counter`, awaited. It is unknown whether a cancelled change
+    takes effect.
+    """
 
-    async def set(self, value: int, *, fence: Fence | None = None) -> int:
-        """Set the value, and return the value before."""
-        return await drive_async(self._setting_any(value, fence))
 
-    async def compare_and_set(
-        self, expected: int, value: int, *, fence: Fence | None = None
-    ) -> bool:
-        """Set the value if it is ``expected``; return whether it was."""
-        return await drive_async(self._comparing(expected, value, fence))
+C = TypeVar("C", bound=BaseCounter)
+
+
+class CounterFactory(BaseClient, Generic[C]):
+    """The part of a client that makes counters."""
+
+    _counter_type: type[C]
+
+    def counter(self, name: str) -> C:
+        """Return the counter called ``name``; sends nothing yet.
+
+        A lock, or a map, of the same name is another object.
+
+        Args:
+            name: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no counters; the text names one that has.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._counter_type(self._given, name)

@@ -11,13 +11,12 @@ from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, plain_name
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock, H
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.lock import AsyncHold, AsyncLock, Hold, Lock
 from fencelock.cluster.client.lock_options import LockOptions, check_text_type
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
 from fencelock.cluster.guarantee import Guarantee
@@ -76,6 +75,38 @@ class BaseElection(Generic[C]):
         """The name under which all clients know the election."""
         return plain_name(self._lock)
 
+    @operation
+    def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[Leader | None]:
+        """Return the present leader, or None if nobody leads.
+
+        Args:
+            read: see `Client.status`.
+            max_age: see `Client.status`.
+
+        Raises:
+            StaleError: the state of the node is older than ``max_age``.
+            UnavailableError: no node answered for 10 s.
+            ClosedError: the client is closed.
+            TypeError: ``max_age`` is no number.
+            ValueError: ``read`` or ``max_age`` is out of its range.
+
+        """
+        age_ms = self._connection.age_ms(read, max_age)
+        reply = yield from self._connection.line.ask(ReadChanges(watched=self._lock, age_ms=age_ms))
+        assert isinstance(reply, ChangesRead)
+        return leader_of(reply)
+
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
+        """Return the leader as a holder, and the waiting candidates; see `Client.status`."""
+        age_ms = self._connection.age_ms(read, max_age)
+        return (yield from self._connection.line.inspecting(self._lock, age_ms))
+
+    @operation
+    def evict(self, fence: int, operator: str | None = None) -> Operation[Contender]:
+        """End the term under ``fence``; see `Client.evict`."""
+        return (yield from self._connection.evicting(self._lock, fence, operator))
+
     def lead(self, value: str = "") -> C:
         """Return a candidate, which leads while it is held like a lock; sends nothing yet.
 
@@ -93,20 +124,6 @@ class BaseElection(Generic[C]):
 
         """
         return self._candidate_type(self._given, self._options, value)
-
-    def _leader(self, read: Read, max_age: float) -> Operation[Leader | None]:
-        """End with the present leader, or with None if nobody leads."""
-        age_ms = self._connection.age_ms(read, max_age)
-        reply = yield from self._connection.line.ask(ReadChanges(watched=self._lock, age_ms=age_ms))
-        assert isinstance(reply, ChangesRead)
-        return leader_of(reply)
-
-    def _status(self, read: Read, max_age: float) -> Operation[LockStatus]:
-        age_ms = self._connection.age_ms(read, max_age)
-        return self._connection.line.inspecting(self._lock, age_ms)
-
-    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
-        return self._connection.evicting(self._lock, fence, operator)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -141,7 +158,7 @@ def _leader_in(change: Change) -> Leader | None:
 E = TypeVar("E", bound=BaseElection[Any])
 
 
-class ElectionFactory(Factory, Generic[E]):
+class ElectionFactory(BaseClient, Generic[E]):
     """The part of a client that makes elections."""
 
     _election_type: type[E]
@@ -164,7 +181,7 @@ class ElectionFactory(Factory, Generic[E]):
             ValueError: as for `lock`.
 
         """
-        return self._election_type(self._begin(), name, timeout, label)
+        return self._election_type(self._given, name, timeout, label)
 
 
 class Candidate(BaseCandidate[Hold], Lock):
@@ -184,7 +201,7 @@ class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
     """
 
 
-class Election(BaseElection[Candidate]):
+class Election(BaseElection[Candidate], InThreads):
     """One election of the cluster, from `Client.election`. Any thread may use it.
 
     Candidates lead one after the other, in the order of their requests. A candidate leads from its
@@ -192,23 +209,6 @@ class Election(BaseElection[Candidate]):
     """
 
     _candidate_type = Candidate
-
-    def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Leader | None:
-        """Return the present leader, or None if nobody leads.
-
-        Args:
-            read: see `Client.status`.
-            max_age: see `Client.status`.
-
-        Raises:
-            StaleError: the state of the node is older than ``max_age``.
-            UnavailableError: no node answered for 10 s.
-            ClosedError: the client is closed.
-            TypeError: ``max_age`` is no number.
-            ValueError: ``read`` or ``max_age`` is out of its range.
-
-        """
-        return drive(self._leader(read, max_age))
 
     def watch(self) -> ElectionWatch:
         """Return an iterator over the leaders; sends nothing yet.
@@ -221,14 +221,6 @@ class Election(BaseElection[Candidate]):
         """
         return ElectionWatch(self._connection.line, self._lock)
 
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the leader as a holder, and the waiting candidates; see `Client.status`."""
-        return drive(self._status(read, max_age))
-
-    def evict(self, fence: int, operator: str | None = None) -> Contender:
-        """End the term under ``fence``; see `Client.evict`."""
-        return drive(self._evicting(fence, operator))
-
 
 class AsyncCandidate(BaseCandidate[AsyncHold], AsyncLock):
     """A candidate of an `Election`: a lock like `fencelock.aio.Lock`, whose holder leads."""
@@ -238,7 +230,7 @@ class AsyncElectionWatch(BaseElectionWatch, AsyncWaiting["Leader | None"]):
     """An iterator over the leaders, from `Election.watch`; see `fencelock.ElectionWatch`."""
 
 
-class AsyncElection(BaseElection[AsyncCandidate]):
+class AsyncElection(BaseElection[AsyncCandidate], InTasks):
     """One election of the cluster, from `fencelock.aio.Client.election`.
 
     ``async with election.lead(value) as term:`` leads until the end of the block. Rules, arguments
@@ -247,18 +239,6 @@ class AsyncElection(BaseElection[AsyncCandidate]):
 
     _candidate_type = AsyncCandidate
 
-    async def leader(self, read: Read = "linearizable", max_age: float = 1.0) -> Leader | None:
-        """Return the present leader, or None if nobody leads."""
-        return await drive_async(self._leader(read, max_age))
-
     def watch(self) -> AsyncElectionWatch:
         """Return an iterator for ``async for`` over the leaders, beginning with the present one."""
         return AsyncElectionWatch(self._connection.line, self._lock)
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the leader as a holder, and the candidates that wait."""
-        return await drive_async(self._status(read, max_age))
-
-    async def evict(self, fence: int, operator: str | None = None) -> Contender:
-        """End the term under ``fence``."""
-        return await drive_async(self._evicting(fence, operator))

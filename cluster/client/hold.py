@@ -39,7 +39,7 @@ from fencelock.cluster.client.hold_registry import (
     ReleaseCall,
 )
 from fencelock.cluster.client.lock_options import term_ms_of
-from fencelock.cluster.client.operation import AwaitReply, Operation
+from fencelock.cluster.client.operation import AwaitReply, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel, closed_meanwhile
 from fencelock.cluster.client.token import SECRET_BYTES, token_of
 from fencelock.cluster.host.fork import ForkCounter
@@ -212,23 +212,59 @@ class BaseHold:
         """
         self._listen(HoldState.UNLOCKING, callback)
 
-    def __repr__(self) -> str:
-        return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
+    @operation
+    def release(self, *, wait: bool | None = None) -> Operation[None]:
+        """Give up this hold; see `Lock.release`. Another call of it does nothing.
 
-    def _listen(self, state: HoldState, callback: Callback) -> None:
-        listeners = Listeners()
-        listeners.add(state, callback)
-        self._registry.listen(self.own, listeners)
+        Args:
+            wait: see `Lock.release`.
 
-    def _releasing(self, wait: bool | None = None) -> Operation[None]:
-        if not self.own.is_unreleased(self.token):
-            return  # It was released, or its loss was reported.
-        awaited = self._confirm if wait is None else wait
-        release = releasing if awaited else releasing_unawaited
-        yield from release(self._channel, self._registry, self.own, self.token)
+        Raises:
+            NotHeldError: its node restarted and forgot it.
+            LockOwnershipLostError: it was lost before, and no release had reported that.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background; calling `release` again waits for it once more.
+            ClosedError: the client is closed.
 
-    def _detaching(self, within: float | None) -> Operation[str]:
-        """Detach the lock, and end with the token that attaches it."""
+        """
+        return self._releasing(wait)
+
+    @operation
+    def renew(self, duration: float | None = None) -> Operation[None]:
+        """Start the duration of this hold anew; see `Lock.renew`."""
+        return renewing(self._channel, self._registry, self.own, self.token, duration)
+
+    @operation
+    def detach(self, within: float | None = None) -> Operation[str]:
+        """Give up this hold, but keep the lock for whoever has the token; return the token.
+
+        `Client.attach` takes the lock over with the token, once, in any process. Nobody in the
+        queue gets the lock before that; if nobody attaches it in time, the next in the queue gets
+        it. This hold counts as released: `release` does nothing any more, and its fence is refused.
+
+        In a ``with`` statement, what follows this call runs without the lock, and the end of the
+        statement releases nothing.
+
+        Args:
+            within: how long the token can be used (s), above 0 and at most a week; None for 60.
+
+        Returns:
+            Letters, digits, ``-`` and ``_``, at most 368 of them. Whoever has it can take the lock,
+            so treat it like a password. The cluster neither keeps nor shows it.
+
+        Raises:
+            InvalidRequestError: ``within`` is out of its limits.
+            UnsupportedError: it is no plain lock, or its owner holds it more than once, or the
+                protocol cannot detach locks (`paxos` can).
+            NotHeldError: it was released.
+            LockOwnershipLostError: it was lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in the
+                background; calling `detach` again waits for it, and returns the token. Without the
+                token the lock is free after ``within``.
+            ClosedError: the client is closed.
+            TypeError: ``within`` is no number.
+
+        """
         own, channel, registry = self.own, self._channel, self._registry
         ttl_ms = term_ms_of("within", within) or WITHIN_MS
         if kind_of(own.lock) or len(own.acquisitions) > 1:
@@ -261,8 +297,20 @@ class BaseHold:
             listeners.detached.add(here)
         return token
 
-    def _renewing(self, duration: float | None) -> Operation[None]:
-        return renewing(self._channel, self._registry, self.own, self.token, duration)
+    def __repr__(self) -> str:
+        return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
+
+    def _listen(self, state: HoldState, callback: Callback) -> None:
+        listeners = Listeners()
+        listeners.add(state, callback)
+        self._registry.listen(self.own, listeners)
+
+    def _releasing(self, wait: bool | None = None) -> Operation[None]:
+        if not self.own.is_unreleased(self.token):
+            return  # It was released, or its loss was reported.
+        awaited = self._confirm if wait is None else wait
+        release = releasing if awaited else releasing_unawaited
+        yield from release(self._channel, self._registry, self.own, self.token)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self.own.lock, error)

@@ -11,12 +11,11 @@ from fencelock.actors.api.latch import COUNT_MAX, KEEP_MS, LATCH, AwaitLatch, Co
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError, LockTimeoutError
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.lock_options import check_int, check_number, checked, wait_ms_of
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.guarantee import Guarantee
 
@@ -34,22 +33,73 @@ class BaseLatch(BaseObject):
         self._down = checked(CountDown(latch=name, count=count, request=1, keep_ms=keep_ms))
         self._wait = AwaitLatch(latch=name, count=count, request=1, keep_ms=keep_ms)
 
-    def _counting_down(self, n: int) -> Operation[int]:
+    @operation
+    def count_down(self, n: int = 1) -> Operation[int]:
+        """Lower the count by ``n``, but not below 0, and return the new count.
+
+        The request takes effect once, however often the client has to send it.
+
+        Args:
+            n: by how much to lower the count, 1 to 2,147,483,647.
+
+        Raises:
+            InvalidRequestError: ``n`` is out of its range, or the latch began with another count.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the request took effect.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                request took effect.
+            OverloadedError: the cluster has too many such objects.
+            ClosedError: the client is closed.
+            TypeError: ``n`` is not an int.
+
+        """
         _check_count("n", n)
         reply = yield from self._updating(checked(replace(self._down, amount=n)))
         assert isinstance(reply, CountedDown)
         return reply.left
 
-    def _awaiting(self, timeout: float | None) -> Operation[bool]:
+    @operation
+    def wait(self, timeout: float | None = None) -> Operation[bool]:
+        """Wait until the count is 0, as ``threading.Event.wait`` waits for an event.
+
+        Args:
+            timeout: how long to wait (s): 0 to a week, or None or -1 for no limit.
+
+        Returns:
+            True once the count is 0; False if the timeout ends first.
+
+        Raises:
+            InvalidRequestError: the latch began with another count.
+            UnavailableError: no node answered in time.
+            OverloadedError: the cluster has too many such objects, or too many waiters.
+            ClosedError: the client is closed.
+            TypeError: ``timeout`` is no number.
+            ValueError: ``timeout`` is out of its range.
+
+        """
         try:
             yield from self._updating(replace(self._wait, wait_ms=wait_ms_of(timeout)))
         except LockTimeoutError:
             return False
         return True
 
-    def _counting(self) -> Operation[int]:
+    @operation
+    def count(self) -> Operation[int]:
+        """Return the present count, as a linearizable read.
+
+        The count of a latch that nobody has used is the one with which it begins. The errors are
+        those of `Client.status`.
+        """
         status = yield from self._inspecting("linearizable", 0)
         return self._down.count if status.left is None else status.left
+
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
+        """Return the waiters and the count, which is ``left`` of ``permits``.
+
+        Arguments and errors are those of `Client.status`.
+        """
+        return (yield from self._inspecting(read, max_age))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._down.count}>"
@@ -62,7 +112,7 @@ def _check_count(field: str, count: int) -> None:
 L = TypeVar("L", bound=BaseLatch)
 
 
-class LatchFactory(Factory, Generic[L]):
+class LatchFactory(BaseClient, Generic[L]):
     """The part of a client that makes latches."""
 
     _latch_type: type[L]
@@ -87,92 +137,20 @@ class LatchFactory(Factory, Generic[L]):
             TypeError: as for `lock`.
 
         """
-        return self._latch_type(self._begin(), name, count, keep_s)
+        return self._latch_type(self._given, name, count, keep_s)
 
 
-class Latch(BaseLatch):
+class Latch(BaseLatch, InThreads):
     """One count-down latch of the cluster, from `Client.latch`. Any thread may use it.
 
     The count only falls. Callers of `wait` pass once it is 0. Then the latch is kept for ``keep_s``
     seconds, so that late callers pass too. After that, the name stands for a new latch.
     """
 
-    def count_down(self, n: int = 1) -> int:
-        """Lower the count by ``n``, but not below 0, and return the new count.
 
-        The request takes effect once, however often the client has to send it.
-
-        Args:
-            n: by how much to lower the count, 1 to 2,147,483,647.
-
-        Raises:
-            InvalidRequestError: ``n`` is out of its range, or the latch began with another count.
-            SessionExpiredError: the client's session ended during the call. It is unknown whether
-                the request took effect.
-            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
-                request took effect.
-            OverloadedError: the cluster has too many such objects.
-            ClosedError: the client is closed.
-            TypeError: ``n`` is not an int.
-
-        """
-        return drive(self._counting_down(n))
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the count is 0, as ``threading.Event.wait`` waits for an event.
-
-        Args:
-            timeout: how long to wait (s): 0 to a week, or None or -1 for no limit.
-
-        Returns:
-            True once the count is 0; False if the timeout ends first.
-
-        Raises:
-            InvalidRequestError: the latch began with another count.
-            UnavailableError: no node answered in time.
-            OverloadedError: the cluster has too many such objects, or too many waiters.
-            ClosedError: the client is closed.
-            TypeError: ``timeout`` is no number.
-            ValueError: ``timeout`` is out of its range.
-
-        """
-        return drive(self._awaiting(timeout))
-
-    def count(self) -> int:
-        """Return the present count, as a linearizable read.
-
-        The count of a latch that nobody has used is the one with which it begins. The errors are
-        those of `Client.status`.
-        """
-        return drive(self._counting())
-
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the waiters and the count, which is ``left`` of ``permits``.
-
-        Arguments and errors are those of `Client.status`.
-        """
-        return drive(self._inspecting(read, max_age))
-
-
-class AsyncLatch(BaseLatch):
+class AsyncLatch(BaseLatch, InTasks):
     """One count-down latch of the cluster, from `fencelock.aio.Client.latch`.
 
     Arguments, return values and errors are those of `fencelock.Latch`. It is unknown whether a
     cancelled `count_down` has taken effect.
     """
-
-    async def count_down(self, n: int = 1) -> int:
-        """Lower the count by ``n``, but not below 0, and return the new count."""
-        return await drive_async(self._counting_down(n))
-
-    async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the count is 0; return False if the timeout ends first."""
-        return await drive_async(self._awaiting(timeout))
-
-    async def count(self) -> int:
-        """Return the present count."""
-        return await drive_async(self._counting())
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the waiters and the count, which is ``left`` of ``permits``."""
-        return await drive_async(self._inspecting(read, max_age))

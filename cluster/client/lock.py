@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Literal, overload
+from typing import Literal, Self, overload
 
 from fencelock.actors.api.message import LockStatus
-from fencelock.cluster.client.base_lock import BaseLock, BaseRLock
+from fencelock.cluster.client.base_lock import BaseLock, BaseRLock, H
 from fencelock.cluster.client.hold import BaseHold
 from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, drive, operation
 from fencelock.cluster.client.owner import owner_of_task, owner_of_thread, task_here
 from fencelock.cluster.client.settings import Read, age_ms_of
 
 
-class Exiting:
+class Exiting(InThreads):
     """The end of a ``with`` statement, for threads."""
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
@@ -40,63 +40,88 @@ class Exiting:
 class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
 
-    def release(self, *, wait: bool | None = None) -> None:
-        """Give up this hold; see `Lock.release`. Another call of it does nothing.
-
-        Args:
-            wait: see `Lock.release`.
-
-        Raises:
-            NotHeldError: its node restarted and forgot it.
-            LockOwnershipLostError: it was lost before, and no release had reported that.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background; calling `release` again waits for it once more.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._releasing(wait))
-
-    def renew(self, duration: float | None = None) -> None:
-        """Start the duration of this hold anew; see `Lock.renew`."""
-        drive(self._renewing(duration))
-
-    def detach(self, within: float | None = None) -> str:
-        """Give up this hold, but keep the lock for whoever has the token; return the token.
-
-        `Client.attach` takes the lock over with the token, once, in any process. Nobody in the
-        queue gets the lock before that; if nobody attaches it in time, the next in the queue gets
-        it. This hold counts as released: `release` does nothing any more, and its fence is refused.
-
-        In a ``with`` statement, what follows this call runs without the lock, and the end of the
-        statement releases nothing.
-
-        Args:
-            within: how long the token can be used (s), above 0 and at most a week; None for 60.
-
-        Returns:
-            Letters, digits, ``-`` and ``_``, at most 368 of them. Whoever has it can take the lock,
-            so treat it like a password. The cluster neither keeps nor shows it.
-
-        Raises:
-            InvalidRequestError: ``within`` is out of its limits.
-            UnsupportedError: it is no plain lock, or its owner holds it more than once, or the
-                protocol cannot detach locks (`paxos` can).
-            NotHeldError: it was released.
-            LockOwnershipLostError: it was lost before.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in the
-                background; calling `detach` again waits for it, and returns the token. Without the
-                token the lock is free after ``within``.
-            ClosedError: the client is closed.
-            TypeError: ``within`` is no number.
-
-        """
-        return drive(self._detaching(within))
-
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> Self:
         return self
 
 
-class Lock(BaseLock[Hold], Exiting):
+class LockMethods(BaseLock[H]):
+    """The methods that the locks of both clients have."""
+
+    @operation
+    def release(self, *, wait: bool | None = None) -> Operation[None]:
+        """Give up the lock: the hold of this thread if it has one, else the oldest.
+
+        Without waiting, the call returns once the client has recorded the release. It sends the
+        release before whatever it is asked later, and repeats it until the cluster has it. Until
+        then the lock stays held, also for `held`; another acquire waits for that within its
+        timeout. If the hold turns out to have been lost, `on_lost` is called, and the next
+        `acquire` of this object raises the error, or the next `release` while it holds nothing.
+
+        Args:
+            wait: whether to wait until the cluster has confirmed it; None for what
+                ``confirm_release`` of `Client.lock` says, which is to wait.
+
+        Raises:
+            NotHeldError: it is not held through this object, or its node restarted and forgot it.
+                It is a RuntimeError too, which is what ``threading.Lock`` raises.
+            LockOwnershipLostError: it was lost before. It may be acquired again.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background, and `held` stays true meanwhile. Calling `release` again
+                when nothing else is held waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        return self._releasing(wait)
+
+    @operation
+    def locked(self) -> Operation[bool]:
+        """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
+        return self._is_locked()
+
+    @operation
+    def renew(self, duration: float | None = None) -> Operation[None]:
+        """Start the duration of the current hold anew; only where holds have deadlines.
+
+        Args:
+            duration: how long it lasts from now on (s); None for as before. The deadline never
+                becomes earlier.
+
+        Raises:
+            NotHeldError: it is not held through this object.
+            LockOwnershipLostError: the hold was lost. Raised by each call until one of
+                `release` or the end of ``with`` has reported the loss.
+            InvalidRequestError: ``duration`` is out of the cluster's limits.
+            UnsupportedError: this hold has no deadline; the text says which protocol has such.
+            UnavailableError: no answer came for 10 s. It may have been renewed; calling `renew`
+                again does no harm.
+            ClosedError: the client is closed.
+
+        """
+        return self._renewing(duration)
+
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
+        """Return the holder and the queue; see `Client.status`."""
+        return self._inspecting(age_ms_of(read, max_age))
+
+
+class ThreadLock(BaseLock[H], Exiting):
+    """A lock, or another object that is held, for threads. In a ``with`` statement it is held."""
+
+    _runner = staticmethod(owner_of_thread)
+
+    def __enter__(self) -> H:
+        """Hold the lock and return the hold, or raise; see `acquire`.
+
+        Raises:
+            LockTimeoutError: the ``timeout`` given to `Client.lock` ran out; the text names the
+                holder, where it is known.
+
+        """
+        return drive(self._held_now())
+
+
+class Lock(LockMethods[Hold], ThreadLock[Hold]):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
     As with ``threading.Lock``, any thread that has the object may release the lock, and acquiring
@@ -109,7 +134,6 @@ class Lock(BaseLock[Hold], Exiting):
     """
 
     _hold_type = Hold
-    _runner = staticmethod(owner_of_thread)
 
     @overload
     def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> Hold: ...
@@ -152,69 +176,6 @@ class Lock(BaseLock[Hold], Exiting):
         """
         return drive(self._acquiring(blocking, timeout))
 
-    def release(self, *, wait: bool | None = None) -> None:
-        """Give up the lock: the hold of this thread if it has one, else the oldest.
-
-        Without waiting, the call returns once the client has recorded the release. It sends the
-        release before whatever it is asked later, and repeats it until the cluster has it. Until
-        then the lock stays held, also for `held`; another acquire waits for that within its
-        timeout. If the hold turns out to have been lost, `on_lost` is called, and the next
-        `acquire` of this object raises the error, or the next `release` while it holds nothing.
-
-        Args:
-            wait: whether to wait until the cluster has confirmed it; None for what
-                ``confirm_release`` of `Client.lock` says, which is to wait.
-
-        Raises:
-            NotHeldError: it is not held through this object, or its node restarted and forgot it.
-                It is a RuntimeError too, which is what ``threading.Lock`` raises.
-            LockOwnershipLostError: it was lost before. It may be acquired again.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background, and `held` stays true meanwhile. Calling `release` again
-                when nothing else is held waits for it once more.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._releasing(wait))
-
-    def locked(self) -> bool:
-        """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
-        return drive(self._is_locked())
-
-    def renew(self, duration: float | None = None) -> None:
-        """Start the duration of the current hold anew; only where holds have deadlines.
-
-        Args:
-            duration: how long it lasts from now on (s); None for as before. The deadline never
-                becomes earlier.
-
-        Raises:
-            NotHeldError: it is not held through this object.
-            LockOwnershipLostError: the hold was lost. Raised by each call until one of
-                `release` or the end of ``with`` has reported the loss.
-            InvalidRequestError: ``duration`` is out of the cluster's limits.
-            UnsupportedError: this hold has no deadline; the text says which protocol has such.
-            UnavailableError: no answer came for 10 s. It may have been renewed; calling `renew`
-                again does no harm.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._renewing(duration))
-
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the holder and the queue; see `Client.status`."""
-        return drive(self._inspecting(age_ms_of(read, max_age)))
-
-    def __enter__(self) -> Hold:
-        """Hold the lock and return the hold, or raise; see `acquire`.
-
-        Raises:
-            LockTimeoutError: the ``timeout`` given to `Client.lock` ran out; the text names the
-                holder, where it is known.
-
-        """
-        return drive(self._held_now())
-
 
 class RLock(BaseRLock[Hold], Lock):
     """One named lock of the cluster that its owner may enter again, from `Client.rlock`.
@@ -225,7 +186,7 @@ class RLock(BaseRLock[Hold], Lock):
     """
 
 
-class AsyncExiting:
+class AsyncExiting(InTasks):
     """The end of an ``async with`` statement."""
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
@@ -243,36 +204,28 @@ class AsyncExiting:
 
 
 class AsyncHold(BaseHold, AsyncExiting):
-    """One successful acquire, from `Lock.acquire` or ``async with``. Always true."""
+    """One successful acquire, from `Lock.acquire` or ``async with``. Always true.
 
-    async def release(self, *, wait: bool | None = None) -> None:
-        """Give up this hold; see `fencelock.Hold.release`.
+    A cancelled release still happens. A cancelled `detach` either releases the lock, or leaves it
+    free after ``within``.
+    """
 
-        Raises:
-            asyncio.CancelledError: the task was cancelled; the release still happens.
-
-        """
-        await drive_async(self._releasing(wait))
-
-    async def renew(self, duration: float | None = None) -> None:
-        """Start the duration of this hold anew; see `fencelock.Lock.renew`."""
-        await drive_async(self._renewing(duration))
-
-    async def detach(self, within: float | None = None) -> str:
-        """Give up this hold, but keep the lock for a token; see `fencelock.Hold.detach`.
-
-        Raises:
-            asyncio.CancelledError: the task was cancelled. The lock is released, or it is free
-                after ``within``.
-
-        """
-        return await drive_async(self._detaching(within))
-
-    async def __aenter__(self) -> AsyncHold:
+    async def __aenter__(self) -> Self:
         return self
 
 
-class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
+class TaskLock(BaseLock[H], AsyncExiting):
+    """A lock, or another object that is held, for tasks. In ``async with`` it is held."""
+
+    _runner = staticmethod(owner_of_task)
+    _here = staticmethod(task_here)
+
+    async def __aenter__(self) -> H:
+        """Hold it and return the hold, or raise; see `fencelock.Lock`."""
+        return await drive_async(self._held_now())
+
+
+class AsyncLock(LockMethods[AsyncHold], TaskLock[AsyncHold]):
     """One named lock of the cluster, from `fencelock.aio.Client.lock`.
 
     Any task that has the object may release it, and acquiring it again waits until it
@@ -283,8 +236,6 @@ class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
     """
 
     _hold_type = AsyncHold
-    _runner = staticmethod(owner_of_task)
-    _here = staticmethod(task_here)
 
     @overload
     async def acquire(self, blocking: Literal[True] = True, timeout: None = None) -> AsyncHold: ...
@@ -304,31 +255,6 @@ class AsyncLock(BaseLock[AsyncHold], AsyncExiting):
 
         """
         return await drive_async(self._acquiring(blocking, timeout))
-
-    async def release(self, *, wait: bool | None = None) -> None:
-        """Give up the lock; see `fencelock.Lock.release`.
-
-        Raises:
-            asyncio.CancelledError: the task was cancelled; the release still happens.
-
-        """
-        await drive_async(self._releasing(wait))
-
-    async def locked(self) -> bool:
-        """Ask the cluster whether any client holds the lock; see `fencelock.Lock.locked`."""
-        return await drive_async(self._is_locked())
-
-    async def renew(self, duration: float | None = None) -> None:
-        """Start the duration of the current hold anew; see `fencelock.Lock.renew`."""
-        await drive_async(self._renewing(duration))
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the holder and the queue; see `fencelock.Client.status`."""
-        return await drive_async(self._inspecting(age_ms_of(read, max_age)))
-
-    async def __aenter__(self) -> AsyncHold:
-        """Hold the lock and return the hold, or raise; see `fencelock.Lock`."""
-        return await drive_async(self._held_now())
 
 
 class AsyncRLock(BaseRLock[AsyncHold], AsyncLock):

@@ -6,15 +6,14 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.error import InvalidRequestError
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import BaseHold
-from fencelock.cluster.client.lock import AsyncExiting, AsyncHold, Exiting, Hold
+from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
 from fencelock.cluster.client.lock_options import LockOptions, check_name_type
 from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
-from fencelock.cluster.client.owner import task_here
+from fencelock.cluster.client.operation import Operation, drive, operation
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.transport.codec import check_types
 
@@ -60,6 +59,11 @@ class BaseLockAll(BaseLock[A]):
         self.names = names
         """The names of the locks, in the order of their fences."""
 
+    @operation
+    def release(self) -> Operation[None]:
+        """Give up all the locks; errors of `fencelock.Lock.release`."""
+        yield from self._releasing()
+
     def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A | None]:
         hold = yield from super()._entering(wait_ms, **how)
         if hold is not None:
@@ -70,7 +74,7 @@ class BaseLockAll(BaseLock[A]):
 S = TypeVar("S", bound=BaseLockAll[Any])
 
 
-class LockAllFactory(Factory, Generic[S]):
+class LockAllFactory(BaseClient, Generic[S]):
     """The part of a client that makes `LockAll` objects."""
 
     _lock_all_type: type[S]
@@ -94,14 +98,14 @@ class LockAllFactory(Factory, Generic[S]):
             ValueError: as for `lock`.
 
         """
-        return self._lock_all_type(self._begin(), names, timeout, label)
+        return self._lock_all_type(self._given, names, timeout, label)
 
 
 class HoldAll(BaseHoldAll, Hold):
     """One successful acquire of several locks, from `LockAll`. Always true. For any thread."""
 
 
-class LockAll(BaseLockAll[HoldAll], Exiting):
+class LockAll(BaseLockAll[HoldAll], ThreadLock[HoldAll]):
     """Several locks of the cluster, from `Client.lock_all`: all of them are held, or none.
 
     An acquire waits in the queue of each lock, as others do, and holds nothing until it is granted
@@ -136,20 +140,12 @@ class LockAll(BaseLockAll[HoldAll], Exiting):
         """
         return drive(self._acquiring(blocking, timeout))
 
-    def release(self) -> None:
-        """Give up all the locks; errors of `fencelock.Lock.release`."""
-        drive(self._releasing())
-
-    def __enter__(self) -> HoldAll:
-        """Hold the locks and return the hold, or raise; see `fencelock.Lock`."""
-        return drive(self._held_now())
-
 
 class AsyncHoldAll(BaseHoldAll, AsyncHold):
     """One successful acquire of several locks, from `LockAll`. Always true."""
 
 
-class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncExiting):
+class AsyncLockAll(BaseLockAll[AsyncHoldAll], TaskLock[AsyncHoldAll]):
     """Several locks of the cluster, from `fencelock.aio.Client.lock_all`: all are held, or none.
 
     Arguments, values and errors are those of `fencelock.LockAll`. A cancelled acquire leaves
@@ -157,7 +153,6 @@ class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncExiting):
     """
 
     _hold_type = AsyncHoldAll
-    _here = staticmethod(task_here)
 
     @overload
     async def acquire(
@@ -174,11 +169,3 @@ class AsyncLockAll(BaseLockAll[AsyncHoldAll], AsyncExiting):
     ) -> AsyncHoldAll | None:
         """Wait for all the locks and hold them."""
         return await drive_async(self._acquiring(blocking, timeout))
-
-    async def release(self) -> None:
-        """Give up all the locks."""
-        await drive_async(self._releasing())
-
-    async def __aenter__(self) -> AsyncHoldAll:
-        """Hold the locks and return the hold, or raise."""
-        return await drive_async(self._held_now())

@@ -22,13 +22,12 @@ from fencelock.actors.api.map import (
 )
 from fencelock.actors.api.name import PAGE_MAX, object_name, titled
 from fencelock.actors.error import InvalidRequestError, VersionMismatchError
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.fence import Fence, guard_of
 from fencelock.cluster.client.lock_options import check_int, check_number, check_text_type, checked
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.client.watch import AsyncWaiting, BaseWatch, Waiting
@@ -53,6 +52,196 @@ class BaseMap(BaseObject):
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name, MAP, Guarantee.MAPS)
+
+    @operation
+    def get(
+        self, key: str, *, read: Read = "linearizable", max_age: float = 1.0
+    ) -> Operation[Entry | None]:
+        """Return the entry under ``key``, or None if there is none.
+
+        Args:
+            key: the key, 1 to 256 bytes.
+            read: see `Client.status`.
+            max_age: see `Client.status`.
+
+        Raises:
+            StaleError: the state of the node is older than ``max_age``.
+            InvalidRequestError: ``key`` is out of its limits.
+            UnavailableError: no node answered for 10 s.
+            ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
+            ValueError: ``read`` or ``max_age`` is out of its range.
+
+        """
+        age_ms = self._connection.age_ms(read, max_age)
+        check_text_type("key", key)
+        query = GetEntry(map=self.name, entry_key=key, age_ms=age_ms)
+        found = yield from self._channel.ask(checked(query))
+        assert isinstance(found, EntryList)
+        return _entry_of(found.entries[0]) if found.entries else None
+
+    @operation
+    def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+        fence: Fence | None = None,
+    ) -> Operation[int]:
+        """Put ``value`` under ``key``, whether or not there is an entry; return its new version.
+
+        ``ttl`` and ``ephemeral`` apply until the next put of the key, which sets its own.
+
+        Args:
+            key: the key, 1 to 256 bytes.
+            value: the value, up to 64 KiB. A text must be encoded.
+            ttl: the time after which the entry expires (s), above 0 and up to a year. None for an
+                entry that does not expire.
+            ephemeral: whether the entry ends with the session of this client: when the client is
+                closed, or when the cluster has received nothing from it for its TTL.
+            fence: a lock or another object that is held, or a hold. The put is refused unless the
+                object is held under this fence when the cluster applies the put.
+
+        Raises:
+            NotHeldError: the object of ``fence`` is not held under that fence. Nothing was changed.
+            OverloadedError: the maps of the cluster are full. Nothing was changed.
+            InvalidRequestError: an argument is out of its limits.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the change took effect.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                change took effect.
+            ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
+            ValueError: ``ttl`` is out of its range.
+
+        """
+        return (yield from self._putting(key, value, ttl, ephemeral, fence)).version
+
+    @operation
+    def put_if_absent(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+        fence: Fence | None = None,
+    ) -> Operation[int | None]:
+        """Put ``value`` if ``key`` has no entry; return the new version, or None if it has one.
+
+        Arguments and errors are those of `put`.
+        """
+        reply = yield from self._putting(key, value, ttl, ephemeral, fence, 0)
+        return reply.version if reply.changed else None
+
+    @operation
+    def replace(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        version: int,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+        fence: Fence | None = None,
+    ) -> Operation[int]:
+        """Replace the entry under ``key`` if it has that ``version``; return the new version.
+
+        The other arguments and errors are those of `put`.
+
+        Args:
+            key: the key, 1 to 256 bytes.
+            value: the new value, up to 64 KiB.
+            version: the version that the entry must have, at least 1.
+            ttl: see `put`.
+            ephemeral: see `put`.
+            fence: see `put`.
+
+        Raises:
+            VersionMismatchError: the entry has another version, or there is none. Nothing was
+                changed.
+            ValueError: ``version`` is below 1.
+
+        """
+        _check_version(version, "use put for any version, put_if_absent for no entry")
+        reply = yield from self._putting(key, value, ttl, ephemeral, fence, version)
+        return self._version_of(reply, key, version)
+
+    @operation
+    def delete(
+        self, key: str, *, version: int | None = None, fence: Fence | None = None
+    ) -> Operation[bool]:
+        """Delete the entry under ``key``; return whether there was one.
+
+        Args:
+            key: the key, 1 to 256 bytes.
+            version: the version that the entry must have, at least 1, or None for any version.
+            fence: see `put`.
+
+        Raises:
+            VersionMismatchError: see `replace`; only if ``version`` is given.
+            FencelockError: see `put`.
+
+        """
+        check_text_type("key", key)
+        guard, number = guard_of(fence)
+        if version is not None:
+            _check_version(version, "leave it out to delete any version")
+        request = DeleteEntry(
+            map=self.name, entry_key=key, request=1, version=version, guard=guard, fence=number
+        )
+        reply = yield from self._changing(request)
+        if version is not None:
+            self._version_of(reply, key, version)
+        return reply.changed
+
+    @operation
+    def items(
+        self,
+        prefix: str = "",
+        *,
+        after: str = "",
+        limit: int | None = None,
+        read: Read = "linearizable",
+        max_age: float = 1.0,
+    ) -> Operation[list[tuple[str, Entry]]]:
+        """Return the keys that begin with ``prefix`` and their entries, in the order of UTF-8.
+
+        The entries are read in pages of up to 1,000 entries or 128 KiB. Each page shows the map at
+        one instant, but different pages show different instants.
+
+        Args:
+            prefix: the beginning of the keys, up to 256 bytes.
+            after: only keys above this one are returned.
+            limit: the maximum number of entries, at least 0; None for all.
+            read: see `Client.status`.
+            max_age: see `Client.status`.
+
+        Raises:
+            FencelockError: see `get`.
+            TypeError: an argument is of a wrong type.
+            ValueError: ``limit`` is below 0, or see `get`.
+
+        """
+        check_text_type("prefix", prefix)
+        check_text_type("after", after)
+        if limit is not None:
+            allowed = "an int of at least 0, or None for no limit"
+            check_int("limit", limit, allowed, lambda n: n >= 0, ValueError)
+        age_ms = self._connection.age_ms(read, max_age)
+        entries: list[tuple[str, Entry]] = []
+        more = limit != 0
+        while more:
+            most = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(entries))
+            query = ListEntries(map=self.name, prefix=prefix, after=after, most=most, age_ms=age_ms)
+            page = yield from self._channel.ask(checked(query))
+            assert isinstance(page, EntryList)
+            entries += [(seen.key, _entry_of(seen)) for seen in page.entries]
+            more = page.more and bool(page.entries) and len(entries) != limit
+            after = entries[-1][0] if entries else after
+        return entries
 
     def _putting(
         self,
@@ -83,38 +272,6 @@ class BaseMap(BaseObject):
         )
         return self._changing(request)
 
-    def _putting_if_absent(
-        self, key: str, value: bytes, ttl: float | None, ephemeral: bool, fence: Fence | None
-    ) -> Operation[int | None]:
-        reply = yield from self._putting(key, value, ttl, ephemeral, fence, 0)
-        return reply.version if reply.changed else None
-
-    def _replacing(
-        self,
-        key: str,
-        value: bytes,
-        version: int,
-        ttl: float | None,
-        ephemeral: bool,
-        fence: Fence | None,
-    ) -> Operation[int]:
-        _check_version(version, "use put for any version, put_if_absent for no entry")
-        reply = yield from self._putting(key, value, ttl, ephemeral, fence, version)
-        return self._version_of(reply, key, version)
-
-    def _deleting(self, key: str, version: int | None, fence: Fence | None) -> Operation[bool]:
-        check_text_type("key", key)
-        guard, number = guard_of(fence)
-        if version is not None:
-            _check_version(version, "leave it out to delete any version")
-        request = DeleteEntry(
-            map=self.name, entry_key=key, request=1, version=version, guard=guard, fence=number
-        )
-        reply = yield from self._changing(request)
-        if version is not None:
-            self._version_of(reply, key, version)
-        return reply.changed
-
     def _version_of(self, reply: EntryChanged, key: str, version: int) -> int:
         """Return the version of a change, or raise if the entry did not have ``version``."""
         if reply.changed:
@@ -130,35 +287,6 @@ class BaseMap(BaseObject):
         reply = yield from self._updating(checked(request))
         assert isinstance(reply, EntryChanged)
         return reply
-
-    def _getting(self, key: str, read: Read, max_age: float) -> Operation[Entry | None]:
-        age_ms = self._connection.age_ms(read, max_age)
-        check_text_type("key", key)
-        query = GetEntry(map=self.name, entry_key=key, age_ms=age_ms)
-        found = yield from self._channel.ask(checked(query))
-        assert isinstance(found, EntryList)
-        return _entry_of(found.entries[0]) if found.entries else None
-
-    def _listing(
-        self, prefix: str, after: str, limit: int | None, read: Read, max_age: float
-    ) -> Operation[list[tuple[str, Entry]]]:
-        check_text_type("prefix", prefix)
-        check_text_type("after", after)
-        if limit is not None:
-            allowed = "an int of at least 0, or None for no limit"
-            check_int("limit", limit, allowed, lambda n: n >= 0, ValueError)
-        age_ms = self._connection.age_ms(read, max_age)
-        entries: list[tuple[str, Entry]] = []
-        more = limit != 0
-        while more:
-            most = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(entries))
-            query = ListEntries(map=self.name, prefix=prefix, after=after, most=most, age_ms=age_ms)
-            page = yield from self._channel.ask(checked(query))
-            assert isinstance(page, EntryList)
-            entries += [(seen.key, _entry_of(seen)) for seen in page.entries]
-            more = page.more and bool(page.entries) and len(entries) != limit
-            after = entries[-1][0] if entries else after
-        return entries
 
 
 class MapChange(NamedTuple):
@@ -248,7 +376,7 @@ class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
 M = TypeVar("M", bound=BaseMap)
 
 
-class MapFactory(Factory, Generic[M]):
+class MapFactory(BaseClient, Generic[M]):
     """The part of a client that makes maps."""
 
     _map_type: type[M]
@@ -268,10 +396,10 @@ class MapFactory(Factory, Generic[M]):
             TypeError: as for `lock`.
 
         """
-        return self._map_type(self._begin(), name)
+        return self._map_type(self._given, name)
 
 
-class Map(BaseMap):
+class Map(BaseMap, InThreads):
     """One map of the cluster, from `Client.map`. Any thread may use it.
 
     Keys are texts of 1 to 256 bytes without control characters. Values are bytes, up to 64 KiB. A
@@ -282,152 +410,6 @@ class Map(BaseMap):
     ends during the call, the call raises `SessionExpiredError`, and it is unknown whether the
     change took effect.
     """
-
-    def get(self, key: str, *, read: Read = "linearizable", max_age: float = 1.0) -> Entry | None:
-        """Return the entry under ``key``, or None if there is none.
-
-        Args:
-            key: the key, 1 to 256 bytes.
-            read: see `Client.status`.
-            max_age: see `Client.status`.
-
-        Raises:
-            StaleError: the state of the node is older than ``max_age``.
-            InvalidRequestError: ``key`` is out of its limits.
-            UnavailableError: no node answered for 10 s.
-            ClosedError: the client is closed.
-            TypeError: an argument is of a wrong type.
-            ValueError: ``read`` or ``max_age`` is out of its range.
-
-        """
-        return drive(self._getting(key, read, max_age))
-
-    def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl: float | None = None,
-        ephemeral: bool = False,
-        fence: Fence | None = None,
-    ) -> int:
-        """Put ``value`` under ``key``, whether or not there is an entry; return its new version.
-
-        ``ttl`` and ``ephemeral`` apply until the next put of the key, which sets its own.
-
-        Args:
-            key: the key, 1 to 256 bytes.
-            value: the value, up to 64 KiB. A text must be encoded.
-            ttl: the time after which the entry expires (s), above 0 and up to a year. None for an
-                entry that does not expire.
-            ephemeral: whether the entry ends with the session of this client: when the client is
-                closed, or when the cluster has received nothing from it for its TTL.
-            fence: a lock or another object that is held, or a hold. The put is refused unless the
-                object is held under this fence when the cluster applies the put.
-
-        Raises:
-            NotHeldError: the object of ``fence`` is not held under that fence. Nothing was changed.
-            OverloadedError: the maps of the cluster are full. Nothing was changed.
-            InvalidRequestError: an argument is out of its limits.
-            SessionExpiredError: the client's session ended during the call. It is unknown whether
-                the change took effect.
-            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
-                change took effect.
-            ClosedError: the client is closed.
-            TypeError: an argument is of a wrong type.
-            ValueError: ``ttl`` is out of its range.
-
-        """
-        return drive(self._putting(key, value, ttl, ephemeral, fence)).version
-
-    def put_if_absent(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl: float | None = None,
-        ephemeral: bool = False,
-        fence: Fence | None = None,
-    ) -> int | None:
-        """Put ``value`` if ``key`` has no entry; return the new version, or None if it has one.
-
-        Arguments and errors are those of `put`.
-        """
-        return drive(self._putting_if_absent(key, value, ttl, ephemeral, fence))
-
-    def replace(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        version: int,
-        ttl: float | None = None,
-        ephemeral: bool = False,
-        fence: Fence | None = None,
-    ) -> int:
-        """Replace the entry under ``key`` if it has that ``version``; return the new version.
-
-        The other arguments and errors are those of `put`.
-
-        Args:
-            key: the key, 1 to 256 bytes.
-            value: the new value, up to 64 KiB.
-            version: the version that the entry must have, at least 1.
-            ttl: see `put`.
-            ephemeral: see `put`.
-            fence: see `put`.
-
-        Raises:
-            VersionMismatchError: the entry has another version, or there is none. Nothing was
-                changed.
-            ValueError: ``version`` is below 1.
-
-        """
-        return drive(self._replacing(key, value, version, ttl, ephemeral, fence))
-
-    def delete(self, key: str, *, version: int | None = None, fence: Fence | None = None) -> bool:
-        """Delete the entry under ``key``; return whether there was one.
-
-        Args:
-            key: the key, 1 to 256 bytes.
-            version: the version that the entry must have, at least 1, or None for any version.
-            fence: see `put`.
-
-        Raises:
-            VersionMismatchError: see `replace`; only if ``version`` is given.
-            FencelockError: see `put`.
-
-        """
-        return drive(self._deleting(key, version, fence))
-
-    def items(
-        self,
-        prefix: str = "",
-        *,
-        after: str = "",
-        limit: int | None = None,
-        read: Read = "linearizable",
-        max_age: float = 1.0,
-    ) -> list[tuple[str, Entry]]:
-        """Return the keys that begin with ``prefix`` and their entries, in the order of UTF-8.
-
-        The entries are read in pages of up to 1,000 entries or 128 KiB. Each page shows the map at
-        one instant, but different pages show different instants.
-
-        Args:
-            prefix: the beginning of the keys, up to 256 bytes.
-            after: only keys above this one are returned.
-            limit: the maximum number of entries, at least 0; None for all.
-            read: see `Client.status`.
-            max_age: see `Client.status`.
-
-        Raises:
-            FencelockError: see `get`.
-            TypeError: an argument is of a wrong type.
-            ValueError: ``limit`` is below 0, or see `get`.
-
-        """
-        return drive(self._listing(prefix, after, limit, read, max_age))
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:
         """Return an iterator over the changes of entries whose keys begin with ``prefix``.
@@ -453,73 +435,12 @@ class AsyncMapWatch(BaseMapWatch, AsyncWaiting[MapChange | MapListing]):
     """An iterator over the changes of a map, from `Map.watch`; see `fencelock.MapWatch`."""
 
 
-class AsyncMap(BaseMap):
+class AsyncMap(BaseMap, InTasks):
     """One map of the cluster, from `fencelock.aio.Client.map`.
 
     Arguments, return values and errors are those of `fencelock.Map`. It is unknown whether a
     cancelled change takes effect.
     """
-
-    async def get(
-        self, key: str, *, read: Read = "linearizable", max_age: float = 1.0
-    ) -> Entry | None:
-        """Return the entry under ``key``, or None if there is none."""
-        return await drive_async(self._getting(key, read, max_age))
-
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl: float | None = None,
-        ephemeral: bool = False,
-        fence: Fence | None = None,
-    ) -> int:
-        """Put ``value`` under ``key``; return its version."""
-        return (await drive_async(self._putting(key, value, ttl, ephemeral, fence))).version
-
-    async def put_if_absent(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        ttl: float | None = None,
-        ephemeral: bool = False,
-        fence: Fence | None = None,
-    ) -> int | None:
-        """Put ``value`` if ``key`` has no entry; return the new version, or None if it has one."""
-        return await drive_async(self._putting_if_absent(key, value, ttl, ephemeral, fence))
-
-    async def replace(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        version: int,
-        ttl: float | None = None,
-        ephemeral: bool = False,
-        fence: Fence | None = None,
-    ) -> int:
-        """Replace the entry under ``key`` if it has that ``version``; return the new version."""
-        return await drive_async(self._replacing(key, value, version, ttl, ephemeral, fence))
-
-    async def delete(
-        self, key: str, *, version: int | None = None, fence: Fence | None = None
-    ) -> bool:
-        """Delete the entry under ``key``; return whether there was one."""
-        return await drive_async(self._deleting(key, version, fence))
-
-    async def items(
-        self,
-        prefix: str = "",
-        *,
-        after: str = "",
-        limit: int | None = None,
-        read: Read = "linearizable",
-        max_age: float = 1.0,
-    ) -> list[tuple[str, Entry]]:
-        """Return the keys that begin with ``prefix`` and their entries, in the order of UTF-8."""
-        return await drive_async(self._listing(prefix, after, limit, read, max_age))
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncMapWatch:
         """Return an iterator for ``async for`` over the changes; see `fencelock.Map.watch`."""

@@ -4,12 +4,23 @@ An operation is a generator. It sends requests to the session role, without bloc
 the `AskReply` or `AwaitReply` to wait for; the driver sends the answer in, or throws the error in.
 So the rules for deadlines, owners and error texts are in one place, and a client only knows how to
 wait.
+
+A method that both clients have is declared once, with `operation`, in the class that both share::
+
+    class BaseCounter(BaseObject):
+        @operation
+        def get(self) -> Operation[int]: ...
+
+    class Counter(BaseCounter, InThreads): ...    # counter.get() is an int
+    class AsyncCounter(BaseCounter, InTasks): ... # await counter.get() is one
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from types import MethodType
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import pykka
 
@@ -17,6 +28,7 @@ from fencelock.actors.error import FencelockError
 from fencelock.cluster.host.pending_asks import AskReply
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class AwaitReply(NamedTuple):
@@ -65,3 +77,47 @@ def drive(operation: Operation[T]) -> T:
     except BaseException:
         operation.close()
         raise
+
+
+class InThreads:
+    """A class for threads: its operations return, or raise, once they have ended."""
+
+
+class InTasks:
+    """A class for asyncio tasks, which await its operations."""
+
+
+class operation(Generic[P, T]):  # noqa: N801  # A decorator, as `property` is.
+    """Makes an operation a method: one that waits in a class for threads, awaited in one for tasks.
+
+    A base class cannot call it: there it has no driver yet.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Any, P], Operation[T]]) -> None:
+        @wraps(function)
+        def waiting(*args: Any, **kwargs: Any) -> T:
+            return drive(function(*args, **kwargs))
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> T:
+            from fencelock.cluster.client.loop import drive_async  # noqa: PLC0415  # Needs asyncio.
+
+            return await drive_async(function(*args, **kwargs))
+
+        self._waiting, self._awaited = waiting, awaited
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, made: InThreads, kind: type | None = None) -> Callable[P, T]: ...
+
+    @overload
+    def __get__(
+        self, made: InTasks, kind: type | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    @overload
+    def __get__(self, made: None, kind: type) -> Callable[..., Any]: ...
+
+    def __get__(self, made: Any, kind: type | None = None) -> Callable[..., Any]:
+        method = self._awaited if issubclass(kind or type(made), InTasks) else self._waiting
+        return method if made is None else MethodType(method, made)

@@ -13,6 +13,9 @@ from weakref import ref
 
 from fencelock.actors.api.name import FORBIDDEN, OWNER_BYTES_MAX
 
+OPERATOR_BYTES_MAX = 200
+"""The longest name of an operator in the log, which also names the client that was used."""
+
 _numbers = itertools.count(1)
 """Distinguishes threads and tasks for the life of a process; the system reuses its numbers."""
 
@@ -124,3 +127,8 @@ def _process() -> str:
 def _allowed(text: str, bytes_max: int) -> str:
     allowed = "".join("?" if sign in FORBIDDEN else sign for sign in text)
     return allowed.encode()[:bytes_max].decode(errors="ignore")
+
+
+def operator_named(operator: str | None) -> str:
+    """Return the name of an operator for the audit: by default user and host."""
+    return process_user(OPERATOR_BYTES_MAX) if operator is None else operator

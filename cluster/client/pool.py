@@ -23,7 +23,7 @@ from fencelock.cluster.client.base_object import BaseObject
 from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.lock_options import check_int, checked, wait_ms_of
 from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, drive, operation
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.guarantee import Guarantee
 
@@ -44,75 +44,10 @@ class BasePool(BaseObject):
         """The number of permits, on which all clients must agree while any is taken."""
         return self._template.size
 
-    def _taking(self, n: int, blocking: bool, timeout: float | None) -> Operation[bool]:
-        if not blocking and timeout is not None:
-            raise ValueError("can't specify a timeout for a non-blocking call")
-        most = self.permits
-        check_int("n", n, f"an int from 1 to {most}", lambda k: 1 <= k <= most, ValueError)
-        wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
-        try:
-            yield from self._updating(replace(self._template, amount=n, wait_ms=wait_ms))
-        except LockTimeoutError:
-            return False
-        return True
-
-    def _entering(self) -> Operation[None]:
-        yield from self._updating(replace(self._template, wait_ms=self._wait_ms))
-
-    def _draining(self) -> Operation[int]:
-        try:
-            reply = yield from self._updating(replace(self._template, amount=0, wait_ms=0))
-        except LockTimeoutError:
-            return 0
-        assert isinstance(reply, PermitsTaken)
-        return reply.amount
-
-    def _giving(self, n: int) -> Operation[None]:
-        check_int(
-            "n", n, f"an int from 1 to {PERMITS_MAX}", lambda k: 1 <= k <= PERMITS_MAX, ValueError
-        )
-        reply = yield from self._updating(GivePermits(pool=self.name, amount=n, request=1))
-        assert isinstance(reply, PermitsGiven)
-        if not reply.changed:
-            raise ValueError(
-                f"{titled(self._full_name)}: {n} permits were released, {reply.taken} are taken"
-            )
-
-    def _resizing(self, permits: int) -> Operation[int]:
-        _check_permits(permits)
-        request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
-        reply = yield from self._updating(request)
-        assert isinstance(reply, PoolResized)
-        self._template = replace(self._template, size=permits)
-        return max(0, reply.size - reply.taken)
-
-    def _counting(self, read: Read, max_age: float) -> Operation[int]:
-        status = yield from self._inspecting(read, max_age)
-        return self.permits if status.left is None else status.left
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self.permits}>"
-
-
-def _check_permits(permits: int) -> None:
-    allowed = f"an int from 1 to {PERMITS_MAX}"
-    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
-
-
-class Pool(BasePool):
-    """One semaphore whose permits outlive sessions; see `Client.semaphore`.
-
-    Any thread may use it. A permit that was acquired belongs to nobody. It stays taken when the
-    client that acquired it is closed or dies, until anybody releases it, through any object and any
-    client. So there are no holds, no fences and no losses. Claims are served in their order, as
-    those of a `Semaphore`.
-
-    A call takes effect once, however often the client has to send it. If the client's session ends
-    during an acquire or a release, the call raises `SessionExpiredError`, and it is unknown whether
-    it took effect. The same holds for an acquire that is interrupted.
-    """
-
-    def acquire(self, n: int = 1, *, blocking: bool = True, timeout: float | None = None) -> bool:
+    @operation
+    def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> Operation[bool]:
         """Wait for ``n`` permits and take them, all at once; return whether they were taken.
 
         Args:
@@ -133,9 +68,19 @@ class Pool(BasePool):
                 ``blocking``.
 
         """
-        return drive(self._taking(n, blocking, timeout))
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify a timeout for a non-blocking call")
+        most = self.permits
+        check_int("n", n, f"an int from 1 to {most}", lambda k: 1 <= k <= most, ValueError)
+        wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
+        try:
+            yield from self._updating(replace(self._template, amount=n, wait_ms=wait_ms))
+        except LockTimeoutError:
+            return False
+        return True
 
-    def release(self, n: int = 1) -> None:
+    @operation
+    def release(self, n: int = 1) -> Operation[None]:
         """Give back ``n`` permits, whoever acquired them.
 
         Raises:
@@ -143,26 +88,77 @@ class Pool(BasePool):
             FencelockError: see `acquire`.
 
         """
-        drive(self._giving(n))
+        yield from self._giving(n)
 
-    def drain(self) -> int:
+    @operation
+    def drain(self) -> Operation[int]:
         """Take all permits that are free now, in one step; return their number; see `acquire`."""
-        return drive(self._draining())
+        try:
+            reply = yield from self._updating(replace(self._template, amount=0, wait_ms=0))
+        except LockTimeoutError:
+            return 0
+        assert isinstance(reply, PermitsTaken)
+        return reply.amount
 
-    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
+    @operation
+    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[int]:
         """Return the number of free permits. Arguments and errors are those of `Client.status`."""
-        return drive(self._counting(read, max_age))
+        status = yield from self._inspecting(read, max_age)
+        return self.permits if status.left is None else status.left
 
-    def resize(self, permits: int) -> int:
+    @operation
+    def resize(self, permits: int) -> Operation[int]:
         """Let it have ``permits``, and return how many are free; see `Semaphore.resize`."""
-        return drive(self._resizing(permits))
+        _check_permits(permits)
+        request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
+        reply = yield from self._updating(request)
+        assert isinstance(reply, PoolResized)
+        self._template = replace(self._template, size=permits)
+        return max(0, reply.size - reply.taken)
 
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
         """Return the waiters, and the free permits, which are ``left`` of ``permits``.
 
         Arguments and errors are those of `Client.status`.
         """
-        return drive(self._inspecting(read, max_age))
+        return (yield from self._inspecting(read, max_age))
+
+    def _entering(self) -> Operation[None]:
+        yield from self._updating(replace(self._template, wait_ms=self._wait_ms))
+
+    def _giving(self, n: int) -> Operation[None]:
+        check_int(
+            "n", n, f"an int from 1 to {PERMITS_MAX}", lambda k: 1 <= k <= PERMITS_MAX, ValueError
+        )
+        reply = yield from self._updating(GivePermits(pool=self.name, amount=n, request=1))
+        assert isinstance(reply, PermitsGiven)
+        if not reply.changed:
+            raise ValueError(
+                f"{titled(self._full_name)}: {n} permits were released, {reply.taken} are taken"
+            )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.permits}>"
+
+
+def _check_permits(permits: int) -> None:
+    allowed = f"an int from 1 to {PERMITS_MAX}"
+    check_int("permits", permits, allowed, lambda n: 1 <= n <= PERMITS_MAX)
+
+
+class Pool(BasePool, InThreads):
+    """One semaphore whose permits outlive sessions; see `Client.semaphore`.
+
+    Any thread may use it. A permit that was acquired belongs to nobody. It stays taken when the
+    client that acquired it is closed or dies, until anybody releases it, through any object and any
+    client. So there are no holds, no fences and no losses. Claims are served in their order, as
+    those of a `Semaphore`.
+
+    A call takes effect once, however often the client has to send it. If the client's session ends
+    during an acquire or a release, the call raises `SessionExpiredError`, and it is unknown whether
+    it took effect. The same holds for an acquire that is interrupted.
+    """
 
     def __enter__(self) -> None:
         """Take one permit, or raise `LockTimeoutError`."""
@@ -173,38 +169,12 @@ class Pool(BasePool):
         drive(self._giving(1))
 
 
-class AsyncPool(BasePool):
+class AsyncPool(BasePool, InTasks):
     """One semaphore whose permits outlive sessions, from `fencelock.aio.Client.semaphore`.
 
     Arguments, return values and errors are those of `fencelock.Pool`. It is unknown whether a
     cancelled call takes effect.
     """
-
-    async def acquire(
-        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
-    ) -> bool:
-        """Wait for ``n`` permits and take them, all at once; return whether they were taken."""
-        return await drive_async(self._taking(n, blocking, timeout))
-
-    async def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits, whoever acquired them."""
-        await drive_async(self._giving(n))
-
-    async def drain(self) -> int:
-        """Take all permits that are free now, in one step; return their number."""
-        return await drive_async(self._draining())
-
-    async def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
-        """Return the number of free permits."""
-        return await drive_async(self._counting(read, max_age))
-
-    async def resize(self, permits: int) -> int:
-        """Let it have ``permits``, and return how many are free."""
-        return await drive_async(self._resizing(permits))
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the waiters, and the free permits, which are ``left`` of ``permits``."""
-        return await drive_async(self._inspecting(read, max_age))
 
     async def __aenter__(self) -> None:
         """Take one permit, or raise `LockTimeoutError`."""

@@ -19,15 +19,14 @@ from fencelock.actors.error import (
     UnsupportedError,
 )
 from fencelock.actors.session.requests import lock_key_named
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseRLock, H
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import check_held
 from fencelock.cluster.client.hold_registry import Ownership
 from fencelock.cluster.client.lock import AsyncHold, AsyncRLock, Hold, RLock
 from fencelock.cluster.client.lock_options import LockOptions
-from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
+from fencelock.cluster.client.operation import InTasks, InThreads, Operation, operation
 from fencelock.cluster.client.owner import name_of
 from fencelock.cluster.client.settings import Read
 from fencelock.cluster.guarantee import Guarantee, promises
@@ -57,6 +56,39 @@ class BaseSide(BaseRLock[H]):
             hold_ms=options.hold_ms,
             grace_ms=options.grace_ms,
         )
+
+    @operation
+    def downgrade(self) -> Operation[None]:
+        """Turn the hold of this thread from writing into reading, in one step.
+
+        No other owner can write in between. Readers that wait at the head of the queue are granted
+        the lock too. The fence stays the same.
+
+        Raises:
+            UnsupportedError: the cluster's protocol has no downgrade (`bakery`).
+            InvalidRequestError: this thread holds the lock to read.
+            NotHeldError: this thread does not hold the lock.
+            LockOwnershipLostError: the hold was lost before. The error is raised until the hold is
+                released.
+            UnavailableError: no node confirmed the downgrade within 10 s. The client repeats the
+                request in the background.
+            ClosedError: the client is closed.
+
+        """
+        own, token = self._to_release()
+        self._channel.check()
+        check_held(self._registry, own, token)
+        assert own.hold is not None
+        fence = own.hold.fence
+        wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.
+        downgrade = Downgrade(rwlock=self.name, fence=fence, owner=own.owner)
+        if own.retained is not None:
+            downgrade = self._registry.retaining.surrender(own, downgrade)
+        try:
+            yield from self._channel.ask(downgrade)
+        except UnsupportedError:
+            own.write_fence = wrote
+            raise
 
     def _entering(self, *arguments: Any, **named: Any) -> Operation[H | None]:
         entering = super()._entering(*arguments, **named)
@@ -113,23 +145,6 @@ class BaseSide(BaseRLock[H]):
         del blocking
         return isinstance(error, LockTimeoutError)
 
-    def _downgrading(self) -> Operation[None]:
-        """Turn the hold of the caller into one of a reader, in one step."""
-        own, token = self._to_release()
-        self._channel.check()
-        check_held(self._registry, own, token)
-        assert own.hold is not None
-        fence = own.hold.fence
-        wrote, own.write_fence = own.write_fence, 0  # The outcome may stay unknown.
-        downgrade = Downgrade(rwlock=self.name, fence=fence, owner=own.owner)
-        if own.retained is not None:
-            downgrade = self._registry.retaining.surrender(own, downgrade)
-        try:
-            yield from self._channel.ask(downgrade)
-        except UnsupportedError:
-            own.write_fence = wrote
-            raise
-
 
 class BaseRWLock(Generic[S]):
     """One read/write lock of the cluster, with its two sides."""
@@ -179,6 +194,15 @@ class BaseRWLock(Generic[S]):
         """The name under which all clients know it."""
         return self._name
 
+    @operation
+    def evict(self, fence: int, operator: str | None = None) -> Operation[Contender]:
+        """Take the hold under ``fence`` from its owner; see `Client.evict`."""
+        return (
+            yield from self._given.present().evicting(
+                object_name(RWLOCK, self._name), fence, operator
+            )
+        )
+
     def read(self) -> S:
         """Return the side that acquires it to read, together with other readers."""
         return self._reader
@@ -187,9 +211,6 @@ class BaseRWLock(Generic[S]):
         """Return the side that acquires it to write, alone."""
         return self._writer
 
-    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
-        return self._given.present().evicting(object_name(RWLOCK, self._name), fence, operator)
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
 
@@ -197,7 +218,7 @@ class BaseRWLock(Generic[S]):
 W = TypeVar("W", bound=BaseRWLock[Any])
 
 
-class RWLockFactory(Factory, Generic[W]):
+class RWLockFactory(BaseClient, Generic[W]):
     """The part of a client that makes read/write locks."""
 
     _rwlock_type: type[W]
@@ -240,7 +261,7 @@ class RWLockFactory(Factory, Generic[W]):
 
         """
         return self._rwlock_type(
-            self._begin(),
+            self._given,
             name,
             timeout,
             owner,
@@ -256,27 +277,8 @@ class RWLockFactory(Factory, Generic[W]):
 class ReadWriteSide(BaseSide[Hold], RLock):
     """One side of an `RWLock`: a lock like `fencelock.RLock` that acquires to read, or to write."""
 
-    def downgrade(self) -> None:
-        """Turn the hold of this thread from writing into reading, in one step.
 
-        No other owner can write in between. Readers that wait at the head of the queue are granted
-        the lock too. The fence stays the same.
-
-        Raises:
-            UnsupportedError: the cluster's protocol has no downgrade (`bakery`).
-            InvalidRequestError: this thread holds the lock to read.
-            NotHeldError: this thread does not hold the lock.
-            LockOwnershipLostError: the hold was lost before. The error is raised until the hold is
-                released.
-            UnavailableError: no node confirmed the downgrade within 10 s. The client repeats the
-                request in the background.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._downgrading())
-
-
-class RWLock(BaseRWLock[ReadWriteSide]):
+class RWLock(BaseRWLock[ReadWriteSide], InThreads):
     """One read/write lock of the cluster, from `Client.rwlock`: many readers, or one writer.
 
     ``with rw.read():`` and ``with rw.write():`` hold the lock. `read` and `write` return its two
@@ -302,20 +304,12 @@ class RWLock(BaseRWLock[ReadWriteSide]):
         """
         return self.read().status(read, max_age)
 
-    def evict(self, fence: int, operator: str | None = None) -> Contender:
-        """Take the hold under ``fence`` from its owner; see `Client.evict`."""
-        return drive(self._evicting(fence, operator))
-
 
 class AsyncReadWriteSide(BaseSide[AsyncHold], AsyncRLock):
     """One side of an `RWLock`: a lock like `fencelock.aio.RLock` that acquires to read or write."""
 
-    async def downgrade(self) -> None:
-        """Turn this task's hold, which is one to write, into one to read, in one step."""
-        await drive_async(self._downgrading())
 
-
-class AsyncRWLock(BaseRWLock[AsyncReadWriteSide]):
+class AsyncRWLock(BaseRWLock[AsyncReadWriteSide], InTasks):
     """One read/write lock of the cluster, from `fencelock.aio.Client.rwlock`.
 
     ``async with rw.read():`` and ``async with rw.write():`` hold it. Rules and errors are those of
@@ -327,7 +321,3 @@ class AsyncRWLock(BaseRWLock[AsyncReadWriteSide]):
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return the holders and the queue, in order."""
         return await self.read().status(read, max_age)
-
-    async def evict(self, fence: int, operator: str | None = None) -> Contender:
-        """Take the hold under ``fence`` from its owner."""
-        return await drive_async(self._evicting(fence, operator))

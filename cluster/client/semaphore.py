@@ -18,13 +18,13 @@ from fencelock.actors.api.semaphore import (
     SemaphoreResized,
 )
 from fencelock.actors.error import FencelockError
+from fencelock.cluster.client.base_client import BaseClient
 from fencelock.cluster.client.base_lock import BaseLock
 from fencelock.cluster.client.base_object import updating
 from fencelock.cluster.client.connection import Connection
-from fencelock.cluster.client.factory import Factory
 from fencelock.cluster.client.hold import BaseHold, give_back, releasing
 from fencelock.cluster.client.hold_registry import Ownership
-from fencelock.cluster.client.lock import AsyncExiting, AsyncHold, Exiting, Hold
+from fencelock.cluster.client.lock import AsyncHold, Hold, TaskLock, ThreadLock
 from fencelock.cluster.client.lock_options import (
     LockOptions,
     check_int,
@@ -33,8 +33,7 @@ from fencelock.cluster.client.lock_options import (
     wait_ms_of,
 )
 from fencelock.cluster.client.loop import drive_async
-from fencelock.cluster.client.operation import Operation, drive
-from fencelock.cluster.client.owner import task_here
+from fencelock.cluster.client.operation import Operation, drive, operation
 from fencelock.cluster.client.pool import BasePool
 from fencelock.cluster.client.settings import Read, age_ms_of
 from fencelock.cluster.guarantee import Guarantee
@@ -73,13 +72,99 @@ class BaseSemaphore(BaseLock[H]):
         """The permits of acquires that were given back, perhaps unconfirmed, by their tokens."""
         self._prune_at = 1
 
-    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
-        return self._given.present().evicting(self._options.name, fence, operator)
-
     @property
     def permits(self) -> int:
         """The number of permits, on which all clients must agree while any is held."""
         return self._template.permits
+
+    @operation
+    def release(self, n: int = 1) -> Operation[None]:
+        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
+
+        Raises:
+            ValueError: fewer are held through this object; none is given back.
+            LockOwnershipLostError: some were lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background.
+            ClosedError: the client is closed.
+
+        """
+        yield from self._releasing_permits(n)
+
+    @operation
+    def drain(self) -> Operation[int]:
+        """Acquire all permits that are free now, in one step; return their number.
+
+        It is 0 if no permit is free, or if others wait for some, whom it does not overtake. The
+        permits are one hold, with one fence, as if `acquire` had acquired them. The errors are
+        those of `acquire`.
+        """
+        hold = yield from self._acquiring(False, None, replace(self._template, amount=0))
+        if hold is None:
+            return 0
+        with self._guard:
+            return next(amount for _, _, token, amount, _ in self._acquired if token == hold.token)
+
+    @operation
+    def resize(self, permits: int) -> Operation[int]:
+        """Let the semaphore have ``permits``, and return how many of them are free.
+
+        What is held stays held: if that is more, nothing is granted until enough is given back.
+        Claims that wait for more than ``permits`` are refused. From now on this object names the
+        new number. Other objects, of this client and of others, must be made with it or resized
+        too: an acquire that names the old one is refused while any permit is held. A semaphore that
+        nobody holds has no size at the cluster, so only this object changes then.
+
+        Args:
+            permits: the new number, 1 to 2,147,483,647.
+
+        Raises:
+            InvalidRequestError: ``permits`` is out of its range, or the semaphore has neither this
+                number nor that of this object.
+            SessionExpiredError: the client's session ended during the call. It is unknown whether
+                the semaphore was resized; calling it again does no harm.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                semaphore was resized.
+            ClosedError: the client is closed.
+            TypeError: ``permits`` is not an int.
+
+        """
+        _check_permits(permits)
+        name, before = self._template.semaphore, self.permits
+        request = ResizeSemaphore(semaphore=name, permits=before, size=permits, request=1)
+        reply = yield from updating(self._given.present(), request)
+        assert isinstance(reply, SemaphoreResized)
+        self._acquire = self._template = replace(self._template, permits=permits)
+        return max(0, reply.free)
+
+    @operation
+    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[int]:
+        """Return the number of permits that nobody holds; `acquire` may still have to wait.
+
+        While others wait for more permits than are free, nobody overtakes them. Arguments and
+        errors are those of `Client.status`.
+        """
+        status = yield from self._inspecting(age_ms_of(read, max_age))
+        return self.permits if status.free is None else status.free
+
+    @operation
+    def locked(self) -> Operation[bool]:
+        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
+        status = yield from self._inspecting(None)
+        return bool(status.waiters) or (status.free is not None and status.free <= 0)
+
+    @operation
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> Operation[LockStatus]:
+        """Return the holders and the queue, in order; see `Client.status`.
+
+        `LockStatus.holders` has the first 1,000 holders, and `Contender.times` the permits of each.
+        """
+        return (yield from self._inspecting(age_ms_of(read, max_age)))
+
+    @operation
+    def evict(self, fence: int, operator: str | None = None) -> Operation[Contender]:
+        """Take the permits of the hold under ``fence``; see `Client.evict`."""
+        return (yield from self._given.present().evicting(self._options.name, fence, operator))
 
     def _asking(self, amount: int) -> AcquirePermits:
         """Return the request for ``amount`` permits.
@@ -94,32 +179,6 @@ class BaseSemaphore(BaseLock[H]):
             return template
         check_int("n", amount, f"an int from 1 to {most}", lambda n: 1 <= n <= most, ValueError)
         return replace(template, amount=amount)
-
-    def _draining(self) -> Operation[int]:
-        """Acquire all permits that are free, and end with their number."""
-        hold = yield from self._acquiring(False, None, replace(self._template, amount=0))
-        if hold is None:
-            return 0
-        with self._guard:
-            return next(amount for _, _, token, amount, _ in self._acquired if token == hold.token)
-
-    def _resizing(self, permits: int) -> Operation[int]:
-        """Change the number of permits, and end with the number of those that are free."""
-        _check_permits(permits)
-        name, before = self._template.semaphore, self.permits
-        request = ResizeSemaphore(semaphore=name, permits=before, size=permits, request=1)
-        reply = yield from updating(self._given.present(), request)
-        assert isinstance(reply, SemaphoreResized)
-        self._acquire = self._template = replace(self._template, permits=permits)
-        return max(0, reply.free)
-
-    def _counting(self, read: Read, max_age: float) -> Operation[int]:
-        status = yield from self._inspecting(age_ms_of(read, max_age))
-        return self.permits if status.free is None else status.free
-
-    def _is_locked(self) -> Operation[bool]:
-        status = yield from self._inspecting(None)
-        return bool(status.waiters) or (status.free is not None and status.free <= 0)
 
     def _prune(self) -> None:
         """Forget released holds, once they may be more than half of all remembered ones."""
@@ -246,7 +305,7 @@ P = TypeVar("P", bound=BaseSemaphore[Any])
 Q = TypeVar("Q", bound=BasePool)
 
 
-class SemaphoreFactory(Factory, Generic[P, Q]):
+class SemaphoreFactory(BaseClient, Generic[P, Q]):
     """The part of a client that makes semaphores."""
 
     _semaphore_type: type[P]
@@ -308,10 +367,10 @@ class SemaphoreFactory(Factory, Generic[P, Q]):
 
         """
         made = self._semaphore_type if session_aware else self._pool_type
-        return made(self._begin(), name, permits, timeout, label)
+        return made(self._given, name, permits, timeout, label)
 
 
-class Semaphore(BaseSemaphore[Hold], Exiting):
+class Semaphore(BaseSemaphore[Hold], ThreadLock[Hold]):
     """One semaphore of the cluster, from `Client.semaphore`. Any thread may use it.
 
     At most ``permits`` are held at a time, by all clients together. Claims are served in their
@@ -359,82 +418,8 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """
         return drive(self._acquiring(blocking, timeout, self._asking(n)))
 
-    def drain(self) -> int:
-        """Acquire all permits that are free now, in one step; return their number.
 
-        It is 0 if no permit is free, or if others wait for some, whom it does not overtake. The
-        permits are one hold, with one fence, as if `acquire` had acquired them. The errors are
-        those of `acquire`.
-        """
-        return drive(self._draining())
-
-    def resize(self, permits: int) -> int:
-        """Let the semaphore have ``permits``, and return how many of them are free.
-
-        What is held stays held: if that is more, nothing is granted until enough is given back.
-        Claims that wait for more than ``permits`` are refused. From now on this object names the
-        new number. Other objects, of this client and of others, must be made with it or resized
-        too: an acquire that names the old one is refused while any permit is held. A semaphore that
-        nobody holds has no size at the cluster, so only this object changes then.
-
-        Args:
-            permits: the new number, 1 to 2,147,483,647.
-
-        Raises:
-            InvalidRequestError: ``permits`` is out of its range, or the semaphore has neither this
-                number nor that of this object.
-            SessionExpiredError: the client's session ended during the call. It is unknown whether
-                the semaphore was resized; calling it again does no harm.
-            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
-                semaphore was resized.
-            ClosedError: the client is closed.
-            TypeError: ``permits`` is not an int.
-
-        """
-        return drive(self._resizing(permits))
-
-    def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
-        """Return the number of permits that nobody holds; `acquire` may still have to wait.
-
-        While others wait for more permits than are free, nobody overtakes them. Arguments and
-        errors are those of `Client.status`.
-        """
-        return drive(self._counting(read, max_age))
-
-    def locked(self) -> bool:
-        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
-        return drive(self._is_locked())
-
-    def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
-
-        Raises:
-            ValueError: fewer are held through this object; none is given back.
-            LockOwnershipLostError: some were lost before.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background.
-            ClosedError: the client is closed.
-
-        """
-        drive(self._releasing_permits(n))
-
-    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the holders and the queue, in order; see `Client.status`.
-
-        `LockStatus.holders` has the first 1,000 holders, and `Contender.times` the permits of each.
-        """
-        return drive(self._inspecting(age_ms_of(read, max_age)))
-
-    def evict(self, fence: int, operator: str | None = None) -> Contender:
-        """Take the permits of the hold under ``fence``; see `Client.evict`."""
-        return drive(self._evicting(fence, operator))
-
-    def __enter__(self) -> Hold:
-        """Hold one permit and return the hold, or raise; see `fencelock.Lock`."""
-        return drive(self._held_now())
-
-
-class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
+class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
 
     Arguments, values and errors are those of `fencelock.Semaphore`. A cancelled acquire leaves
@@ -442,7 +427,6 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
     """
 
     _hold_type = AsyncHold
-    _here = staticmethod(task_here)
 
     @overload
     async def acquire(
@@ -459,35 +443,3 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], AsyncExiting):
     ) -> AsyncHold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
         return await drive_async(self._acquiring(blocking, timeout, self._asking(n)))
-
-    async def drain(self) -> int:
-        """Acquire all permits that are free now, in one step; return their number."""
-        return await drive_async(self._draining())
-
-    async def resize(self, permits: int) -> int:
-        """Let the semaphore have ``permits``, and return how many of them are free."""
-        return await drive_async(self._resizing(permits))
-
-    async def available(self, read: Read = "linearizable", max_age: float = 1.0) -> int:
-        """Return the number of permits that nobody holds."""
-        return await drive_async(self._counting(read, max_age))
-
-    async def locked(self) -> bool:
-        """Return whether an acquire would have to wait now."""
-        return await drive_async(self._is_locked())
-
-    async def release(self, n: int = 1) -> None:
-        """Give back ``n`` permits: those that this task acquired last, then the oldest."""
-        await drive_async(self._releasing_permits(n))
-
-    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return the holders and the queue, in order."""
-        return await drive_async(self._inspecting(age_ms_of(read, max_age)))
-
-    async def evict(self, fence: int, operator: str | None = None) -> Contender:
-        """Take the permits of the hold under ``fence``."""
-        return await drive_async(self._evicting(fence, operator))
-
-    async def __aenter__(self) -> AsyncHold:
-        """Hold one permit and return the hold, or raise."""
-        return await drive_async(self._held_now())

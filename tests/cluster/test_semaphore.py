@@ -441,7 +441,8 @@ def test_a_downgrade_that_was_interrupted_may_have_taken_effect(
 ) -> None:
     rw = connect().rwlock(name)
     with rw.write() as hold:
-        downgrading = rw.write()._downgrading()  # pyright: ignore[reportPrivateUsage]
+        side = rw.write()
+        downgrading = cast("Any", side.downgrade).__wrapped__(side)
         next(downgrading)
         downgrading.close()
         assert (rw.write().held, rw.read().held, hold.held) == (False, True, True)
