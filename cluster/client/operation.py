@@ -94,6 +94,10 @@ class operation(Generic[P, T]):  # noqa: N801  # A decorator, as `property` is.
     """
 
     def __init__(self, function: Callable[Concatenate[Any, P], Operation[T]]) -> None:
+        # What `help` shows is what the call returns, or what awaiting it does.
+        named = function.__annotations__
+        named["return"] = named["return"].removeprefix("Operation[").removesuffix("]")
+
         @wraps(function)
         def waiting(*args: Any, **kwargs: Any) -> T:
             return drive(function(*args, **kwargs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
 import fencelock
+import fencelock.aio
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import (
     ClosedError,
@@ -651,3 +653,9 @@ def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) 
     assert now.holder.fence == fence
     lock.release()
     assert lost == []
+
+
+@pytest.mark.parametrize("client", [fencelock.Client, fencelock.aio.AsyncClient])
+def test_help_shows_what_a_call_returns(client: Any) -> None:
+    assert inspect.signature(client.status).return_annotation == "LockStatus"
+    assert inspect.iscoroutinefunction(client.status) is (client is fencelock.aio.AsyncClient)
