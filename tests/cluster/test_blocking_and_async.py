@@ -20,7 +20,6 @@ from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
 import fencelock
-import fencelock.aio
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import (
     ClosedError,
@@ -33,6 +32,7 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.session.holds import HoldState
+from fencelock.cluster.client.aio_client import AsyncClient
 from fencelock.cluster.client.callback_executor import Notice
 from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
@@ -655,7 +655,7 @@ def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) 
     assert lost == []
 
 
-@pytest.mark.parametrize("client", [fencelock.Client, fencelock.aio.AsyncClient])
+@pytest.mark.parametrize("client", [fencelock.Client, AsyncClient])
 def test_help_shows_what_a_call_returns(client: Any) -> None:
     assert inspect.signature(client.status).return_annotation == "LockStatus"
-    assert inspect.iscoroutinefunction(client.status) is (client is fencelock.aio.AsyncClient)
+    assert inspect.iscoroutinefunction(client.status) is (client is AsyncClient)
