@@ -100,16 +100,18 @@ def test_a_trace_has_the_messages_of_a_lock_in_causal_order_and_draws_them(
     times = [int(one.split()[0]) for one in lines]
     assert times == sorted(times)
     parts = [one.split(" ", 3) for one in lines]
-    sent = {(role, *rest.rpartition(" to ")[::2]): at for at, (_, role, act, rest) in
-            enumerate(parts) if act == "sends"}  # fmt: skip
-    received = [
-        (at, sent[key])
-        for at, (_, role, act, rest) in enumerate(parts)
-        if act == "receives"
-        for message, _, peer in [rest.partition("; ")[0].rpartition(" from ")]
-        if (key := (peer, message, role)) in sent
-    ]
-    assert all(came > went for came, went in received)
+    sent: dict[tuple[str, str, str], int] = {}
+    received: dict[tuple[str, str, str], int] = {}
+    for at, (_, role, act, rest) in enumerate(parts):
+        if act == "sends":  # A slow machine may send a message again, and the first time untraced.
+            message, _, peer = rest.rpartition(" to ")
+            sent.setdefault((role, message, peer), at)
+        elif act == "receives":
+            message, _, peer = rest.partition("; ")[0].rpartition(" from ")
+            received[peer, message, role] = at
+    both = sent.keys() & received.keys()
+    assert both
+    assert all(received[key] > sent[key] for key in both)
     ElementTree.fromstring(svg.read_text())
 
 
