@@ -54,7 +54,9 @@ SECONDS_MAX = 86_400.0
 CONNECT_S_EACH = 0.2
 """Extra time for each connection (s): they are opened together, and share the machine."""
 
-CONNECTIONS_A_PROCESS = 64
+CONNECTIONS_A_PROCESS = 256
+"""One process uses one core, and more of them than cores only compete."""
+
 PROCESSES_MIN = 2
 """Processes that make the load, where there are as many connections."""
 
