@@ -1,10 +1,8 @@
-"""The destination of log lines. A library stays silent until its program asks for them.
+"""The log of this package: the standard library's logger ``fencelock``, and files of ``serve``.
 
-A client's lines also go to the standard library's logger ``fencelock``, as ``logging`` expects.
-
-``silence`` is called when the package is imported; ``fencelock serve`` calls `set_up`. A program
-that embeds a node and wants its lines calls ``loguru.logger.enable("fencelock")`` and keeps
-its own sinks, as loguru advises.
+Clients log to ``fencelock``, nodes to ``fencelock.node`` (``transport/log.py``). `report` says what
+a program sees that has not set ``logging`` up. ``fencelock serve`` and ``dev`` call `set_up`, which
+sends all lines of the process to loguru, for files that are renamed and for lines of JSON.
 """
 
 from __future__ import annotations
@@ -18,25 +16,17 @@ from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from loguru import logger
-
 from fencelock.actors.error import ConfigError
 from fencelock.actors.role_message import RoleNotice
+from fencelock.transport.log import LEVELS, note
 
 if TYPE_CHECKING:
     from loguru import Record
 
-PACKAGE = "fencelock"
-
 FIRST = ("node", "role")
 """Fields that are printed before the message; others follow it."""
-standard = logging.getLogger(PACKAGE)
-standard.addHandler(logging.NullHandler())  # Without one, ``logging`` writes to standard error.
 
-
-def silence() -> None:
-    """Drop the log lines of this package, until `set_up` or ``logger.enable("fencelock")``."""
-    logger.disable(PACKAGE)
+standard = logging.getLogger("fencelock")
 
 
 class LogFile(NamedTuple):
@@ -49,20 +39,17 @@ class LogFile(NamedTuple):
     """The number of full files that are kept."""
 
 
-class _Threshold:
-    """The least level that is written; it may change while sinks are in use."""
+class _ToLoguru(logging.Handler):
+    """Hands lines to the sinks of `set_up`."""
 
-    def __init__(self) -> None:
-        self._least = 0
+    def emit(self, record: logging.LogRecord) -> None:
+        from loguru import logger  # noqa: PLC0415 (asyncio: clients need neither)
 
-    def set(self, level: str) -> None:
-        self._least = logger.level(level).no
-
-    def __call__(self, record: Record) -> bool:
-        return record["level"].no >= self._least
+        log = logger.bind(**getattr(record, "fields", {})).opt(exception=record.exc_info)
+        log.log(record.levelname, "{}", record.getMessage())
 
 
-_threshold = _Threshold()
+_to_loguru = _ToLoguru()
 
 
 def set_up(
@@ -84,13 +71,14 @@ def set_up(
         ConfigError: the file cannot be written.
 
     """
+    from loguru import logger  # noqa: PLC0415 (as above)
+
     set_level(level)
     logger.remove()
-    logger.enable(PACKAGE)
+    standard.addHandler(_to_loguru)
     # No ``diagnose``: it prints the values of variables, and a lock's name may be a secret.
     form: dict[str, Any] = {
         "level": 0,
-        "filter": _threshold,
         "format": _json_line if as_json else _line,
         "backtrace": False,
         "diagnose": False,
@@ -106,14 +94,29 @@ def set_up(
 
 
 def set_level(level: str) -> None:
-    """Change the least level of the lines that `set_up` lets this process write."""
-    _threshold.set(level)
+    """Change the least level of the lines of this process."""
+    standard.setLevel(level)
+
+
+def silence() -> None:
+    """Write nothing any more, until `set_up`."""
+    from loguru import logger  # noqa: PLC0415 (as above)
+
+    logger.remove()
+    standard.removeHandler(_to_loguru)
+    standard.setLevel(logging.NOTSET)
 
 
 def report(level: str, text: str, error: BaseException | None = None) -> None:
-    """Write a line of a client to both logs. Call it where handlers of a program may block."""
-    logger.opt(exception=error).log(level, "{}", text)
-    standard.log(logging.getLevelNamesMapping()[level], "%s", text, exc_info=error)
+    """Write a line of a client. Call it where handlers of a program may block.
+
+    In a program that has not set ``logging`` up, Python writes warnings to standard error. A person
+    at a terminal then also sees what a client waits for.
+    """
+    number = LEVELS[level]
+    if not standard.hasHandlers() and sys.stderr is not None and sys.stderr.isatty():
+        number = max(number, logging.WARNING)
+    standard.log(number, "%s", printable(text), exc_info=error)
 
 
 def warn(text: str) -> None:
@@ -128,12 +131,7 @@ def inform(text: str) -> None:
 
 def write(node: str, notice: RoleNotice) -> None:
     """Write a role's notice to the log of ``node``."""
-    logger.bind(node=node, **dict(notice.fields)).log(notice.level.name, "{}", notice.text)
-
-
-def note(node: str, level: str, text: str, **fields: object) -> None:
-    """Write ``text`` to the log of ``node``, with ``fields`` for programs that read it."""
-    logger.bind(node=node, **fields).log(level, "{}", text)
+    note(node, notice.level.name, notice.text, **dict(notice.fields))
 
 
 def json_object(text: str, **fields: object) -> str:

@@ -18,12 +18,11 @@ from itertools import islice
 from typing import Any
 
 import zmq
-from loguru import logger
-from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.transport.descriptors import BarredAddresses, borrow, end_connection, peer_of
 from fencelock.transport.held_bytes import HeldBytes
-from fencelock.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
+from fencelock.transport.log import logger
+from fencelock.transport.sockets import HANDSHAKE_MS, Socket, monitored
 
 SILENT_S = HANDSHAKE_MS / 1000
 """A connection that has never sent a frame is closed after this much silence (s)."""
@@ -211,13 +210,11 @@ class Connections:
         self.is_behind = True
         for _ in range(EVENTS_MAX):
             try:
-                parts = self.monitor.recv_multipart(NOBLOCK)
+                event, descriptor = monitored(self.monitor)
             except zmq.Again:
                 self.is_behind = False
                 self._early.clear()
                 return False
-            monitored = parse_monitor_message(parts)
-            event, descriptor = int(monitored["event"]), int(monitored["value"])
             self.tend_ms = self.tend_ms or 1
             if event == zmq.EVENT_ACCEPTED:
                 self._accepted(descriptor)
@@ -314,7 +311,7 @@ class Connections:
         if now - self._address_logged >= LOG_S:
             self._address_logged = now
             logger.warning(
-                "{}: {} connections from {}, the quota of one address; more are closed "
+                "%s: %s connections from %s, the quota of one address; more are closed "
                 "([limits] connections)",
                 self.endpoint,
                 self._most_of_address,
@@ -338,7 +335,7 @@ class Connections:
             self._router.unbind(self.endpoint)
         self._resume = time.monotonic() + PAUSE_S
         logger.error(
-            "{}: out of descriptors with {} connections; no new ones for a moment. Raise the limit "
+            "%s: out of descriptors with %s connections; no new ones for a moment. Raise the limit "
             "of open files (ulimit -n, LimitNOFILE)",
             self.endpoint,
             len(self._open),
@@ -368,7 +365,7 @@ class Connections:
                 self._due = now + LOOK_ON_S
         if self._refused and now - self._logged >= LOG_S:
             logger.warning(
-                "{}: {} connections, the limit; ended {} more. Close clients that are not needed, "
+                "%s: %s connections, the limit; ended %s more. Close clients that are not needed, "
                 "or raise the limit of open files (ulimit -n, LimitNOFILE)",
                 self.endpoint,
                 self._most,

@@ -50,12 +50,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from loguru import logger
-
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_queue import SENDERS_MAX
 from fencelock.transport.descriptors import UnreadBytes, borrow, end_connection, peer_of, unread_of
+from fencelock.transport.log import logger
 from fencelock.transport.posix import NODE, posix
 
 LOOK_S = 0.02
@@ -197,6 +196,8 @@ class HeldBytes:
         *,
         curve: bool,
     ) -> None:
+        for module in ("termios", "fcntl"):  # Later no descriptor may be left to import them.
+            posix(module, NODE)
         self._endpoint, self._ring, self._count = endpoint, ring, count
         self.taken: defaultdict[int, int] = defaultdict(int)
         self.sent: defaultdict[int, int] = defaultdict(int)
@@ -276,7 +277,7 @@ class HeldBytes:
             now = time.monotonic()
             if now - self._logged >= LOG_S:
                 logger.warning(
-                    "{}: closed {} connections that took too much memory, the latest from {}: {}",
+                    "%s: closed %s connections that took too much memory, the latest from %s: %s",
                     self._endpoint,
                     self._unlogged,
                     last.peer,
@@ -569,7 +570,7 @@ class UnreadReplies:
         if now - self._logged >= LOG_S:
             self._logged = now
             logger.warning(
-                "{!r} does not read its replies: {} KiB wait, the quota is {} KiB; more are "
+                "%r does not read its replies: %s KiB wait, the quota is %s KiB; more are "
                 "dropped, and frames of clients that do not read",
                 owner,
                 self._unread(owner) >> 10,

@@ -9,8 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import zmq
-from loguru import logger
-from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import NS_PER_MS
@@ -23,9 +21,9 @@ from fencelock.transport.admission import (
     check_client_size,
 )
 from fencelock.transport.descriptors import CONNECTIONS_MAX, UnreadBytes, unread_of
-from fencelock.transport.fault_log import FaultLog
 from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
 from fencelock.transport.keys import KeyGuard, LinkKey, ListedKeys, why_failed
+from fencelock.transport.log import FaultLog, logger
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
     HANDSHAKE_FAILURES,
@@ -36,6 +34,7 @@ from fencelock.transport.sockets import (
     close_socket,
     connected_dealer,
     discard_parts,
+    monitored,
     poll_sockets,
     send_part,
 )
@@ -109,11 +108,9 @@ class Link:
         """Read the events of the monitor; never blocks."""
         while True:
             try:
-                parts = self.monitor.recv_multipart(zmq.NOBLOCK)
+                event, value = monitored(self.monitor)
             except zmq.Again:
                 return
-            news = parse_monitor_message(parts)
-            event, value = int(news["event"]), int(news["value"])
             if event == zmq.EVENT_CONNECTED:
                 self.unread = unread_of(value) or UnreadBytes(-1, None, 0)
                 continue
@@ -469,7 +466,7 @@ class SocketHub:
     def _drop(self, link: Link, dropped: Dropped) -> None:
         self._count(dropped.counter, 1)
         if dropped.mismatch is Mismatch.QUOTA:
-            logger.warning("{}", dropped.detail)
+            logger.warning("%s", dropped.detail)
         elif dropped.mismatch is not None:
             link.refused(dropped.detail)
             self._events_wait = True

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
-from loguru import logger
 
 from fencelock.actors.api.name import NAME_END
 from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.transport.descriptors import CONNECTIONS_MAX, shut
+from fencelock.transport.log import note
 from fencelock.transport.sockets import MECHANISM_MISMATCH, Socket
 
 UNKNOWN_MAX = 10_000
@@ -164,7 +164,7 @@ class KeyGuard:
         if count:
             event = counter.partition(".")[2]
             text = f"{self._node} refused {what}{times_text(count)}"
-            logger.bind(node=self._node, event=event, count=count).warning("{}", text)
+            note(self._node, "WARNING", text, event=event, count=count)
 
     def lists(self, node: str) -> bool:
         """Return whether ``node`` has a key."""

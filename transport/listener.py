@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import zmq
-from loguru import logger
 from msgspec.structs import replace
 
 from fencelock.actors.proxy.access import key_of
@@ -40,6 +39,7 @@ from fencelock.transport.held_bytes import (
     UnreadReplies,
 )
 from fencelock.transport.keys import KeyGuard
+from fencelock.transport.log import note
 from fencelock.transport.polling import Poller
 from fencelock.transport.sockets import (
     NOBLOCK,
@@ -337,7 +337,7 @@ class Listener:
         count, node = self._taken.add("", time.monotonic_ns()), self._admission.node
         if count:
             text = f"{node} refused frames: {text}{times_text(count)}"
-            logger.bind(node=node, event="client_id_taken", count=count).warning("{}", text)
+            note(node, "WARNING", text, event="client_id_taken", count=count)
 
     def _dropped(
         self, name: str, identity: bytes, source: int, dropped: Dropped, raw: bytes

@@ -23,6 +23,7 @@ from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import confirm
 from fencelock.cluster.cli.target import asks_cluster
 from fencelock.cluster.guarantee import PROMISES
+from fencelock.transport.log import note
 
 if TYPE_CHECKING:
     from fencelock.cluster.node.config import Config
@@ -201,7 +202,7 @@ def serve(
         _greet(settings, node, as_json=log_json)
         while (why := stops.get()) == RELOAD:
             _reload(node)
-        log.note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
+        note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
         stopped = node.stop()
         watcher.join()
     if node.failure is not None:
@@ -359,7 +360,7 @@ def _reload(node: Node) -> None:
     try:
         node.reload_keys()
     except (ConfigError, pykka.ActorDeadError, pykka.Timeout) as error:
-        log.note(node.id, "ERROR", f"{RELOAD}: nothing changes: {error}", event="keys_unread")
+        note(node.id, "ERROR", f"{RELOAD}: nothing changes: {error}", event="keys_unread")
 
 
 def _watch(node: Node, stops: Stops) -> None:

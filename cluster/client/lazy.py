@@ -8,11 +8,11 @@ fork work after it. Holds refer to the real connection, so those of the parent s
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 
 from fencelock.actors.error import ClosedError, ConfigError
 from fencelock.actors.message import Event
@@ -25,6 +25,9 @@ from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import TTL_S, Settings, Target
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.scheduler import READ_CLOCK
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 class LazyConnection(Connection):
@@ -141,7 +144,9 @@ class LoopConnection(LazyConnection):
         self._endings: dict[object, AsyncGenerator[None]] = {}
 
     def _place(self) -> object:
-        return asyncio.get_running_loop()
+        from asyncio import get_running_loop  # noqa: PLC0415 (see loop.py)
+
+        return get_running_loop()
 
     def _executor(self) -> CallbackExecutor:
         executor = LoopExecutor()
@@ -156,8 +161,7 @@ class LoopConnection(LazyConnection):
 
     def _forget_ended(self) -> None:
         for loop, made in list(self._made.items()):
-            assert isinstance(loop, asyncio.AbstractEventLoop)
-            if loop.is_closed():
+            if cast("AbstractEventLoop", loop).is_closed():
                 made.stop_later()
                 del self._made[loop]
         self._endings = {loop: self._endings[loop] for loop in list(self._made)}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 import itertools
 import os
 import socket
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from fencelock.actors.api.name import FORBIDDEN, OWNER_BYTES_MAX
+
+if TYPE_CHECKING:
+    from asyncio import Task
 
 OPERATOR_BYTES_MAX = 200
 """The longest name of an operator in the log, which also names the client that was used."""
@@ -20,7 +21,7 @@ _numbers = itertools.count(1)
 """Distinguishes threads and tasks for the life of a process; the system reuses its numbers."""
 
 _threads = threading.local()
-_tasks: dict[int, tuple[ref[asyncio.Task[Any]], str]] = {}
+_tasks: dict[int, tuple[ref[Task[Any]], str]] = {}
 """The task and its owner name, by the task's address in memory. The reference to the task
 distinguishes it from a later task at the same address. A dictionary of weak keys takes three times
 as long to read."""
@@ -54,7 +55,9 @@ def owner_of_task() -> str:
         RuntimeError: no task runs here, as in a callback of the loop.
 
     """
-    task = asyncio.current_task()
+    from asyncio import current_task  # noqa: PLC0415 (a blocking client does without)
+
+    task = current_task()
     if task is None:
         raise RuntimeError("no task runs here; give the lock an owner to use it outside of tasks")
     key = id(task)
@@ -72,8 +75,10 @@ def owner_of_task() -> str:
 
 def task_here() -> object:
     """Return the identity of the running task, or None outside of tasks."""
+    from asyncio import current_task  # noqa: PLC0415 (as above)
+
     try:
-        return id(asyncio.current_task())
+        return id(current_task())
     except RuntimeError:  # No loop runs here.
         return None
 
@@ -106,8 +111,10 @@ def job_label(job: str) -> str:
 
 def process_user(bytes_max: int) -> str:
     """Return the user of this process and the host, for an audit, in ``bytes_max`` bytes."""
+    from getpass import getuser  # noqa: PLC0415 (as above)
+
     try:
-        user = getpass.getuser()
+        user = getuser()
     except (KeyError, OSError):  # The user has no name, as in some containers.
         user = str(os.getuid())
     return _allowed(f"{user}@{socket.gethostname()}", bytes_max)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pykka
-from loguru import logger
 
 from fencelock.actors.api.message import Abandon
 from fencelock.actors.api.role_request import DescribeRole, ReadState
@@ -36,6 +35,7 @@ from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS, RoleFailedError
 from fencelock.cluster.host.watchdog import Watchdog
 from fencelock.cluster.node.storage.record import EntryItems
 from fencelock.transport.codec import encode
+from fencelock.transport.log import note
 
 if TYPE_CHECKING:
     from fencelock.cluster.node.storage.journal import Journal
@@ -362,9 +362,7 @@ class Dispatcher:
             self._turn(0)
         except BaseException as failure:  # noqa: BLE001  # Top of the thread: log and end.
             self.failure = failure
-            logger.bind(node=self.node).opt(exception=failure).critical(
-                "node {} stops: {}", self.node, failure
-            )
+            note(self.node, "CRITICAL", f"node {self.node} stops: {failure}", failure)
         finally:
             self._close()
 

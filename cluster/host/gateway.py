@@ -13,9 +13,9 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
-from fencelock.cluster.log import note
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import EnvelopeItems, Frame
+from fencelock.transport.log import note
 
 if TYPE_CHECKING:
     from fencelock.transport.listener import Arrival

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, cast
 
 import pykka
-from loguru import logger
 
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleDescription, RoleState
@@ -61,8 +60,8 @@ from fencelock.cluster.host.role_set import (
 )
 from fencelock.cluster.log import Repeated, write
 from fencelock.cluster.node.storage.record import Mark
-from fencelock.transport.fault_log import FaultLog, mask
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
+from fencelock.transport.log import FaultLog, mask, note
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that keeps counting while the machine sleeps, so that a lease cannot outlive a
@@ -361,22 +360,15 @@ class Scheduler:
     ) -> Exception:
         """Log a bug of ours with the event and the role's state; return the fatal error."""
         if isinstance(error, PoisonError):  # Its text says what to do.
-            log = logger.bind(node=self.node, role=role_slot.address, event="poison")
-            log.opt(exception=error).critical("{}", without_secret(str(error)))
-            return RoleFailedError(without_secret(str(error)))
+            text = without_secret(str(error))
+            note(self.node, "CRITICAL", text, error, role=role_slot.address, event="poison")
+            return RoleFailedError(text)
         state = without_secret(repr(dict(role_slot.role.state())))
         seen = without_secret(repr(event))
         mask(error)
-        log = logger.bind(
-            node=self.node, role=role_slot.address, event=seen, sender=sender, state=state
-        )
-        log.opt(exception=error).critical(
-            "role {} failed on {} from {}; its state was {}",
-            role_slot.address,
-            seen,
-            sender,
-            state,
-        )
+        text = f"role {role_slot.address} failed on {seen} from {sender}; its state was {state}"
+        about = {"role": role_slot.address, "event": seen, "sender": sender, "state": state}
+        note(self.node, "CRITICAL", text, error, **about)
         return RoleFailedError(without_secret(f"{role_slot.address} failed on {seen}: {error!r}"))
 
     def _perform_here(self, role_slot: RoleSlot, effect: Effect) -> None:

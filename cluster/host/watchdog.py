@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.cluster.host.scheduler import SLOW_NS, Scheduler
-from fencelock.cluster.log import Repeated, note
+from fencelock.cluster.log import Repeated
+from fencelock.transport.log import note
 
 
 class Watchdog:
@@ -55,7 +56,7 @@ class Watchdog:
 
 
 SLOW_TURN = (
-    "this node was busy or paused for {worst} ms{times}: it sent no replies meanwhile. Look for "
+    "this process was busy or paused for {worst} ms{times}: it sent nothing meanwhile. Look for "
     "other load on this machine, for swapping, or for a container limited in processor time"
 )
 

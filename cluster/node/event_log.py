@@ -5,9 +5,8 @@ Roles have no log. Here the host derives lines from the events and effects of a 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
-
-from loguru import logger
 
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.leader_selection import names_of
@@ -34,7 +33,8 @@ from fencelock.actors.role import Role
 from fencelock.actors.trace import LogBook, shown, state_after
 from fencelock.cluster.host.role_set import Handle, RoleSlot
 from fencelock.cluster.host.scheduler import READ_CLOCK
-from fencelock.cluster.log import Repeated, note, set_level
+from fencelock.cluster.log import Repeated, set_level
+from fencelock.transport.log import note
 
 WATCHED = (Leader, FailureDetector, Reconfigurer, ElectionCoordinator, ServerWatch, Bootstrap)
 """Roles whose events are logged; they rarely have something to do."""
@@ -172,7 +172,7 @@ class EventLog:
     def _traced(self, handle: Handle, role: Role[Any]) -> Handle:
         book, address = self._book, role.address
         assert book is not None
-        log = logger.bind(node=self.node)
+        log = partial(note, self.node, "TRACE")
 
         def traced(sender: Address, event: Event, now: Instant) -> Effects:
             effects = handle(sender, event, now)
@@ -184,14 +184,14 @@ class EventLog:
                 book.keep(time, address, sender, event, effects, state)
             if not book.logs(address):
                 return effects
-            log.trace("{} at {} receives {} from {}", address, time, shown(event), sender)
+            log(f"{address} at {time} receives {shown(event)} from {sender}")
             if state:
-                log.trace("{} has {}", address, state)
+                log(f"{address} has {state}")
             for effect in effects:
                 if type(effect) is Send:
-                    log.trace("{} sends {} to {}", address, shown(effect.message), effect.to)
+                    log(f"{address} sends {shown(effect.message)} to {effect.to}")
                 else:
-                    log.trace("{} asks for {}", address, shown(effect))
+                    log(f"{address} asks for {shown(effect)}")
             return effects
 
         return traced

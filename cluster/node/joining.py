@@ -26,7 +26,6 @@ from urllib.parse import urlsplit
 import pykka
 import zmq
 from msgspec.structs import replace
-from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.api.membership_message import (
     NODE_ID,
@@ -70,6 +69,7 @@ from fencelock.transport.sockets import (
     Socket,
     close_socket,
     connected_dealer,
+    monitored,
     poll_sockets,
 )
 
@@ -434,8 +434,7 @@ class _Seed:
         """Raise an error if the handshake was refused."""
         with suppress(zmq.Again):
             while True:
-                news = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-                event, value = int(news["event"]), int(news["value"])
+                event, value = monitored(self._monitor)
                 failed = event & HANDSHAKE_FAILURES
                 if not failed or not (why := why_failed(event, value, has_key=self._has_key)):
                     continue

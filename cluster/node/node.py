@@ -32,7 +32,6 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.cluster.keys import NodeKeys, node_keys, read_list
-from fencelock.cluster.log import note
 from fencelock.cluster.node.config import Config, is_loopback, load
 from fencelock.cluster.node.event_log import EventLog
 from fencelock.cluster.node.joining import give_config
@@ -55,6 +54,7 @@ from fencelock.cluster.node.topology import (
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
+from fencelock.transport.log import note
 from fencelock.transport.posix import NODE, posix
 
 if TYPE_CHECKING:

@@ -130,7 +130,6 @@ from fencelock.cluster.client.pool import Pool
 from fencelock.cluster.client.remote_ref import RemoteRef
 from fencelock.cluster.client.rwlock import RWLock
 from fencelock.cluster.client.semaphore import Semaphore
-from fencelock.cluster.log import silence
 
 if TYPE_CHECKING:
     from fencelock import aio
@@ -326,6 +325,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Return the public names."""
     return [*__all__, "map", "__version__"]
-
-
-silence()

@@ -7,7 +7,7 @@ import threading
 from functools import partial
 
 import pytest
-from loguru import logger
+from support.collected import logged_to
 
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.callback_executor import Notice, ThreadExecutor
@@ -30,16 +30,11 @@ def test_an_error_of_a_callback_is_reported_and_the_next_is_called(
     lines: list[str] = []
     executor = ThreadExecutor()
     called = threading.Event()
-    logger.enable("fencelock")
-    sink = logger.add(lambda line: lines.append(line.record["message"]), level="ERROR")
-    try:
+    with logged_to(lambda record: lines.append(record.getMessage()), "ERROR"):
         executor.call(lambda _: 1 // 0, NOTICE)
         executor.call(lambda _: called.set(), NOTICE)
         assert called.wait(PATIENCE_S)
-    finally:
-        logger.remove(sink)
-        logger.disable("fencelock")
-        executor.stop(PATIENCE_S)
+    executor.stop(PATIENCE_S)
     assert len(lines) == 1
     assert "ZeroDivisionError" in lines[0]
     assert executor.failed == 1

@@ -194,9 +194,10 @@ def test_a_coroutine_function_is_refused_as_a_callback(cluster: LocalCluster) ->
             hold.on_lost(wrong)
 
 
-def test_nothing_is_written_where_no_log_is_set_up(
-    cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+def test_a_program_that_sets_no_log_up_sees_that_a_lock_was_lost(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Those of pytest.
     client = cluster.connect()
     hold = client.lock("a").acquire()
     assert hold
@@ -205,7 +206,7 @@ def test_nothing_is_written_where_no_log_is_set_up(
     lose(hold)
     assert called.wait(PATIENCE_S)
     client.close()
-    assert capfd.readouterr() == ("", "")
+    assert "lost: lock 'a'" in capsys.readouterr().err
 
 
 def test_acquires_keep_their_time_without_a_majority(tmp_path: Path) -> None:

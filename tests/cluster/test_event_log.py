@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
-from loguru import logger
-from support.collected import Lines, logged_lines
+from support.collected import Lines, logged_lines, logged_to
 from support.real_nodes import LONG_S, loopback_addresses, running, running_nodes
 
 import fencelock
@@ -29,6 +30,7 @@ from fencelock.cluster import log
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.cluster.node.storage.segment import segment_path
+from fencelock.transport.log import note
 
 lines = pytest.fixture(logged_lines)
 
@@ -142,7 +144,6 @@ def test_an_eviction_and_an_opened_session_have_fields_for_programs() -> None:
 @pytest.fixture
 def silenced() -> Iterator[None]:
     yield
-    logger.remove()
     log.silence()
 
 
@@ -150,13 +151,12 @@ def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None
     stream = StringIO()
     try:
         log.set_up("INFO", stream=stream)
-        logger.bind(node="n1", role="n1/proxy").info("hello {}", "<you>")
-        logger.debug("too fine")
+        note("n1", "INFO", "hello {} <you>", role="n1/proxy")
+        note("n1", "DEBUG", "too fine")
         line = stream.getvalue()
         assert line.count("\n") == 1
-        assert line.endswith(" INFO     node=n1 role=n1/proxy hello <you>\n")
+        assert line.endswith(" INFO     node=n1 role=n1/proxy hello {} <you>\n")
     finally:
-        logger.remove()
         log.silence()
 
 
@@ -164,7 +164,7 @@ def logged(stream: StringIO, *, as_json: bool = False) -> None:
     """Write one line with a hostile message and field."""
     log.set_up("INFO", stream=stream, as_json=as_json)
     evil = "\x1b[2J{x}<red>\nn9 leads"
-    log.note("n1", "WARNING", evil, event="eviction", lock=evil, fence=7)
+    note("n1", "WARNING", evil, event="eviction", lock=evil, fence=7)
 
 
 def test_a_line_of_text_has_no_control_characters(silenced: None) -> None:
@@ -190,7 +190,7 @@ def test_a_line_of_json_is_compact_and_has_the_fields(silenced: None) -> None:
 def test_an_exception_stays_within_its_line_of_json(silenced: None) -> None:
     del silenced
     log.set_up(stream=(stream := StringIO()), as_json=True)
-    logger.opt(exception=ValueError("bad")).bind(node="n1").critical("stops")
+    note("n1", "CRITICAL", "stops", ValueError("bad"))
     found = json.loads(stream.getvalue())
     assert found["exception"].endswith("ValueError: bad\n")
 
@@ -211,27 +211,49 @@ def test_a_repeated_line_is_written_once_an_interval_with_the_count(silenced: No
     ]
 
 
-def test_the_library_is_silent_until_a_program_enables_it(tmp_path: Path) -> None:
+def test_a_node_is_silent_until_a_program_sets_its_log_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Those of pytest.
     segment_path(tmp_path, 1).write_bytes(b"hold")  # Cut at start, with a warning.
+    Journal.open(tmp_path).close()
+    assert capsys.readouterr() == ("", "")
+    segment_path(tmp_path, 1).write_bytes(b"hold")
     lines: list[str] = []
-    sink = logger.add(lines.append, format="{message}")
-    try:
-        log.silence()
+    with logged_to(lambda record: lines.append(record.getMessage()), "WARNING"):
         Journal.open(tmp_path).close()
-        assert lines == []
-        segment_path(tmp_path, 1).write_bytes(b"hold")
-        logger.enable(log.PACKAGE)
-        Journal.open(tmp_path).close()
-        assert lines == [f"{segment_path(tmp_path, 1)}: cut 4 bytes of an unfinished write\n"]
-    finally:
-        logger.remove(sink)
-        log.silence()
+    assert lines == [f"{segment_path(tmp_path, 1)}: cut 4 bytes of an unfinished write"]
+
+
+@pytest.mark.parametrize(("terminal", "seen"), [(False, ["lost"]), (True, ["waits", "lost"])])
+def test_a_program_that_sets_no_log_up_sees_warnings_and_at_a_terminal_what_it_waits_for(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    seen: list[str],
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Those of pytest.
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    log.inform("waits")
+    log.warn("lost")
+    assert capsys.readouterr().err.splitlines() == seen
+
+
+def test_at_a_terminal_a_program_that_sets_its_log_up_sees_what_it_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    lines: list[str] = []
+    with logged_to(lambda record: lines.append(record.getMessage()), "WARNING"):
+        log.inform("waits")
+        log.warn("lost")
+    assert lines == ["lost"]
 
 
 def test_a_trace_of_some_roles_has_their_messages_and_their_state_after_each(
     lines: Lines, tmp_path: Path
 ) -> None:
-    logger.add(lines.log, level="TRACE")
+    logging.getLogger("fencelock").setLevel("TRACE")
     text = starting_config(loopback_addresses(), protocol="lamport")
     config = replace(parse(text, tmp_path), log_level="TRACE", traced_roles=("process", "clock"))
     with (
@@ -278,7 +300,6 @@ def test_an_operator_changes_the_level_and_the_traced_roles_of_a_running_node(
             with pytest.raises(InvalidRequestError, match="level is 'LOUD', and must be one of"):
                 book.ask(SetLog(level="LOUD"), timeout=LONG_S)
     finally:
-        logger.remove()
         log.silence()
 
 
@@ -287,9 +308,8 @@ def test_a_log_file_is_renamed_when_it_is_full_and_old_ones_are_deleted(tmp_path
     log.set_up("INFO", stream=StringIO(), file=file)
     try:
         for number in range(100):
-            log.note("n1", "INFO", f"line {number:03d} {'x' * 80}", event="test")
+            note("n1", "INFO", f"line {number:03d} {'x' * 80}", event="test")
     finally:
-        logger.remove()
         log.silence()
     files = sorted(tmp_path.iterdir())
     assert len(files) == 1 + file.kept
@@ -301,5 +321,4 @@ def test_a_log_file_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"log\.folder: .*file"):
         log.set_up(file=log.LogFile(tmp_path / "file" / "n1.log", 1_000, 1), stream=StringIO())
-    logger.remove()
     log.silence()

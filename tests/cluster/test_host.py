@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pykka
 import pytest
-from loguru import logger
+from support.collected import fields_of, logged_to
 from support.role_harness import dispatchers, hub_without_peers
 
 from fencelock.actors.api.message import (
@@ -42,6 +43,7 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import INBOX_MAX, PARTS_MAX
+from fencelock.cluster.log import set_up, silence
 from fencelock.cluster.node.storage.directory import JournalFailedError
 from fencelock.cluster.node.storage.journal import Journal
 from fencelock.transport.codec import decode
@@ -203,17 +205,12 @@ def test_a_role_that_was_never_started_refuses() -> None:
 
 def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start: Start) -> None:
     lines: list[dict[str, Any]] = []
-    logger.enable("fencelock")
-    sink = logger.add(lambda line: lines.append(dict(line.record["extra"])), level="CRITICAL")
-    try:
+    with logged_to(lambda record: lines.append(fields_of(record)), "CRITICAL"):
         dispatcher = start()
         ref = dispatcher.ref(ROLE)
         waiting = ref.ask(Acquire(lock="never"), block=False)
         ref.tell(Break())
         assert dispatcher.stopped.wait(LONG_S)
-    finally:
-        logger.remove(sink)
-        logger.disable("fencelock")
     assert "broken on purpose" in str(dispatcher.failure)
     assert lines[0]["role"] == ROLE
     assert lines[0]["event"] == "Break(text='broken on purpose')"
@@ -224,18 +221,14 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
 
 def test_a_crash_is_logged_without_the_secrets_of_sessions(start: Start) -> None:
     secret = "~" + "0123456789abcdef" * 2
-    lines: list[str] = []
-    logger.enable("fencelock")
-    format_ = "{message} {extra}\n{exception}"
-    sink = logger.add(lines.append, level="CRITICAL", format=format_, diagnose=False)  # As serve.
+    set_up("CRITICAL", stream=(stream := StringIO()))
     try:
         dispatcher = start()
         dispatcher.ref(ROLE).tell(Break(text=f"session 'ann{secret}.7' is broken"))
         assert dispatcher.stopped.wait(LONG_S)
     finally:
-        logger.remove(sink)
-        logger.disable("fencelock")
-    text = "".join(lines)
+        silence()
+    text = stream.getvalue()
     assert "session 'ann.7' is broken" in text
     assert "Traceback" in text
     assert secret not in text

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
-from loguru import logger
-
-from fencelock.cluster import log
 from fencelock.cluster.host.pending_asks import AskReply
 from support.real_nodes import LONG_S
-
-if TYPE_CHECKING:
-    from loguru import Message
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,24 +43,39 @@ Line = tuple[str, str, str]
 class Lines(Collected[Line]):
     """The lines that were logged, and a wait for one."""
 
-    def log(self, message: Message) -> None:
-        record = message.record
-        self.add((record["level"].name, str(record["extra"].get("node")), record["message"]))
+    def log(self, record: logging.LogRecord) -> None:
+        node = str(fields_of(record).get("node"))
+        self.add((record.levelname, node, record.getMessage()))
 
     def until(self, found: Callable[[Line], bool]) -> Line:
         """Return the first line for which ``found`` holds, once it is there."""
         return self.wait_for(lambda lines: next(filter(found, lines), None))
 
 
-def logged_lines() -> Iterator[Lines]:
-    """Yield the lines of this process, and silence the log afterwards."""
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a line, for programs that read it."""
+    fields: dict[str, Any] = getattr(record, "fields", {})
+    return fields
+
+
+@contextmanager
+def logged_to(take: Callable[[logging.LogRecord], object], level: str) -> Generator[None]:
+    """Hand each record of this package from ``level`` on to ``take``."""
+    handler, log = logging.Handler(), logging.getLogger("fencelock")
+    handler.emit = take  # type: ignore[assignment, method-assign]
+    former = log.level
+    log.setLevel(level)
+    log.addHandler(handler)
+    yield
+    log.removeHandler(handler)
+    log.setLevel(former)
+
+
+def logged_lines(level: str = "DEBUG") -> Iterator[Lines]:
+    """Yield the lines of this process."""
     lines = Lines()
-    logger.remove()
-    logger.enable(log.PACKAGE)
-    logger.add(lines.log, level="DEBUG")
-    yield lines
-    logger.remove()
-    log.silence()
+    with logged_to(lines.log, level):
+        yield lines
 
 
 class WatchedChannel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loguru import logger
 from msgspec.structs import replace
 from rich.console import Console
+from support.collected import fields_of, logged_to
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -24,7 +25,6 @@ from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Result
-from fencelock.cluster import log
 from fencelock.cluster.cli.status import nodes_table
 from fencelock.cluster.node import topology
 from fencelock.cluster.node.config import Config, parse, starting_config
@@ -76,11 +76,12 @@ def planted(monkeypatch: pytest.MonkeyPatch, *, bug: bool) -> Generator[None]:
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
     found: list[str] = []
-    sink = logger.add(found.append, format="{level} {extra[node]} {message}", level="WARNING")
-    logger.enable(log.PACKAGE)
-    yield found
-    log.silence()
-    logger.remove(sink)
+
+    def take(record: logging.LogRecord) -> None:
+        found.append(f"{record.levelname} {fields_of(record).get('node')} {record.getMessage()}")
+
+    with logged_to(take, "WARNING"):
+        yield found
 
 
 @pytest.fixture

@@ -88,8 +88,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from loguru import logger
-
 from fencelock.actors.bootstrap_message import SECRET_BYTES
 from fencelock.cluster.node.storage.directory import (
     DirectoryLock,
@@ -125,6 +123,7 @@ from fencelock.cluster.node.storage.segment import (
     write_snapshot,
 )
 from fencelock.transport.descriptors import Reserve
+from fencelock.transport.log import logger
 
 SEGMENT_BYTES_MAX = 16 << 20
 """A segment that has grown beyond this gets a successor (bytes, 16 MiB). The disk may hold this
@@ -338,7 +337,7 @@ class Journal:
         self.disk_bytes = sum(found.files.values())
         self.torn_bytes = found.torn
         if found.torn:
-            logger.warning("{}: cut {} bytes of an unfinished write", found.torn_path, found.torn)
+            logger.warning("%s: cut %s bytes of an unfinished write", found.torn_path, found.torn)
         if found.doomed:
             remove(found.doomed)
             sync_directory(self.folder)

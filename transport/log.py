@@ -1,11 +1,14 @@
-"""The log lines about exceptions of ours that cost one request, effect or frame, not the node."""
+"""The log lines of nodes, in the standard library's logger ``fencelock.node``.
+
+They are silent where a program has not set ``logging`` up. The lines of clients, in the logger
+``fencelock``, are not: ``cluster/log.py``.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from traceback import extract_tb
-
-from loguru import logger
 
 from fencelock.actors.api.name import without_secret
 from fencelock.actors.repeated import Repetitions, times_text
@@ -13,9 +16,28 @@ from fencelock.actors.repeated import Repetitions, times_text
 DOING_CHARS_MAX = 500
 """Maximum length of the text that says what was being done: it may contain a request."""
 
+TRACE = 5
+"""The level of lines about single messages, below `logging.DEBUG`."""
+
+logging.addLevelName(TRACE, "TRACE")
+LEVELS = logging.getLevelNamesMapping()
+
+logger = logging.getLogger("fencelock.node")
+logger.addHandler(logging.NullHandler())
+
+
+def note(
+    node: str, level: str, text: str, error: BaseException | None = None, /, **fields: object
+) -> None:
+    """Write ``text`` to the log of ``node``, with ``fields`` for programs that read it."""
+    about = {"node": node} | fields
+    logger.log(LEVELS[level], "%s", text, exc_info=error, extra={"fields": about})
+
 
 class FaultLog:
-    """Counts such exceptions, and logs each place that raises: at once, then once an interval.
+    """Counts exceptions of ours that cost one request, effect or frame, and not the node.
+
+    Each place that raises is logged: at once, then once an interval.
 
     Args:
         node: whose log it is.
@@ -41,13 +63,11 @@ class FaultLog:
         if not times:
             return
         mask(error)
-        log = logger.bind(node=self._node, event="fault", count=times)
-        log.opt(exception=error).error(
-            "a bug in fencelock: {!r} at {}; the node goes on without it{}. Please report this",
-            error,
-            without_secret(doing)[:DOING_CHARS_MAX],
-            times_text(times),
+        text = (
+            f"a bug in fencelock: {error!r} at {without_secret(doing)[:DOING_CHARS_MAX]}; the node "
+            f"goes on without it{times_text(times)}. Please report this"
         )
+        note(self._node, "ERROR", text, error, event="fault", count=times)
 
 
 def mask(error: BaseException | None) -> None:
