@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -159,6 +160,22 @@ def fencelock(
     del version
 
 
+def _ran_plainly(line: tuple[str, ...]) -> bool:
+    """Run the command that cron runs, if its line is plain; see `fencelock.cluster.cli.plain`."""
+    if line[:1] != ("lock",) or any(name.startswith("_FENCELOCK_COMPLETE") for name in os.environ):
+        return False
+    from fencelock.cluster.cli.lock import lock  # noqa: PLC0415 (see HOMES)
+    from fencelock.cluster.cli.plain import NotPlainError, values_of  # noqa: PLC0415
+
+    try:
+        lock(**values_of(lock, line[1:]))
+    except (NotPlainError, typer.BadParameter):  # Typer words it. Nothing was done.
+        return False
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    return True
+
+
 def main(*arguments: str) -> None:
     """Run the command line; print errors that a user can mend in red and without a traceback.
 
@@ -167,7 +184,8 @@ def main(*arguments: str) -> None:
 
     """
     try:
-        app(arguments or None)
+        if not _ran_plainly(arguments or tuple(sys.argv[1:])):
+            app(arguments or None)
     except FencelockError as error:
         text = "\n".join(map(printable, str(error).split("\n")))
         from rich.console import Console  # noqa: PLC0415 (see saying.py)
