@@ -22,6 +22,7 @@ from fencelock.actors.api.name import (
     check_owner,
     check_size,
     check_text,
+    is_plain,
     object_name,
 )
 from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
@@ -213,6 +214,9 @@ class GetEntry(MapQuery, tag=0x75):
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
+        if self.entry_key and is_plain(self.map, self.map + self.entry_key + self.session):
+            check_age(self.age_ms)
+            return
         MapQuery.check(self)
         check_key(self.entry_key)
 

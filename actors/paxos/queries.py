@@ -113,14 +113,15 @@ class Queries:
         if isinstance(request, ReadBackup) and request.node not in ("", self.node):
             raise UnavailableError(f"node {self.node} has no snapshots of {request.node}")
         if is_watch(request):
-            number = self.watches.add(sender, request, now, self.pending.next_number())
-            return [self._asking(number, request)] if number else ()
-        number = self.pending.add(sender, request, now)
-        if not number:
+            watch = self.watches.add(sender, request, now, self.pending.next_number())
+            return () if watch is None else [self._asking(watch.number, request)]
+        query = self.pending.add(sender, request, now)
+        if query is None:
             return ()
-        owner = self.pending.owner_of(sender)
-        if self.turns[_is_linear(request)].enter(number, owner, now):
-            return [self._asking(number, request)]
+        linear = not isinstance(request, ReadBackup) and request.age_ms is None
+        query.turns = self.turns[linear]
+        if query.turns.enter(query.number, query.owner, now):
+            return [self._asking(query.number, request)]
         return self._tick()
 
     def on_next(self, now: Instant) -> Effects:
@@ -144,20 +145,16 @@ class Queries:
 
     def _end(self, number: int) -> PendingQuery | None:
         """Remove and return a query that was asked, or None if it is over."""
-        query = self.pending.end(number)
-        if query is None:
-            return self.watches.end(number)
-        self.turns[_is_linear(query.request)].end(number)
-        return query
+        return self.pending.end(number) or self.watches.end(number)
 
     def ask_again(self) -> list[Effect]:
         """Send all queries once more, since the replica did not run when they were sent."""
-        asked = [one for one in self.pending.by_number.values() if self._was_asked(one)]
-        pending = (*asked, *self.watches.by_number.values())
-        return [self._asking(query.number, query.request) for query in pending]
-
-    def _was_asked(self, query: PendingQuery) -> bool:
-        return self.turns[_is_linear(query.request)].was_asked(query.number)
+        pending = (*self.pending.by_number.values(), *self.watches.by_number.values())
+        return [
+            self._asking(query.number, query.request)
+            for query in pending
+            if query.turns is None or query.turns.was_asked(query.number)
+        ]
 
     def _asking(self, number: int, request: LockQuery) -> Send:
         """Return what asks this node for the reply to ``request``."""
@@ -250,8 +247,6 @@ class Queries:
     def end_old(self, now: Instant) -> list[Effect]:
         """End queries that have timed out."""
         ended = (*self.pending.end_old(now), *self.watches.end_old(now))
-        for query in ended:
-            self.turns[_is_linear(query.request)].end(query.number)
         return [effect for query in ended for effect in self._give_up(query, now)]
 
     def _status(self, report: LockReport, inspect: Inspect, machine_read: MachineRead) -> Message:
@@ -406,10 +401,6 @@ def _age_of(
 ) -> int | None:
     """Return the maximum age of the state for a reply (ms), None for a linearizable read."""
     return WATCH_AGE_MS if is_watch(request) else request.age_ms
-
-
-def _is_linear(request: LockQuery) -> bool:
-    return not isinstance(request, ReadBackup) and _age_of(request) is None
 
 
 def _changes(changed: Changed, request: ReadChanges, machine_read: MachineRead) -> ChangesRead:

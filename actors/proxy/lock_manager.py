@@ -449,10 +449,10 @@ class LockManager(Backend):
 
     def _on_inspect(self, sender: Address, inspect: Inspect, now: Instant) -> Effects:
         self.check_linearizable(inspect)
-        number = self.queries.add(sender, inspect, now)
-        if not number:
+        query = self.queries.add(sender, inspect, now)
+        if query is None:
             return ()
-        return [Send(self.granter, QueryLock(lock=inspect.lock, query=number, proven=True))]
+        return [Send(self.granter, QueryLock(lock=inspect.lock, query=query.number, proven=True))]
 
     def _on_description(
         self, sender: Address, description: LockDescription, now: Instant

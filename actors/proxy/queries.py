@@ -34,6 +34,10 @@ class PendingQuery:
     sender: Address
     request: LockQuery
     since: Instant
+    owner: str
+    """Whose quota it uses."""
+    turns: QueryTurns | None = None
+    """Where it waits for its turn, unless it waits for a change."""
 
 
 class PendingQueries:
@@ -57,17 +61,15 @@ class PendingQueries:
         self.by_number: OrderedDict[int, PendingQuery] = OrderedDict()
         self._known: set[tuple[Address, LockQuery]] = set()
 
-    def owner_of(self, sender: Address) -> str:
-        """Return whose quota a query of ``sender`` uses."""
-        return self._clients.owner_of(node_of(sender))
-
     def next_number(self) -> int:
         """Return a number that no query had."""
         self.number += 1
         return self.number
 
-    def add(self, sender: Address, request: LockQuery, now: Instant, number: int = 0) -> int:
-        """Add a query and return its number; return 0 if the same query is in flight.
+    def add(
+        self, sender: Address, request: LockQuery, now: Instant, number: int = 0
+    ) -> PendingQuery | None:
+        """Add a query and return it; return None if the same query is in flight.
 
         The query gets ``number``, or the next number if that is 0.
 
@@ -76,7 +78,7 @@ class PendingQueries:
 
         """
         if (sender, request) in self._known:
-            return 0
+            return None
         client, quotas = node_of(sender), self._clients.quotas
         quota = quotas.watches if self._watches else quotas.queries
         owner = self._clients.owner_of(client)
@@ -91,17 +93,19 @@ class PendingQueries:
             text = f"node {self.node} has {most} unanswered queries, its limit"
             raise OverloadedError(text)
         number = number or self.next_number()
-        self.by_number[number] = PendingQuery(number, sender, request, now)
+        query = self.by_number[number] = PendingQuery(number, sender, request, now, owner)
         self._known.add((sender, request))
         self._of_owner[owner] += 1
-        return number
+        return query
 
     def end(self, number: int) -> PendingQuery | None:
         """Remove and return a query, or None if it is over."""
         query = self.by_number.pop(number, None)
         if query is not None:
             self._known.discard((query.sender, query.request))
-            owner = self.owner_of(query.sender)
+            if query.turns is not None:
+                query.turns.end(number)
+            owner = query.owner
             self._of_owner[owner] -= 1
             if not self._of_owner[owner]:
                 del self._of_owner[owner]
