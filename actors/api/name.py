@@ -146,6 +146,8 @@ BLANK = _chars(
 INVISIBLE = WHITE_SPACE | DEFAULT_IGNORABLE | BLANK
 """Characters that are invisible by themselves. A name may contain them beside others."""
 
+_HIDDEN = (FORBIDDEN | INVISIBLE) - {" "}
+
 _FORBIDDEN_ASCII = bytes(ord(one) for one in sorted(FORBIDDEN) if one.isascii())
 
 
@@ -218,8 +220,7 @@ def check_object_name(lock: str) -> None:
         check_lock_name(lock)
     if len(kind) > KIND_CHARS_MAX:
         raise InvalidRequestError(
-            f"kind {kind[:_SHOWN_CHARS]!a} of {len(kind)} characters, "
-            f"at most {KIND_CHARS_MAX} are allowed"
+            f"kind {shown(kind)} of {len(kind)} characters, at most {KIND_CHARS_MAX} are allowed"
         )
     check_lock_name(name, kind or "lock")
 
@@ -237,7 +238,7 @@ def check_new_lock_name(name: str, kind: str = "lock") -> None:
     """
     check_lock_name(name, kind)
     if is_invisible(name):
-        raise InvalidRequestError(f"{kind} name {name[:_SHOWN_CHARS]!a} has no visible character")
+        raise InvalidRequestError(f"{kind} name {shown(name)} has no visible character")
 
 
 def check_lock_size(name: str, kind: str = "lock") -> None:
@@ -250,8 +251,7 @@ def check_lock_size(name: str, kind: str = "lock") -> None:
     size = utf8_size(name)
     if not 1 <= size <= LOCK_NAME_BYTES_MAX:
         raise InvalidRequestError(
-            f"{kind} name of {size} bytes ({name[:_SHOWN_CHARS]!a}), "
-            f"1 to {LOCK_NAME_BYTES_MAX} are allowed"
+            f"{kind} name of {size} bytes ({shown(name)}), 1 to {LOCK_NAME_BYTES_MAX} are allowed"
         )
 
 
@@ -286,7 +286,7 @@ def check_size(field: str, text: str, bytes_max: int) -> None:
     size = utf8_size(text)
     if size > bytes_max:
         raise InvalidRequestError(
-            f"{field} of {size} bytes ({text[:_SHOWN_CHARS]!a}), at most {bytes_max} are allowed"
+            f"{field} of {size} bytes ({shown(text)}), at most {bytes_max} are allowed"
         )
 
 
@@ -401,9 +401,18 @@ def quoted(text: str) -> str:
     return f"'{text}'"
 
 
+def shown(text: str) -> str:
+    """Return the beginning of a refused text in quotes, with escapes for what nobody can see.
+
+    It is the same in each Python: members of a cluster must word their decisions alike.
+    """
+    escaped = (ascii(one)[1:-1] if one in _HIDDEN else one for one in text[:_SHOWN_CHARS])
+    return quoted("".join(escaped))
+
+
 def _check_allowed(field: str, text: str) -> None:
     if not is_allowed(text):
         raise InvalidRequestError(
-            f"{field} {text[:_SHOWN_CHARS]!a} has {forbidden_in(text)}: control characters, line "
+            f"{field} {shown(text)} has {forbidden_in(text)}: control characters, line "
             "separators, direction controls and surrogates are not allowed"
         )

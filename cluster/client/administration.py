@@ -78,6 +78,9 @@ class Administration(BaseClient):
     ) -> Operation[LockStatus]:
         """Return the holder and the queue of ``name``, in order; stale on arrival.
 
+        A wait that has ended, as by a timeout, is listed until the cluster has recorded that, for
+        some ms.
+
         Args:
             name: the name of the lock.
             read: ``"linearizable"``: the state at some instant between request and reply, if the

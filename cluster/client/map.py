@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from fencelock.actors.api.account import ListMaps, MapList
 from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.map import (
     MAP,
@@ -243,6 +245,13 @@ class BaseMap(BaseObject):
             after = entries[-1][0] if entries else after
         return entries
 
+    @operation
+    def _count(self) -> Operation[int]:
+        """End with the number of entries."""
+        found = yield from self._channel.ask(ListMaps(prefix=self.name, most=1))
+        assert isinstance(found, MapList)
+        return next((one.entries for one in found.maps if one.name == self.name), 0)
+
     def _putting(
         self,
         key: str,
@@ -409,7 +418,31 @@ class Map(BaseMap, InThreads):
     A change takes effect once, however often the client has to send it. If the client's session
     ends during the call, the call raises `SessionExpiredError`, and it is unknown whether the
     change took effect.
+
+    ``key in map``, ``len(map)`` and ``map[key]`` are one request each; the last returns an `Entry`
+    or raises `KeyError`. ``for key in map`` reads the map in pages, with the values. A map is true,
+    also without entries.
     """
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def __getitem__(self, key: str) -> Entry:
+        if (found := self.get(key)) is None:
+            raise KeyError(key)
+        return found
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        page = self.items(limit=PAGE_MAX)
+        while page:
+            yield from (key for key, _ in page)
+            page = self.items(after=page[-1][0], limit=PAGE_MAX)
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:
         """Return an iterator over the changes of entries whose keys begin with ``prefix``.

@@ -7,12 +7,13 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from fencelock.actors.api.membership_message import PORT_MAX
-from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
+from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed, shown
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoints import ENDPOINTS_MAX
 from fencelock.cluster.client.lock_options import RETAIN_S_MAX, check_number, check_text_type
@@ -95,8 +96,7 @@ class Target(NamedTuple):
         return cls(",".join(endpoints), cluster or known.cluster, f"from ./{CONFIG}", own)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The checked arguments of `connect`.
 
     Raises:
@@ -199,6 +199,6 @@ def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestErr
     if size > LABEL_BYTES_MAX or not is_allowed(text):
         found = f" has {forbidden_in(text)}" if not is_allowed(text) else ""
         raise kind(
-            f"{field} {text[:40]!a} of {size} bytes{found}: at most {LABEL_BYTES_MAX} bytes are "
+            f"{field} {shown(text)} of {size} bytes{found}: at most {LABEL_BYTES_MAX} bytes are "
             "allowed, without control characters"
         )

@@ -500,3 +500,13 @@ def test_an_ask_reads_changes_of_a_map(paxos_nodes: list[Node], name: str) -> No
     assert read.changes == (Change(put.version, "k", b"v", 0),)
     whole = ask(node, ReadChanges(watched=lock))
     assert (whole.changes, whole.resync, whole.more) == (read.changes, True, False)
+
+
+def test_threads_use_a_map_as_python_has_it(kv: fencelock.Map) -> None:
+    assert (len(kv), list(kv), "a" in kv, bool(kv)) == (0, [], False, True)
+    for key in ("b", "a", "c"):
+        kv.put(key, key.encode())
+    assert (len(kv), list(kv), "a" in kv) == (3, ["a", "b", "c"], True)
+    assert kv["b"].value == b"b"
+    with pytest.raises(KeyError, match="missing"):
+        kv["missing"]
