@@ -45,8 +45,9 @@ def one_at_a_time(
 
     The lock is released however the task ends, also by ``SoftTimeLimitExceeded``. If its process is
     killed, as by a hard time limit, the lock is free after the ``ttl`` of its client, by default
-    15 s. A broker may deliver the task again before that: use ``otherwise="retry"``, or a
-    ``timeout`` above the ``ttl``, for a task with ``acks_late`` and ``reject_on_worker_lost``.
+    15 s. A broker may deliver the task again before that, if it has ``acks_late`` and
+    ``reject_on_worker_lost``. Such a task is not skipped but retried, as with
+    ``otherwise="retry"``: its first delivery may have died halfway.
 
     If the lock is lost while the task runs, the task fails with `LockOwnershipLostError` at its
     end; see `current_hold` for a task that writes.
@@ -79,7 +80,7 @@ def one_at_a_time(
             try:
                 hold = lock.acquire()
             except fencelock.LockTimeoutError as error:
-                if otherwise == "retry":
+                if otherwise == "retry" or _is_redelivered():
                     raise current_task.retry(exc=error) from error
                 _log.info("skipped: %s", error)
                 return None
@@ -93,6 +94,12 @@ def one_at_a_time(
         return alone
 
     return decorate
+
+
+def _is_redelivered() -> bool:
+    """Return whether the broker delivers the running task once more."""
+    delivered: Any = current_task.request.delivery_info if current_task else None
+    return bool(delivered and delivered.get("redelivered"))
 
 
 def current_hold() -> fencelock.Hold:
