@@ -26,7 +26,16 @@ from fencelock.actors.api.role_request import (
     TraceLines,
 )
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message, node_of, role_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Event,
+    Instant,
+    Message,
+    address_of,
+    node_of,
+    role_of,
+)
 from fencelock.actors.role import Host, Role, Summary
 
 DIGITS = frozenset("0123456789")
@@ -152,9 +161,8 @@ class LogBook(Role[SetLog | ReadTrace]):
         self.level = level
         self.roles = tuple(roles)
         self.kept: deque[TraceLine] = deque(maxlen=KEPT_MAX)
-        self.kept_roles: tuple[str, ...] = ()
-        self.keeps_until = Instant(0)
-        """The time until which lines are kept: somebody reads them."""
+        self.readers: dict[tuple[str, ...], Instant] = {}
+        """The roles that somebody reads, all if there are none, and until when lines are kept."""
         self.number = 0
 
     def handle(self, sender: Address, event: SetLog | ReadTrace, now: Instant) -> Effects:
@@ -171,21 +179,32 @@ class LogBook(Role[SetLog | ReadTrace]):
 
     def _lines(self, asked: ReadTrace, now: Instant) -> TraceLines:
         self.is_unread(now)
-        self.keeps_until = Instant(now + asked.keep_ms * NS_PER_MS)
-        self.kept_roles = asked.roles
+        until = Instant(now + asked.keep_ms * NS_PER_MS)
+        self.readers[asked.roles] = max(until, self.readers.get(asked.roles, until))
         first = self.kept[0].number if self.kept else self.number + 1
-        later = [line for line in self.kept if line.number > asked.after]
+        here = node_of(self.address)
+        later = [
+            line
+            for line in self.kept
+            if line.number > asked.after
+            and (
+                kind_of(address_of(here, line.role)) in asked.roles
+                if asked.roles
+                else node_of(Address(line.peer)) != here
+            )
+        ]
         lines = tuple(later[:PAGE_MAX])
         lost = max(0, first - 1 - asked.after) if asked.after else 0
         return TraceLines(lines=lines, more=len(later) > PAGE_MAX, last=self.number, lost=lost)
 
     def is_unread(self, now: Instant) -> bool:
-        """Return whether nobody reads the kept lines any more; then forget them."""
-        if not self.keeps_until or now < self.keeps_until:
+        """Forget who does not read any more; return whether nobody does, and forget the lines."""
+        if not self.readers or now < min(self.readers.values()):
             return False
-        self.keeps_until = Instant(0)
-        self.kept.clear()
-        return True
+        self.readers = {roles: until for roles, until in self.readers.items() if now < until}
+        if not self.readers:
+            self.kept.clear()
+        return not self.readers
 
     def logs(self, role: Address) -> bool:
         """Return whether the messages of ``role`` are logged."""
@@ -193,8 +212,9 @@ class LogBook(Role[SetLog | ReadTrace]):
 
     def keeps(self, role: Address) -> bool:
         """Return whether the messages of ``role`` are kept."""
-        asked = self.keeps_until > 0 and role != self.address
-        return asked and (not self.kept_roles or kind_of(role) in self.kept_roles)
+        return role != self.address and any(
+            not roles or kind_of(role) in roles for roles in self.readers
+        )
 
     def keep(
         self,
@@ -206,7 +226,7 @@ class LogBook(Role[SetLog | ReadTrace]):
         state: str,
     ) -> None:
         """Keep what ``role`` received and sent at the logical ``time``; see `messages`."""
-        local = bool(self.kept_roles)
+        local = any(kind_of(role) in roles for roles in self.readers)
         for one in messages(role, sender, event, effects, state, local=local):
             self.number += 1
             self.kept.append(line_of(self.number, time, role, one))

@@ -199,7 +199,9 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
     if holder.span:
         yield "Its session retains it for its own owners, and gives it back when others wait."
     if status.left_ms is not None:
-        saved = "attached or extended" if holder.session == NO_CLIENT else "renewed"
+        saved = "renewed"
+        if holder.session == NO_CLIENT:
+            saved = "attached" if holder.label.endswith("detached") else "extended"
         yield f"It is taken away in {duration(status.left_ms)} unless it is {saved}."
 
 

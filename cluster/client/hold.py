@@ -59,6 +59,8 @@ class BaseHold:
     """If a ``with`` statement acquired: the callbacks of the lock, and the thread or task."""
     _detached: tuple[Detach, str] | None = None
     """The request that detaches the lock, which is the same when it is repeated, and the token."""
+    _is_detached = False
+    """Whether that is confirmed."""
 
     def __init__(
         self,
@@ -256,7 +258,7 @@ class BaseHold:
             InvalidRequestError: ``within`` is out of its limits.
             UnsupportedError: it is no plain lock, or its owner holds it more than once, or the
                 protocol cannot detach locks (`paxos` can).
-            NotHeldError: it was released.
+            NotHeldError: it was released, or detached already.
             LockOwnershipLostError: it was lost before.
             UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in the
                 background; calling `detach` again waits for it, and returns the token. Without the
@@ -271,6 +273,8 @@ class BaseHold:
             text = "only a plain lock that is held once can be detached"
             raise UnsupportedError(f"{titled(own.lock)}: {text}")
         channel.check()
+        if self._is_detached:
+            raise NotHeldError(f"{titled(own.lock)}: this hold was detached already")
         again, secret = self._detached is not None, token_bytes(SECRET_BYTES)
         detach, token = self._detached = self._detached or (
             Detach(
@@ -295,6 +299,7 @@ class BaseHold:
         if self.acquired_by is not None:
             listeners, here = self.acquired_by
             listeners.detached.add(here)
+        self._is_detached = True
         return token
 
     def __repr__(self) -> str:

@@ -24,6 +24,7 @@ from fencelock.cluster.client.connection import Connection
 from fencelock.cluster.client.loop import drive_async
 from fencelock.cluster.client.operation import AwaitReply, Operation, drive
 from fencelock.cluster.client.session_channel import closed_meanwhile
+from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_ref import RoleRef
 from fencelock.transport.admission import message_in
@@ -160,7 +161,9 @@ class RemoteRef(BaseRemoteRef):
         """
         if block:
             return drive(self._asking(message, timeout))
-        return self._submit(message, timeout).map(self._opened)
+        reply = self._submit(message, timeout)
+        reply.forks = ForkCounter.forks
+        return reply.map(self._opened)
 
 
 class AsyncRemoteRef(BaseRemoteRef):

@@ -12,7 +12,9 @@ from typing import Any
 
 import pykka
 
+from fencelock.actors.error import ClosedError
 from fencelock.actors.message import Address, Local, Message, Refusal
+from fencelock.cluster.host.fork import ForkCounter
 
 WAKING_MS = 5
 """Limit of the dispatcher's sleep while threads are being woken (ms). It matters when one of them
@@ -52,6 +54,9 @@ class AskReply(pykka.Future[Any]):
     _value: Any = None
     _error: BaseException | None = None
     _awaited = False
+    forks: int | None = None
+    """Another count of `ForkCounter` means that it will never be answered here; None if no user
+    has it."""
 
     def __init__(self, then: Then | None = None) -> None:
         self._then = then
@@ -77,11 +82,14 @@ class AskReply(pykka.Future[Any]):
 
         Raises:
             pykka.Timeout: there is no answer yet.
+            ClosedError: this process was forked after the request.
 
         """
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         if not self.done:
+            if self.forks is not None and self.forks != ForkCounter.forks:
+                raise ClosedError("this was asked before the process forked: ask anew after a fork")
             self._awaited = True
             try:
                 seconds = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)

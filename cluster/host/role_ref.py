@@ -13,6 +13,7 @@ from fencelock.actors.api.role_request import DescribeRole, ReadState, RoleReque
 from fencelock.actors.error import FencelockError
 from fencelock.actors.message import Message
 from fencelock.actors.role import Role
+from fencelock.cluster.host.fork import ForkCounter
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.codec import check_types
 
@@ -128,6 +129,8 @@ class RoleRef(pykka.ActorRef[Any]):
         reply = AskReply()
         try:
             self._send(message, reply)
+            if not block:
+                reply.forks = ForkCounter.forks
             return reply.get(timeout=timeout) if block else reply
         except FencelockError:
             raise

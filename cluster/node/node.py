@@ -213,6 +213,7 @@ class Node:
         hub = _hub(config, node_id, boot, keys, counters, spins=spins)
         _log_start(config, node_id, journal, records, identity.id)
         unheard = hub.unheard if config.protocol in VOTING else list[str]
+        metrics = None
         try:
             dispatcher = Dispatcher(
                 node_id,
@@ -223,9 +224,13 @@ class Node:
                 watch=EventLog(node_id).watch,
                 unheard=unheard,
             )
+            if node_id in config.metrics:  # Before the node begins: its port may be taken.
+                metrics = _metrics_of(config.metrics[node_id], dispatcher, config.cluster)
             dispatcher.start(role_set)
             give_config(node_id, config.shared, dispatcher)
         except BaseException:
+            if metrics is not None:
+                metrics.close()
             hub.close()
             raise
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
@@ -238,8 +243,7 @@ class Node:
             except BaseException:
                 node.stop()
                 raise
-        if node_id in config.metrics:
-            node.serve_metrics(config.metrics[node_id], config.cluster)
+        node._metrics = metrics
         return node
 
     def reload_keys(self) -> None:
@@ -275,10 +279,8 @@ class Node:
             ConfigError: it cannot listen there; the node has been stopped.
 
         """
-        from fencelock.cluster.node.metrics import MetricsServer  # noqa: PLC0415 (only if wanted)
-
         try:
-            self._metrics = MetricsServer(at, self._dispatcher, cluster)
+            self._metrics = _metrics_of(at, self._dispatcher, cluster)
         except ConfigError:
             self.stop()
             raise
@@ -437,6 +439,12 @@ def _check_insecure(config: Config, node_id: str, key: str, at: str) -> None:
         'read, take and release every lock. "fencelock keys init" makes keys'
     )
     note(node_id, "WARNING", text, event="insecure")
+
+
+def _metrics_of(at: str, dispatcher: Dispatcher, cluster: str) -> MetricsServer:
+    from fencelock.cluster.node.metrics import MetricsServer  # noqa: PLC0415 (only if wanted)
+
+    return MetricsServer(at, dispatcher, cluster)
 
 
 def _log_start(

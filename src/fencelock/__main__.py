@@ -1,5 +1,5 @@
 """``python -m fencelock``: the command line, without the ``fencelock`` script."""
 
-from fencelock.cluster.cli.main import main
+from fencelock_cli import main
 
 main()

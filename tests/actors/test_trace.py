@@ -103,10 +103,11 @@ def test_messages_within_the_node_are_kept_of_roles_that_are_named() -> None:
     crossing = read(role, 0).lines
     assert [(line.act, line.peer) for line in crossing] == [(RECEIVES, OTHER), (SENDS, CLIENT)]
     assert [line.state for line in crossing] == ["queue: n2", ""]
+    role = book()
     read(role, 0, "process")
     assert not role.keeps(PROXY)
     keep(role, 6)
-    assert [line.peer for line in read(role, 2, "process").lines] == [OTHER, CLIENT, PROXY]
+    assert [line.peer for line in read(role, 0, "process").lines] == [OTHER, CLIENT, PROXY]
 
 
 def test_lines_come_in_pages_and_those_that_were_dropped_are_counted() -> None:
@@ -175,3 +176,17 @@ def test_the_diagram_stands_alone_with_processes_arrows_and_bars() -> None:
     assert [one.findtext(f"{SVG}title") for one in bars] == ["n1: a is held"]
     assert "href" not in text
     assert space_time([], "nothing")
+
+
+def test_two_readers_get_their_own_roles_until_each_stops() -> None:
+    role = book()
+    assert read(role, 0, "process").lines == ()
+    assert read(role, 0, "proxy", now=500).lines == ()
+    assert (role.keeps(PROCESS), role.keeps(PROXY)) == (True, True)
+    keep(role, 5)
+    role.keep(6, PROXY, CLIENT, Request(lock="a", stamp=6), (), "")
+    assert {line.role for line in read(role, 0, "process", now=600).lines} == {"process"}
+    assert {line.role for line in read(role, 0, "proxy", now=600).lines} == {"proxy"}
+    assert read(role, 0, "proxy", now=1_550).lines != ()
+    assert not role.is_unread(Instant(1_700 * NS_PER_MS))
+    assert (role.keeps(PROCESS), role.keeps(PROXY)) == (False, True)

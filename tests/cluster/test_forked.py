@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.own_role import Counter
+from support.real_nodes import LONG_S
 
 from fencelock import (
     Acquire,
@@ -47,6 +48,25 @@ def in_child(work: Callable[[], bool]) -> None:
 def cluster() -> Iterator[LocalCluster]:
     with local() as cluster:
         yield cluster
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_future_that_was_asked_before_a_fork_is_refused_after_it(cluster: LocalCluster) -> None:
+    client = cluster.connect()
+    holder, waiter = client.proxy, cluster.connect().proxy
+    fence = holder.ask(Acquire(lock="x")).fence
+    future = waiter.ask(Acquire(lock="x"), block=False)
+
+    def refused() -> bool:
+        try:
+            future.get()
+        except ClosedError as error:
+            return "ask anew after a fork" in str(error)
+        return False
+
+    in_child(refused)
+    holder.ask(Release(lock="x", fence=fence))
+    assert future.get(timeout=LONG_S).fence > fence
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -60,7 +60,7 @@ def test_a_hold_goes_to_another_client_before_all_who_wait(
     assert not waiting.done()
     with pytest.raises(NotHeldError, match="does not attach it: it was used, or its time is over"):
         web.attach(token)
-    with pytest.raises(NotHeldError, match="this hold was released already"):
+    with pytest.raises(NotHeldError, match="this hold was detached already"):
         hold.detach()
     taken.release()
     after = waiting.result(PATIENCE_S)

@@ -280,9 +280,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--probe", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.probe:
-        probe(options.probe[1:], Path(options.probe[0]))
-    found = measure(options.mib, options.seconds, pairs_only=options.pairs_only)
+    try:
+        if options.probe:
+            probe(options.probe[1:], Path(options.probe[0]))
+        found = measure(options.mib, options.seconds, pairs_only=options.pairs_only)
+    except KeyboardInterrupt:
+        return 130
     if options.json:
         print(json.dumps(found, indent=1))
     else:
