@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quotas:
+class Quotas(Struct, frozen=True, kw_only=True):
     """Limits on the work of a node for one client, so that other clients are served, too.
 
     With keys, all clients with one key share them, but for `connections`. Each node may have its

@@ -8,7 +8,7 @@ def main() -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:  # Not where somebody ignores it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from fencelock.cluster.cli.main import main as run  # noqa: PLC0415 (what takes so long)
+    from fencelock.cluster.cli.start import main as run  # noqa: PLC0415 (what takes so long)
 
     signal.signal(signal.SIGINT, interrupt)
     run()

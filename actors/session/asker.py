@@ -19,8 +19,8 @@ for `FIND_MS` at most, and no longer than half of its own time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Abandon, Reason, Refused
@@ -77,8 +77,7 @@ class AskTick(Timer):
     """End the requests whose time is up."""
 
 
-@dataclass(slots=True)
-class NodeLink:
+class NodeLink(Struct):
     """One link of the client."""
 
     label: str
@@ -92,8 +91,7 @@ class NodeLink:
     """Why the process there does not accept this client."""
 
 
-@dataclass(slots=True)
-class OpenAsk:
+class OpenAsk(Struct):
     """A request without a reply."""
 
     user: Address

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
 from fencelock.actors.api.probe_message import Probe, ProbeReply
@@ -41,8 +42,7 @@ SILENCES_PER_TTL = 6
 """Number of silent endpoints that can be left, one after another, within a session's TTL."""
 
 
-@dataclass(slots=True)
-class Endpoint:
+class Endpoint(Struct):
     """One node's proxy, as far as this client knows it."""
 
     address: Address
@@ -91,8 +91,7 @@ class Endpoint:
         return seen > NEVER and ms_between(seen, now) < ms
 
 
-@dataclass(slots=True)
-class Probing:
+class Probing(Struct):
     """The probes of the endpoint in use, and of the others if it does not reply."""
 
     endpoint: Address | None = None
@@ -141,8 +140,7 @@ class Probing:
         endpoint.left_at = None
 
 
-@dataclass(slots=True)
-class Endpoints:
+class Endpoints(Struct):
     """All endpoints of one client, in the order of the user's list, and the one in use.
 
     Sticky: ``current`` changes only when it becomes unusable and another is usable.

@@ -37,11 +37,10 @@ a hold.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fencelock.actors.api.message import (
     AcquireRequest,
@@ -140,8 +139,7 @@ class Acquisition(Struct, frozen=True, gc=False):
     """The number of the user's `Acquire`, by which the user can cancel it."""
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(Struct):
     """Deadlines of a hold, by the client's own clock."""
 
     ends_at: Instant
@@ -260,8 +258,7 @@ class ClientHold(Struct, gc=False):
         self.acquisitions = self.acquisitions[:at] + self.acquisitions[at + 1 :]
 
 
-@dataclass(slots=True)
-class UnreportedLosses:
+class UnreportedLosses(Struct):
     """Losses that no release has reported yet: bounded, oldest first."""
 
     losses: OrderedDict[tuple[LockKey, int], tuple[int, str]] = field(

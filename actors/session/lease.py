@@ -21,9 +21,10 @@ service", OSDI 2006, section 2.8 (jeopardy and grace period).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import End, Open, Opened
@@ -77,8 +78,7 @@ MOVES: dict[Stage, tuple[Stage, ...]] = {
 """The moves of a client's session. A cluster that keeps no sessions never begins to keep them."""
 
 
-@dataclass(slots=True)
-class SessionTrust:
+class SessionTrust(Struct):
     """A client's trust in one session. There is one object per session, and its times only grow."""
 
     suspect_at: Instant
@@ -87,8 +87,7 @@ class SessionTrust:
     """From this on the cluster may have ended the session."""
 
 
-@dataclass(slots=True)
-class SessionLease:
+class SessionLease(Struct):
     """One client's sessions, one after the other, each under a different name.
 
     Attributes:
@@ -249,8 +248,7 @@ class SessionLease:
         return relied_until(sent_at, ttl_ms)
 
 
-@dataclass(slots=True)
-class Ending:
+class Ending(Struct):
     """A session that was given up, and whose `End` is repeated for a while."""
 
     gives_up_at: Instant

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import Purge, SetQuota
@@ -176,8 +175,7 @@ class Pending(Struct):
     """Send time of the first renewal of an `Acquire` that was granted late."""
 
 
-@dataclass(slots=True)
-class PendingCancel:
+class PendingCancel(Struct):
     """A wait that was sent to an endpoint under ``number`` and must not be granted any more."""
 
     number: int
@@ -240,8 +238,7 @@ reply while the cluster has no majority."""
 _UNLIMITED = 1 << 31
 
 
-@dataclass(slots=True)
-class ReadWindow:
+class ReadWindow(Struct):
     """The numbers of the reads of a session: those that were sent, and those that wait to be sent.
 
     Invariants:
@@ -287,8 +284,7 @@ def windows(*, local: bool) -> tuple[ReadWindow, ReadWindow]:
     return ReadWindow(READS_SENT_MAX), ReadWindow(BOUNDED_READS_SENT_MAX)
 
 
-@dataclass(slots=True)
-class SessionRequests:
+class SessionRequests(Struct):
     """All unanswered requests; the requests of one lock key are sent one after another.
 
     No acquire or update is sent to an endpoint that owes a `Cancelled` for its lock key, and no

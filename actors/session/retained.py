@@ -88,7 +88,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -231,8 +230,7 @@ Act = Admit | Divert | Refuse | Lose | Request | Withdraw | GiveBack
 """What the caller must do, in this order, before it lets anybody else call."""
 
 
-@dataclass(slots=True)
-class Recalls:
+class Recalls(Struct):
     """The recalls of one lock, and what follows from them."""
 
     last_at: Instant

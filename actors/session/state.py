@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from fencelock.actors.api.message import NodeStatus, Release, ReleaseRequest
 from fencelock.actors.effect import Effect, Observe, Send
@@ -22,8 +22,7 @@ from fencelock.actors.session.requests import (
 from fencelock.actors.session.upkeep import ClusterPoll
 
 
-@dataclass(slots=True)
-class Broadcast:
+class Broadcast(Struct):
     """One survey: its user, the endpoints that have not replied, and the replies so far."""
 
     user: Address
@@ -45,8 +44,7 @@ class Broadcast:
         )
 
 
-@dataclass(slots=True)
-class Closing:
+class Closing(Struct):
     """The end of a client, once it begins."""
 
     begun: bool = False
@@ -68,8 +66,7 @@ class Closing:
         return self.begun and session == self.session != ""
 
 
-@dataclass(slots=True)
-class SessionState:
+class SessionState(Struct):
     """The session's state. Methods return the effects of their changes."""
 
     endpoints: Endpoints

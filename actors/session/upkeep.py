@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import AcquireRequest, Alive
@@ -43,8 +44,7 @@ NOBODY = Address("")
 BEGINNING = Instant(0)
 
 
-@dataclass(slots=True)
-class ClusterPoll:
+class ClusterPoll(Struct):
     """The last reply, its endpoint, and the last state sent to the watcher."""
 
     wanted: bool = False

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.naming import LOCK, MARK, object_kinds, object_named, object_shown
+from fencelock.cluster.cli.options import Argument, argument
 from fencelock.cluster.cli.saying import Unanswered
 from fencelock.cluster.cli.target import TargetOptions, looking
 
@@ -22,9 +21,7 @@ COMPLETE_S = 1.0
 """Time limit for the completion of a name in a shell (s)."""
 
 
-def _completed(
-    ctx: typer.Context, incomplete: str, names_of: Callable[[Client], Iterable[str]]
-) -> list[str]:
+def _completed(ctx: Any, incomplete: str, names_of: Callable[[Client], Iterable[str]]) -> list[str]:
     """Return the names that begin with ``incomplete``; none if the cluster does not answer.
 
     Names that a terminal cannot show are left out: the shell would print them as they are.
@@ -38,7 +35,7 @@ def _completed(
     return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
-def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_lock(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of held locks, for a shell."""
     return _completed(
         ctx,
@@ -49,7 +46,7 @@ def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
-def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_object(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of held locks and of other objects, for a shell."""
     kinds = [kind for kind in object_kinds() if incomplete and kind.startswith(incomplete)]
     prefixes = [incomplete, *(f"{kind}{MARK}" for kind in kinds)]
@@ -81,10 +78,10 @@ def listed(operator: Client, prefix: str) -> Iterator[ListedLock | ListedObject]
     yield from (one for one in operator.locks(within) if not kind_of(one.lock))
 
 
-def named_argument(kind: str, text: str) -> typer.models.ArgumentInfo:
+def named_argument(kind: str, text: str) -> Argument:
     """Return the argument for the name of an object of ``kind``, which a shell completes."""
 
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    def complete(ctx: Any, incomplete: str) -> list[str]:
         return _completed(
             ctx,
             incomplete,
@@ -99,13 +96,10 @@ def named_argument(kind: str, text: str) -> typer.models.ArgumentInfo:
             ),
         )
 
-    argument: typer.models.ArgumentInfo = typer.Argument(
-        metavar=kind.upper(), help=text, show_default=False, autocompletion=complete
-    )
-    return argument
+    return argument(metavar=kind.upper(), help=text, show_default=False, autocompletion=complete)
 
 
-def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_node(ctx: Any, incomplete: str) -> list[str]:
     """Return the ids of nodes, for a shell."""
     return _completed(
         ctx,
@@ -114,7 +108,7 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
-def complete_role(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_role(ctx: Any, incomplete: str) -> list[str]:
     """Return the roles of nodes, as ``node/role``, for a shell."""
     return _completed(
         ctx,
@@ -127,14 +121,14 @@ def complete_role(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
-def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_session(ctx: Any, incomplete: str) -> list[str]:
     """Return the handles of sessions, for a shell."""
     return _completed(ctx, incomplete, lambda operator: (one.id for one in operator.sessions()))
 
 
 ObjectArgument = Annotated[
     str,
-    typer.Argument(
+    argument(
         help="The name of a lock, or the kind and name of another object: semaphore:printers.",
         autocompletion=complete_object,
     ),

@@ -16,8 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
-import typer
-
 from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import (
@@ -31,6 +29,7 @@ from fencelock.actors.error import (
 from fencelock.cluster.cli.completion import complete_lock
 from fencelock.cluster.cli.exit_status import SIGNALLED, ExitStatus
 from fencelock.cluster.cli.formatting import duration, in_full
+from fencelock.cluster.cli.options import WrongUsageError, argument, option
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
 
@@ -62,7 +61,7 @@ class Holdable(Protocol):
 
 WaitOption = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--timeout",
         "-w",
         min=0,
@@ -71,27 +70,25 @@ WaitOption = Annotated[
     ),
 ]
 CommandArgument = Annotated[
-    list[str], typer.Argument(help="The command and its arguments.", show_default=False)
+    list[str], argument(help="The command and its arguments.", show_default=False)
 ]
 NameArgument = Annotated[
-    str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+    str, argument(help="The lock.", show_default=False, autocompletion=complete_lock)
 ]
-NonblockOption = Annotated[
-    bool, typer.Option("--nonblock", "-n", help="Do not wait if it is held.")
-]
+NonblockOption = Annotated[bool, option("--nonblock", "-n", help="Do not wait if it is held.")]
 SharedOption = Annotated[
     int | None,
-    typer.Option("--shared", min=1, help="Hold one of N permits of a semaphore instead."),
+    option("--shared", min=1, help="Hold one of N permits of a semaphore instead."),
 ]
 GraceOption = Annotated[
     float,
-    typer.Option(
+    option(
         "--grace", min=0, max=WAIT_S_MAX, help="Time from SIGTERM to SIGKILL if it is lost (s)."
     ),
 ]
 ConflictOption = Annotated[
     int,
-    typer.Option(
+    option(
         "--conflict-exit-code",
         "-E",
         min=0,
@@ -101,15 +98,15 @@ ConflictOption = Annotated[
 ]
 QuietOption = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids."),
+    option("--quiet", "-q", help="Say nothing if another holds it, or --once forbids."),
 ]
 LabelOption = Annotated[
     str | None,
-    typer.Option("--label", help="What others see as the holder. Default: HOST:PROCESS COMMAND."),
+    option("--label", help="What others see as the holder. Default: HOST:PROCESS COMMAND."),
 ]
 LeastOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--hold-at-least",
         metavar="TIME",
         help="Hold it so long, though the command ends sooner: 30s, 10m, 2h.",
@@ -117,14 +114,14 @@ LeastOption = Annotated[
 ]
 OnceOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--once",
         metavar="KEY",
         help="Run only if no command ran under KEY within --for, on any machine.",
     ),
 ]
 ForOption = Annotated[
-    str | None, typer.Option("--for", metavar="TIME", help="The period of --once: 1h, 1d, 7d.")
+    str | None, option("--for", metavar="TIME", help="The period of --once: 1h, 1d, 7d.")
 ]
 
 
@@ -145,22 +142,20 @@ AS_USUAL = HoldOptions()
 UNIT_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def seconds_of(option: str, text: str) -> float:
+def seconds_of(name: str, text: str) -> float:
     """Return the time that a person wrote, such as ``10m``.
 
     Raises:
-        typer.BadParameter: it is none.
+        WrongUsageError: it is none.
 
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if match is None or not float(match[1]):
-        raise typer.BadParameter(
-            f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", param_hint=option
-        )
+        raise WrongUsageError(f"{text!r} must be a number and a unit: 30s, 10m, 2h, 1d", name)
     seconds = float(match[1]) * UNIT_S[match[2]]
     if seconds > TTL_MS_MAX / 1000:
         most = f"{TTL_MS_MAX // 86_400_000}d"
-        raise typer.BadParameter(f"{text[:40]} is longer than {most}", param_hint=option)
+        raise WrongUsageError(f"{text[:40]} is longer than {most}", name)
     return seconds
 
 
@@ -225,7 +220,7 @@ def lock(
 
     """
     if (once is None) != (period is None):
-        raise typer.BadParameter("--once KEY and --for TIME belong together")
+        raise WrongUsageError("--once KEY and --for TIME belong together")
     only = None if once is None else Once(once, seconds_of("--for", period or ""))
 
     def wanted(client: Client) -> Holdable:
@@ -259,7 +254,7 @@ def hold_while(
 
     """
     if how.nonblock and how.timeout is not None:
-        raise typer.BadParameter("--nonblock does not wait, so it has no --timeout")
+        raise WrongUsageError("--nonblock does not wait, so it has no --timeout")
     least_s = 0.0 if how.least is None else seconds_of("--hold-at-least", how.least)
     _check_command(command[0], name)
     where = given.target()
@@ -282,7 +277,7 @@ def hold_while(
                     f"{name} was not acquired: {why}" if hold is None else f"{name}: {why}",
                     err=True,
                 )
-            raise typer.Exit(how.conflict)
+            sys.exit(how.conflict)
         began = time.monotonic()
         received: list[int] = []
         status, lost = _run(command, hold, how.grace, received, renews=hold.deadline is not None)
@@ -294,8 +289,8 @@ def hold_while(
             lost = lost or _release(hold)
     if lost:
         say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)
-        raise typer.Exit(ExitStatus.LOST)
-    raise typer.Exit(SIGNALLED - status if status < 0 else status)
+        sys.exit(ExitStatus.LOST)
+    sys.exit(SIGNALLED - status if status < 0 else status)
 
 
 def _check_command(program: str, name: str) -> None:
@@ -304,8 +299,8 @@ def _check_command(program: str, name: str) -> None:
         return
     found = os.sep in program and Path(program).exists()
     problem = "cannot be executed" if found else "command not found"
-    typer.echo(f"{program}: {problem}; {name} was not acquired", err=True)
-    raise typer.Exit(ExitStatus.NOT_EXECUTABLE if found else ExitStatus.NO_COMMAND)
+    print(f"{program}: {problem}; {name} was not acquired", file=sys.stderr)
+    sys.exit(ExitStatus.NOT_EXECUTABLE if found else ExitStatus.NO_COMMAND)
 
 
 def _acquired(
@@ -329,12 +324,12 @@ def _acquired(
         return None, whose(client)
     except WrongClusterError as error:
         say(f"{name} was not acquired: {error}", err=True)
-        raise typer.Exit(ExitStatus.WRONG_CLUSTER) from error
+        sys.exit(ExitStatus.WRONG_CLUSTER)
     except UnavailableError as error:
         say(f"{name} was not acquired: {error}", err=True)
-        raise typer.Exit(ExitStatus.NO_ANSWER) from error
+        sys.exit(ExitStatus.NO_ANSWER)
     except KeyboardInterrupt:
-        typer.echo(f"{name} was not acquired: interrupted", err=True)
+        print(f"{name} was not acquired: interrupted", file=sys.stderr)
         raise
     finally:
         log.removeHandler(teller)

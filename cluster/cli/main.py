@@ -1,10 +1,8 @@
-"""The ``fencelock`` command: assembles the commands and prints errors as one line."""
+"""The ``fencelock`` command as Typer has it: assembles the commands."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
@@ -14,9 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from fencelock import __version__
-from fencelock.actors.error import FencelockError
-from fencelock.cluster.cli.exit_status import ExitStatus
-from fencelock.cluster.log import printable
+from fencelock.cluster.cli.options import declared_to_typer
 
 HOMES = {
     "dev": "dev",
@@ -75,9 +71,11 @@ def built(name: str, part: typer.Typer | Callable[..., None], help_text: str | N
     alone = typer.Typer(rich_markup_mode="rich")
     alone.callback()(_stand_in)
     if isinstance(part, typer.Typer):
+        for one in part.registered_commands:
+            one.callback = one.callback and declared_to_typer(one.callback)
         alone.add_typer(part)
     else:
-        alone.command(name, help=help_text)(part)
+        alone.command(name, help=help_text)(declared_to_typer(part))
     command = get_group(alone).commands[name]
     for one in (command, *getattr(command, "commands", {}).values()):
         one.help = LINE_END.sub(" ", one.help or "")  # The terminal's width breaks paragraphs.
@@ -158,40 +156,3 @@ def fencelock(
 
     """
     del version
-
-
-def _ran_plainly(line: tuple[str, ...]) -> bool:
-    """Run the command that cron runs, if its line is plain; see `fencelock.cluster.cli.plain`."""
-    if line[:1] != ("lock",) or any(name.startswith("_FENCELOCK_COMPLETE") for name in os.environ):
-        return False
-    from fencelock.cluster.cli.lock import lock  # noqa: PLC0415 (see HOMES)
-    from fencelock.cluster.cli.plain import NotPlainError, values_of  # noqa: PLC0415
-
-    try:
-        lock(**values_of(lock, line[1:]))
-    except (NotPlainError, typer.BadParameter):  # Typer words it. Nothing was done.
-        return False
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
-    return True
-
-
-def main(*arguments: str) -> None:
-    """Run the command line; print errors that a user can mend in red and without a traceback.
-
-    Args:
-        arguments: the command and its arguments; without any, those of the process.
-
-    """
-    try:
-        if not _ran_plainly(arguments or tuple(sys.argv[1:])):
-            app(arguments or None)
-    except FencelockError as error:
-        text = "\n".join(map(printable, str(error).split("\n")))
-        from rich.console import Console  # noqa: PLC0415 (see saying.py)
-
-        console = Console(stderr=True)
-        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(ExitStatus.REFUSED)
-    except KeyboardInterrupt:
-        sys.exit(ExitStatus.INTERRUPTED)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_type_hints
 
-import typer
-
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.cluster.cli.exit_status import ExitStatus
+from fencelock.cluster.cli.options import option
 from fencelock.cluster.cli.saying import Unanswered, say
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SURVEY_SHARE = 0.25
 
 ConnectOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--connect",
         envvar="FENCELOCK_CONNECT",
         help="Addresses of nodes, separated by commas. Default: those in ./cluster.toml, "
@@ -36,7 +36,7 @@ ConnectOption = Annotated[
 ]
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--cluster",
         envvar="FENCELOCK_CLUSTER",
         help="The cluster's name. Default: the one in ./cluster.toml, else fencelock.",
@@ -44,7 +44,7 @@ ClusterOption = Annotated[
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--key",
         envvar="FENCELOCK_KEY",
         help="Your key file, if the cluster uses keys (`fencelock keys add` makes one).",
@@ -52,24 +52,20 @@ KeyOption = Annotated[
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="How long to wait for the first reply (s).")
+    float, option("--timeout", help="How long to wait for the first reply (s).")
 ]
 LookTimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="How long to wait for all replies (s).")
+    float, option("--timeout", help="How long to wait for all replies (s).")
 ]
-WatchOption = Annotated[
-    bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")
-]
+WatchOption = Annotated[bool, option("--watch", help="Show it again every second, until Ctrl-C.")]
 
 
 OperatorOption = Annotated[
     str | None,
-    typer.Option("--operator", help="Your name, for the record. Default: USER@HOST."),
+    option("--operator", help="Your name, for the record. Default: USER@HOST."),
 ]
-DoneJsonOption = Annotated[
-    bool, typer.Option("--json", help="Print what was done as one JSON object.")
-]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DoneJsonOption = Annotated[bool, option("--json", help="Print what was done as one JSON object.")]
+YesOption = Annotated[bool, option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class TargetOptions(NamedTuple):
@@ -160,7 +156,7 @@ def connected_to(where: Target, timeout: float) -> Generator[Client]:
             yield operator
     except Unanswered as problem:
         say(str(problem), err=True)
-        raise typer.Exit(problem.exit_code) from problem
+        sys.exit(problem.exit_code)
 
 
 @contextmanager
@@ -213,7 +209,7 @@ def show(
         with looking(where, timeout) as operator:
             return view(operator)
 
-    raise typer.Exit(present(look, watch=watch, failed=failed))
+    sys.exit(present(look, watch=watch, failed=failed))
 
 
 def _why_unserved(operator: Client, error: UnavailableError) -> str:

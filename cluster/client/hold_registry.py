@@ -72,8 +72,9 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from fencelock.actors.api.handover import Detach
 from fencelock.actors.api.message import Granted, Release, Released, ReleaseRequest
@@ -115,8 +116,7 @@ tokens = itertools.count(1)
 """Numbers each acquire of this process for the session, so that exactly that one is cancelled."""
 
 
-@dataclass(slots=True, eq=False)
-class Listeners:
+class Listeners(Struct, eq=False):
     """The callbacks of one hold, of one lock object, or of a client for all its locks."""
 
     lost: list[Callback] = field(default_factory=list[Callback])
@@ -144,41 +144,39 @@ class Listeners:
         return self.unlocking if state is HoldState.UNLOCKING else self.suspect
 
 
-@dataclass(eq=False)
-class Ownership:
+class Ownership(Struct, eq=False):
     """The period in which one owner holds or waits for one lock: first acquire to last release.
 
     Whether the lock is held is not recorded here: the session decides that, in `hold`.
     """
 
-    # One is made for each acquire. Rarely set fields default on the class, which is cheaper.
     lock: str
     owner: str
     number: int
     """Number of this owner that is one acquire; 0 for the first one and for owners with a name."""
     listeners: list[Listeners]
     """The listeners of the lock objects and holds through which it was acquired."""
-    acquisitions: list[int] = field(init=False)
+    acquisitions: list[int] = field(default_factory=list[int])
     """The tokens of its acquires whose release has not begun, oldest first."""
-    hold: ClientHold | None = field(init=False, default=None)
+    hold: ClientHold | None = None
     """The session's hold, once the lock was granted."""
-    acquiring: int = field(init=False, default=0)
+    acquiring: int = 0
     """The token of the acquire that has begun and has no answer, one at a time, or 0 for none. Not
     the call: it would keep the task that waits alive when its loop is closed and gone."""
-    leaving: ReleaseCall | None = field(init=False, default=None)
+    leaving: ReleaseCall | None = None
     """The release that has begun and is not confirmed; one at a time."""
-    changed: AskReply | None = field(init=False, default=None)
+    changed: AskReply | None = None
     """Answered when the owner may acquire again, if anybody waits for that."""
-    single: bool = field(init=False, default=False)
+    single: bool = False
     """Whether it is one acquire, which only its hold and its lock object can release."""
-    write_fence: int = field(init=False, default=0)
+    write_fence: int = 0
     """Of a read/write lock: the fence under which it writes, 0 while it only reads."""
-    retained: tuple[LockKey, int] | None = field(init=False, default=None)
+    retained: tuple[LockKey, int] | None = None
     """Of a lock that the client retains: the session's key, and the token of the first acquire. The
     session has no hold of this owner."""
-    noticed: bool = field(init=False, default=False)
+    noticed: bool = False
     """Whether the callbacks were notified of its loss."""
-    reported: bool = field(init=False, default=False)
+    reported: bool = False
     """Whether an error has reported its loss."""
 
     def is_unreleased(self, token: int) -> bool:
@@ -237,8 +235,7 @@ class UndoCall(AskReply):
     token: int
 
 
-@dataclass(slots=True, eq=False)
-class Numbers:
+class Numbers(Struct, eq=False):
     """The numbers of further owners of one lock, which are one acquire each.
 
     They are used again, because the cluster remembers the last request of each owner.
@@ -338,7 +335,7 @@ class HoldRegistry:
             if self._is_taken(lock, owner):
                 owner, number = self._another(lock)
             own = Ownership(lock, owner, number, [listeners])
-            own.acquisitions, own.acquiring, own.single = [], call.token, True
+            own.acquiring, own.single = call.token, True
             call.own = self._owners[lock, owner] = own
         return own
 
@@ -353,7 +350,6 @@ class HoldRegistry:
             own = self._owners.get((lock, owner))
             if own is None:
                 own = Ownership(lock, owner, 0, [listeners])
-                own.acquisitions = []
                 self._owners[lock, owner] = own
             elif own.leaving is not None:
                 return own.leaving

@@ -144,9 +144,9 @@ class LoopConnection(LazyConnection):
         self._endings: dict[object, AsyncGenerator[None]] = {}
 
     def _place(self) -> object:
-        from asyncio import get_running_loop  # noqa: PLC0415 (see loop.py)
+        import asyncio  # noqa: PLC0415 (see loop.py)
 
-        return get_running_loop()
+        return asyncio.get_running_loop()
 
     def _executor(self) -> CallbackExecutor:
         executor = LoopExecutor()

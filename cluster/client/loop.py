@@ -32,16 +32,16 @@ async def drive_async(operation: Operation[T]) -> T:
             so that the operation can undo its steps.
 
     """
-    from asyncio import get_running_loop, timeout  # noqa: PLC0415 (see above, as for the others)
+    import asyncio  # noqa: PLC0415 (see above, as for the others)
 
     try:
         wait = next(operation)
-        bell = _bell_of(get_running_loop())
+        bell = _bell_of(asyncio.get_running_loop())
         while True:
             try:
                 if isinstance(wait, AwaitReply):
                     reply = wait.reply
-                    async with timeout(wait.limit_s):
+                    async with asyncio.timeout(wait.limit_s):
                         await bell.until_done(reply, operation)
                 else:
                     reply = wait
@@ -147,10 +147,10 @@ class LoopExecutor:
             RuntimeError: no loop runs here.
 
         """
-        from asyncio import get_running_loop  # noqa: PLC0415
+        import asyncio  # noqa: PLC0415
 
         if self._loop is None:
-            self._loop = get_running_loop()
+            self._loop = asyncio.get_running_loop()
 
     def call(self, callback: Callable[[T], object], argument: T) -> None:
         """Call ``callback`` with ``argument`` on the loop (CallbackExecutor)."""

@@ -55,9 +55,9 @@ def owner_of_task() -> str:
         RuntimeError: no task runs here, as in a callback of the loop.
 
     """
-    from asyncio import current_task  # noqa: PLC0415 (a blocking client does without)
+    import asyncio  # noqa: PLC0415 (a blocking client does without)
 
-    task = current_task()
+    task = asyncio.current_task()
     if task is None:
         raise RuntimeError("no task runs here; give the lock an owner to use it outside of tasks")
     key = id(task)
@@ -75,10 +75,10 @@ def owner_of_task() -> str:
 
 def task_here() -> object:
     """Return the identity of the running task, or None outside of tasks."""
-    from asyncio import current_task  # noqa: PLC0415 (as above)
+    import asyncio  # noqa: PLC0415 (as above)
 
     try:
-        return id(current_task())
+        return id(asyncio.current_task())
     except RuntimeError:  # No loop runs here.
         return None
 

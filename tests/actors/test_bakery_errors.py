@@ -33,7 +33,7 @@ SERVE = f"""
 import sys
 from fencelock.actors.bakery import leader_requests
 leader_requests.TICKETS_MAX = {TICKETS}
-from fencelock.cluster.cli.main import main
+from fencelock.cluster.cli.start import main
 sys.argv = ["fencelock", "serve", *sys.argv[1:]]
 main()
 """

@@ -464,7 +464,7 @@ for seed in (20, 21):
     print(seed, report.deliveries, report.violation, report.marks, report.faults)
     print(*report.trace(), sep="\\n")
 """
-CLI = "from fencelock.cluster.cli.main import main; main()"
+CLI = "from fencelock.cluster.cli.start import main; main()"
 
 
 def output_of(code: str, *arguments: str, hash_seed: int) -> str:

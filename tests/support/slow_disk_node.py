@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from fencelock.cluster.cli.main import main
+from fencelock.cluster.cli.start import main
 
 
 def slow_file(folder: Path, node: str) -> Path:

@@ -128,7 +128,7 @@ def main(version: str, action: str, *arguments: str) -> None:
     if version == "refusing":
         refuse_longer_messages()
     if action == "serve":
-        from fencelock.cluster.cli.main import main as command_line
+        from fencelock.cluster.cli.start import main as command_line
 
         sys.argv = ["fencelock", "serve", *arguments]
         command_line()

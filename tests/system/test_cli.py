@@ -23,7 +23,7 @@ from fencelock.cluster.node.config import load, loopback, starting_config
 from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
-COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.start import main; main()"]
 
 run = CliRunner().invoke
 
@@ -273,7 +273,7 @@ def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
     broken = (
         "from fencelock.actors.lamport.process import LockProcess as Role; "
         "Role.handle = lambda *_: 1 // 0; "
-        "from fencelock.cluster.cli.main import main; main()"
+        "from fencelock.cluster.cli.start import main; main()"
     )
     done = python(tmp_path, "-c", broken, "serve", "--found", "--id", "n1")
     assert done.returncode == 70
@@ -285,7 +285,7 @@ def test_a_disk_without_room_at_the_start_gives_status_70(tmp_path: Path) -> Non
     write_config(tmp_path, "paxos")
     full = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
-        "from fencelock.cluster.cli.main import main; main()"
+        "from fencelock.cluster.cli.start import main; main()"
     )
     done = python(tmp_path, "-c", full, "serve", "--found", "--id", "n1")
     assert done.returncode == 70  # With 2, systemd would not start it again.

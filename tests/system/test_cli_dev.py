@@ -41,7 +41,7 @@ from fencelock.cluster.node.config import Config
 from fencelock.cluster.testing.ports import free_ports
 
 PATIENCE_S = 60
-COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()", "dev"]
+COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.start import main; main()", "dev"]
 IDLE = replace(
     READY, node="dev", nodes=("dev",), detail="ready, leads", uptime_ms=61_000, leader="dev"
 )

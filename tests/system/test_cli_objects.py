@@ -187,7 +187,7 @@ def test_a_shell_completes_kinds_and_names(client: fencelock.Client) -> None:
 
 def test_a_shell_completes_the_names_of_one_kind(client: fencelock.Client) -> None:
     def completed(kind: str, text: str) -> list[str]:
-        complete: Any = named_argument(kind, "").autocompletion
+        complete: Any = named_argument(kind, "").more["autocompletion"]
         found: list[str] = complete(MadeContext(), text)
         return found
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import fencelock.names
+
 CLIENT_ONLY = """
 import sys
 import fencelock
@@ -41,8 +43,10 @@ def loaded(program: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_the_package_loads_the_client_and_no_server_role() -> None:
+def test_importing_the_package_loads_nothing_and_its_first_use_the_client() -> None:
     modules = loaded(CLIENT_ONLY)
+    assert {name for name in modules if name.startswith("fencelock")} == {"fencelock"}
+    modules = loaded(CLIENT_ONLY.replace("print", "fencelock.lock\nprint", 1))
     assert "fencelock.actors.session.session" in modules
     assert [name for name in SERVER if name in modules] == []
 
@@ -63,7 +67,7 @@ def test_the_commands_load_no_server_role_before_one_needs_it() -> None:
 
 LOCKS = """
 import sys
-from fencelock.cluster.cli.main import main
+from fencelock.cluster.cli.start import main
 sys.argv = ["fencelock", "lock", "x", "--", "true"]
 try:
     main()
@@ -83,14 +87,14 @@ def test_the_command_that_cron_runs_imports_only_what_it_needs() -> None:
         "exit_status",
         "formatting",
         "lock",
-        "main",
         "naming",
-        "plain",
+        "options",
         "saying",
+        "start",
         "target",
     }
     spared = (
-        *(name for name in SERVER if name not in ("fencelock.cluster.cli", "typer")),
+        *(name for name in SERVER if name != "fencelock.cluster.cli"),
         "fencelock.transport.listener",
         "fencelock.transport.stream",
         "fencelock.actors.proxy.access",
@@ -100,3 +104,16 @@ def test_the_command_that_cron_runs_imports_only_what_it_needs() -> None:
         "prometheus_client",
     )
     assert [name for name in spared if name in modules] == []
+
+
+def test_all_has_what_programs_need_day_by_day_and_every_name_is_there() -> None:
+    names = set(vars(fencelock.names)["__all__"])
+    assert set(fencelock.__all__) - names == {"Config", "Node", "aio", "load"}
+    left_out = {
+        getattr(fencelock, name).__module__ for name in names - set(fencelock.__all__) - {"map"}
+    }
+    assert all(module.startswith("fencelock.actors.api.") for module in left_out)
+    assert all(hasattr(fencelock, name) for name in dir(fencelock))
+    assert "Acquire" not in dir(fencelock)
+    with pytest.raises(AttributeError, match="has no attribute 'Lokc'"):
+        _ = fencelock.Lokc  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.message import Address, Event, Instant, role_of
 from fencelock.actors.role import Role
-from fencelock.cluster.cli.main import main
+from fencelock.cluster.cli.start import main
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_set import RoleSet

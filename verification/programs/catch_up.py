@@ -30,7 +30,7 @@ PROGRAM = f"""
 from functools import partial
 from fencelock.actors.paxos.snapshots import CatchUp
 from fencelock.cluster.node import topology
-from fencelock.cluster.cli.main import main
+from fencelock.cluster.cli.start import main
 topology.LogOptions = partial(topology.LogOptions, log_max={LOG_MAX})
 if SOURCE == "leader":
     CatchUp._choose = lambda self, now: self.leading_node or self._others()[0]

@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from fencelock.cluster.cli.main import main
+from fencelock.cluster.cli.start import main
 
 
 class Command(BaseCommand):
