@@ -87,14 +87,17 @@ class DivergenceWatch:
 
     Args:
         digests: the digests sent and received.
+        bounds: reports impossible slots.
         listener: a role of this node that is notified (`Divergence`), or None.
         journal: whether this node keeps a journal.
 
     """
 
-    def __init__(self, digests: Digests, listener: Address | None, *, journal: bool) -> None:
+    def __init__(
+        self, digests: Digests, bounds: LogBounds, listener: Address | None, *, journal: bool
+    ) -> None:
         self.digests = digests
-        self.bounds = LogBounds(digests.node, digests.config)
+        self.bounds = bounds
         self.listener = listener
         self.journal = journal
         self.doubted: dict[int, None] = {}

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from fencelock.actors.effect import Fault
 from fencelock.actors.message import Address, Instant, Local, Message, Timer
-from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose, SnapshotChunk
 from fencelock.actors.timing import TIMING, Timing
 
@@ -297,35 +296,8 @@ class Lacking(Local):
     leader: str = ""
 
 
-class FetchSlots(Local):
-    """Catch-up to replica: send ``receiver`` decided slots from ``first``, or make a snapshot.
-
-    The last snapshot was of ``slot``, or 0 if there is none. It is used again if all slots after it
-    are still here.
-    """
-
-    receiver: Address
-    first: int
-    slot: int
-
-
-class SnapshotTaken(Local):
-    """Replica to catch-up: the state after all slots before ``slot``, for ``receivers``."""
-
-    receivers: tuple[Address, ...]
-    slot: int
-    time_ms: int
-    parts: tuple[Part, ...]
-
-
-class ResendChunk(Local):
-    """Replica to catch-up: send the last snapshot to ``receiver``."""
-
-    receiver: Address
-
-
 class Export(Local):
-    """Proxy to catch-up: return part ``chunk`` of the snapshot of ``slot``, 0 for a new one.
+    """Proxy to replica: return part ``chunk`` of the snapshot of ``slot``, 0 for a new one.
 
     Answered by `Exported` with the same number.
     """
@@ -336,7 +308,7 @@ class Export(Local):
 
 
 class Exported(Local):
-    """Catch-up to the proxy: a part of a snapshot; with count 0 it is being made.
+    """Replica to proxy: a part of a snapshot; with count 0 it is being made.
 
     ``part`` is None if there is no such part, for the reason ``why``.
     """
@@ -344,16 +316,6 @@ class Exported(Local):
     number: int
     part: SnapshotChunk | None
     why: str = ""
-
-
-class TakeSnapshot(Local):
-    """Catch-up to replica: make a snapshot. Answered by `SnapshotBegun`, then `SnapshotTaken`."""
-
-
-class SnapshotBegun(Local):
-    """Replica to catch-up: the snapshot of ``slot`` is being made (0: nothing is applied yet)."""
-
-    slot: int
 
 
 class Trimmed(Local):

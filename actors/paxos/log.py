@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from fencelock.actors.effect import CheckpointEnd, Effect, Effects, Observe, Send
-from fencelock.actors.message import Address, Instant, Message
+from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import (
     LOG_BYTES_MAX,
     VOTES_BYTES_MAX,
     VOTES_MAX,
-    LogConfig,
+    LogBounds,
     acceptor_of,
     catchup_of,
 )
 from fencelock.actors.paxos.divergence import Digests, DivergenceWatch
 from fencelock.actors.paxos.event import (
     Compare,
-    FetchSlots,
+    ExpireSnapshot,
+    Export,
+    Exported,
     Isolate,
     LogFull,
     MinApplied,
-    ResendChunk,
     Restore,
-    SnapshotBegun,
-    TakeSnapshot,
     Trimmed,
     WriteChunk,
 )
@@ -33,24 +31,33 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import CHANGE, change_in, log_part, split
 from fencelock.actors.paxos.message import (
+    CHUNKS_MAX,
     NO_BALLOT,
     PAGE,
     Ballot,
     Batch,
+    Fetch,
     Slots,
     TableDigest,
     page_of,
 )
-from fencelock.actors.paxos.snapshots import Snapshots
+from fencelock.actors.paxos.snapshots import SharedSnapshots, Snapshots
 from fencelock.actors.table.poison import PoisonError
 
 LogEvent = (
-    MinApplied | FetchSlots | TakeSnapshot | WriteChunk | LogFull | TableDigest | Compare | Isolate
+    MinApplied
+    | Fetch
+    | Export
+    | ExpireSnapshot
+    | WriteChunk
+    | LogFull
+    | TableDigest
+    | Compare
+    | Isolate
 )
 """Events that `Log` handles."""
 
 
-@dataclass(slots=True, eq=False)
 class Log:
     """Applies slots in order, each once, and drops them when a snapshot covers them.
 
@@ -60,47 +67,38 @@ class Log:
 
     Args:
         node: the id of its node.
-        config: the views; only this log changes them.
+        bounds: the views, which only this log changes.
         machine: the state machine that commands are applied to.
-        decided: decided slots.
-        snapshots: decides when to make a snapshot.
-        divergence: compares the state with the states of others.
 
     """
 
-    node: str
-    config: LogConfig
-    machine: Machine
-    decided: DecidedSlots
-    snapshots: Snapshots
-    divergence: DivergenceWatch
-    digests: Digests = field(init=False)
-    skips: frozenset[int] = frozenset()
-    """The slots whose commands an operator skips, if they damage the state."""
-    views_changed: bool = False
-    """Whether other roles have still to be notified of a change of the views."""
-
-    def __post_init__(self) -> None:
-        self.digests = self.divergence.digests
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         node: str,
-        config: LogConfig,
+        bounds: LogBounds,
         machine: Machine,
         listener: Address | None,
+        *,
         log_max: int,
         journal_bytes: int,
         digest_slots: int,
-    ) -> Log:
-        """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
+    ) -> None:
+        self.node = node
+        self.bounds = bounds
+        self.config = config = bounds.config
+        self.machine = machine
+        self.decided = DecidedSlots(log_max)
         members = config.newest.members
         place = members.index(node) if node in members else len(members)
-        snapshots = Snapshots(journal_bytes, place, len(members))
-        digests = Digests(node, config, digest_slots)
-        divergence = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
-        return cls(node, config, machine, DecidedSlots(log_max), snapshots, divergence)
+        self.snapshots = Snapshots(journal_bytes, place, len(members))
+        self.shared = SharedSnapshots()
+        self.digests = Digests(node, config, digest_slots)
+        journal = journal_bytes > 0
+        self.divergence = DivergenceWatch(self.digests, bounds, listener, journal=journal)
+        self.skips: frozenset[int] = frozenset()
+        """The slots whose commands an operator skips, if they damage the state."""
+        self.views_changed = False
+        """Whether other roles have still to be notified of a change of the views."""
 
     @property
     def next(self) -> int:
@@ -113,13 +111,12 @@ class Log:
             case MinApplied():
                 self.decided.trim(event.slot)
                 return ()
-            case FetchSlots():
-                return self._on_fetch_slots(event)
-            case TakeSnapshot():
-                begun = self._begin_snapshot(journaled=False)
-                slot = self.snapshots.slot if self.snapshots.under_way else 0
-                self.snapshots.exported = self.snapshots.under_way
-                return [*begun, Send(catchup_of(self.node), SnapshotBegun(slot=slot))]
+            case Fetch():
+                return self._on_fetch(sender, event, now)
+            case Export():
+                return self._on_export(sender, event)
+            case ExpireSnapshot():
+                return self.shared.expire(event)
             case WriteChunk():
                 return self._on_write_chunk()
             case LogFull():
@@ -211,6 +208,7 @@ class Log:
         self._turn(changed=self.config.restore(terms))
         self.decided.jump(restore.slot, restore.time_ms, origin)
         self.digests.begin(None)
+        self.shared.drop_awaited()
         return [*self.snapshots.restore(restore.slot, restore.time_ms, restore.chunks)]
 
     def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
@@ -231,10 +229,9 @@ class Log:
         snapshots.ticking = False
         effects: list[Effect] = []
         if snapshots.under_way:
-            wanted = bool(snapshots.receivers) or snapshots.exported
-            taken = snapshots.divide()
-            if taken is not None and wanted:
-                effects.append(Send(catchup_of(self.node), taken))
+            frozen = snapshots.divide()
+            if frozen is not None:
+                effects += self.shared.take(frozen)
         elif self.divergence.why:
             snapshots.writer = None  # The record that this node has diverged must be kept.
         elif (written := snapshots.write()) is not None:
@@ -254,16 +251,47 @@ class Log:
             Observe("paxos.trimmed"),
         ]
 
-    def _on_fetch_slots(self, fetch: FetchSlots) -> Effects:
-        """Send decided slots, or the last snapshot, or a new one once it is made."""
+    def _on_fetch(self, receiver: Address, fetch: Fetch, now: Instant) -> Effects:
+        """Send decided slots, or a part of the last snapshot, or a new one once it is made."""
+        if node_of(receiver) not in self.config.nodes:
+            return (Observe("paxos.stranger_fetches"),)
+        what = "a request for slots from"
+        if refused := self.bounds.refuse_slot(receiver, what, fetch.first, now):
+            return refused
+        if not 0 <= fetch.chunk < CHUNKS_MAX:
+            text = f"a request for part {fetch.chunk} of a snapshot"
+            return self.bounds.report(receiver, "paxos.impossible_slot", text, now)
+        latest = self.shared.latest
+        if fetch.slot:
+            if latest is None or latest.slot != fetch.slot:
+                return ()  # A newer snapshot has replaced it; the asking member begins again.
+            return (self.shared.send(receiver, latest, fetch.chunk),)
         batches = self.decided.page(fetch.first)
         if batches is not None:
-            return (Send(fetch.receiver, Slots(first=fetch.first, batches=batches)),)
-        if fetch.slot > fetch.first and self.decided.reaches_back_to(fetch.slot):
-            return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
-        begun = self._begin_snapshot(journaled=False)
-        self.snapshots.receivers[fetch.receiver] = None
-        return [*begun, Send(fetch.receiver, self.snapshots.announcement())]
+            return (Send(receiver, Slots(first=fetch.first, batches=batches)),)
+        slot = 0 if latest is None else latest.slot
+        if latest is None or slot <= fetch.first or not self.decided.reaches_back_to(slot):
+            begun = self._begin_snapshot(journaled=False)
+            self.shared.receivers[receiver] = None
+            return [*begun, Send(receiver, self.snapshots.announcement())]
+        return (self.shared.send(receiver, latest, 0),)
+
+    def _on_export(self, proxy: Address, export: Export) -> Effects:
+        """Return a part of a snapshot for a backup, or begin one."""
+        begun: list[Effect] = []
+        part, why, slot = None, "", export.slot
+        if slot == 0:
+            begun = self._begin_snapshot(journaled=False)
+            slot = self.snapshots.slot
+            if self.snapshots.under_way:
+                self.shared.await_backup(slot)
+        if slot not in self.shared.backups:
+            why = f"no snapshot of slot {slot}" if slot else "nothing is decided yet"
+        elif (made := self.shared.backups[slot]) is None:
+            part = self.snapshots.announcement()
+        elif (part := self.shared.part(made, export.chunk)) is None:
+            why = f"the snapshot has no part {export.chunk}"
+        return [*begun, Send(proxy, Exported(number=export.number, part=part, why=why))]
 
 
 class DecidedSlots:

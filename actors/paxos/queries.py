@@ -24,7 +24,6 @@ from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.fault import internal, reading
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.paxos.config import catchup_of
 from fencelock.actors.paxos.event import Export, Exported, MachineRead, ReadMachine, Unreadable
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
@@ -178,7 +177,7 @@ class Queries:
                 query = ReadTable(query=request)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
-                return Send(catchup_of(self.node), export)
+                return Send(self.replica, export)
         read_request = ReadMachine(
             number=number, query=query, age_ms=_age_of(request), watched=watched
         )

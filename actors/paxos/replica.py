@@ -148,14 +148,14 @@ class Replica(MemberRole[ReplicaEvent]):
         super().__init__(address, host, **member)
         self.machine = machine
         self.listener = listener
-        self.log = Log.of(
+        self.log = Log(
             self.node,
-            self.config,
+            self.bounds,
             machine,
             listener,
-            log_max,
-            journal_bytes,
-            digest_slots,
+            log_max=log_max,
+            journal_bytes=journal_bytes,
+            digest_slots=digest_slots,
         )
         self.decided = self.log.decided
         self.ordering = Ordering(opening)

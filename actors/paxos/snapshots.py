@@ -43,7 +43,7 @@ A replica that sees a gap asks `CatchUp` (`Lacking`); so does a leader that must
 leads, and a node that is no member. One fetch is under way at a time: the receiver sets the pace,
 so a slow one is never flooded::
 
-    asked for            the other sends                          then
+    asked for            the other's replica sends                then
     slots from `first`   Slots: up to a page of decided batches   persist, apply, ask for the next
                          SnapshotChunk 0: these slots are gone    ask for part 1, 2, ... of it
                          SnapshotChunk, count 0: being made       ask again in MAKING_MS
@@ -90,22 +90,16 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of, monitor_of
+from fencelock.actors.paxos.config import MemberArguments, MemberRole, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
-    Export,
     FetchRetry,
-    FetchSlots,
     Lacking,
     Learned,
-    ResendChunk,
     Restore,
-    SnapshotBegun,
-    SnapshotTaken,
     Trimmed,
     WriteChunk,
 )
-from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import EncodedPart, Machine, Part
 from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.message import (
@@ -164,19 +158,11 @@ PROGRESS_MS = 5_000
 """Interval of those reports (ms)."""
 
 
-CatchUpEvent = (
-    Lacking
-    | Slots
-    | SnapshotChunk
-    | FetchRetry
-    | Fetch
-    | SnapshotBegun
-    | SnapshotTaken
-    | Export
-    | ResendChunk
-    | Trimmed
-    | ExpireSnapshot
-)
+BACKUPS_MAX = 2
+"""Maximum snapshots that are kept for backups. Each keeps the values that were replaced since."""
+
+
+CatchUpEvent = Lacking | Slots | SnapshotChunk | FetchRetry | Trimmed
 
 
 class Frozen(NamedTuple):
@@ -215,10 +201,6 @@ class Snapshots:
         self.log_part = b""
         """The part with the state of the log before ``slot``, see `membership.log_part`."""
         self.parts: list[Part] = []
-        self.receivers: dict[Address, None] = {}
-        """Addresses that requested the snapshot being divided."""
-        self.exported = False
-        """Whether it was requested for a backup."""
         self.writer: CheckpointWriter | None = None
         """Writes the journal anew, beginning with the snapshot that is being divided, or is whole.
         """
@@ -276,10 +258,10 @@ class Snapshots:
         return [Wake(DIVIDE_PAUSE_MS if self.under_way else WRITE_PAUSE_MS, WriteChunk())]
 
     def announcement(self) -> SnapshotChunk:
-        """Return the reply to members that must wait for the snapshot being divided."""
-        return in_the_making(self.slot, self.time_ms)
+        """Return the message that stands for the parts of the snapshot being divided."""
+        return SnapshotChunk(slot=self.slot, time_ms=self.time_ms, chunk=0, count=0, content=b"")
 
-    def divide(self) -> SnapshotTaken | None:
+    def divide(self) -> Frozen | None:
         """Do the next step of dividing a snapshot; return it once it is whole."""
         for part in self._frozen or ():
             if part is None:
@@ -287,16 +269,10 @@ class Snapshots:
             self.parts.append(part)
         self.parts.append(EncodedPart(self.log_part))
         frozen = Frozen(self.slot, self.time_ms, tuple(self.parts))
-        taken = SnapshotTaken(
-            receivers=tuple(self.receivers),
-            slot=frozen.slot,
-            time_ms=frozen.time_ms,
-            parts=frozen.parts,
-        )
         if self.writer is not None and not self.writer.is_filled:
             self.writer.fill(frozen)
         self._drop()
-        return taken
+        return frozen
 
     def write(self) -> tuple[CheckpointPart, bool] | None:
         """Return the next part of the new journal, and whether it is the last."""
@@ -326,7 +302,83 @@ class Snapshots:
         return self.tick()
 
     def _drop(self) -> None:
-        self.parts, self.receivers, self.exported, self._frozen = [], {}, False, None
+        self.parts, self._frozen = [], None
+
+
+class SharedSnapshots:
+    """Whole snapshots that other members and backups read part by part.
+
+    A newer snapshot replaces the one for members. A backup may need longer to read one than it
+    takes until then, so those for backups are apart.
+    """
+
+    def __init__(self) -> None:
+        self.latest: Frozen | None = None
+        """The last snapshot that was made for other members."""
+        self.receivers: dict[Address, None] = {}
+        """Members that wait for the snapshot being divided."""
+        self.backups: dict[int, Frozen | None] = {}
+        """Those for backups by slot, oldest first; None while one is being made."""
+        self.used = 0
+        """Number of parts that were sent."""
+        self.expiring = False
+        """Whether the `ExpireSnapshot` timer runs."""
+
+    def await_backup(self, slot: int) -> None:
+        """Keep the snapshot of ``slot``, which is being made, for a backup."""
+        self.backups.setdefault(slot, None)
+        while len(self.backups) > BACKUPS_MAX:
+            del self.backups[next(iter(self.backups))]
+
+    def take(self, frozen: Frozen) -> list[Effect]:
+        """Keep a snapshot that others wait for, and send its first part to the members."""
+        receivers, self.receivers = self.receivers, {}
+        if receivers:
+            self.latest = frozen
+        elif frozen.slot not in self.backups:
+            return []
+        if frozen.slot in self.backups:
+            self.backups[frozen.slot] = frozen
+        return [*(self.send(one, frozen, 0) for one in receivers), *self._start_expiry()]
+
+    def send(self, receiver: Address, frozen: Frozen, chunk: int) -> Effect:
+        """Send a member part ``chunk`` of a snapshot."""
+        part = self.part(frozen, chunk)
+        return Observe("paxos.impossible_slot") if part is None else Send(receiver, part)
+
+    def part(self, frozen: Frozen, chunk: int) -> SnapshotChunk | None:
+        """Return a part of a snapshot, or None if it has no such part."""
+        if chunk >= len(frozen.parts):
+            return None
+        self.used += 1
+        return SnapshotChunk(
+            slot=frozen.slot,
+            time_ms=frozen.time_ms,
+            chunk=chunk,
+            count=len(frozen.parts),
+            content=frozen.parts[chunk].encoded(),
+        )
+
+    def drop_awaited(self) -> None:
+        """Expect no snapshot any more that was being divided: another state has replaced it."""
+        self.receivers = {}
+        self.backups = {slot: made for slot, made in self.backups.items() if made is not None}
+
+    def _start_expiry(self) -> list[Effect]:
+        """Drop the snapshots after a while, since they may be large."""
+        if self.expiring:
+            return []
+        self.expiring = True
+        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=self.used))]
+
+    def expire(self, expire: ExpireSnapshot) -> Effects:
+        """Drop the snapshots of which no part was requested meanwhile."""
+        self.expiring = False
+        if expire.use != self.used:
+            return self._start_expiry()
+        self.latest = None
+        self.backups = {slot: made for slot, made in self.backups.items() if made is None}
+        return ()
 
 
 class CheckpointWriter:
@@ -443,13 +495,7 @@ class Progress:
 
 
 class CatchUp(MemberRole[CatchUpEvent]):
-    """Fetches slots and snapshots for this node, and sends others what they lack; see the header.
-
-    Args:
-        node: the id of its node.
-        config: the membership.
-
-    """
+    """Fetches slots and snapshots for this node; see the header."""
 
     def __init__(self, address: Address, host: Host, **member: Unpack[MemberArguments]) -> None:
         super().__init__(address, host, **member)
@@ -477,18 +523,10 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.begun: SnapshotChunk | None = None
         """The first part of the snapshot being fetched."""
         self.parts: list[bytes] = []
-        self.snapshot: SnapshotTaken | None = None
-        """The last snapshot made here; its parts are requested one by one."""
-        self.used = 0
-        """Number of parts of it that were sent."""
-        self.exports = Exports(address_of(self.node, "proxy"), self.replica)
-        self.expiring = False
-        """Whether the `ExpireSnapshot` timer runs."""
         self.written = 0
         """All slots written since the stream was cut are before this one."""
 
     def handle(self, sender: Address, event: CatchUpEvent, now: Instant) -> Effects:
-        """Send a fetch, or answer one."""
         match event:
             case Lacking():
                 return self._on_lacking(event, now)
@@ -498,27 +536,8 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_chunk(sender, event, now)
             case FetchRetry():
                 return self._on_retry(event, now)
-            case Fetch():
-                return self._on_fetch(sender, event, now)
-            case Export():
-                return self.exports.on_export(event)
-            case SnapshotBegun():
-                return self.exports.on_begun(event)
-            case SnapshotTaken():
-                if event.receivers:
-                    self.snapshot = event
-                self.exports.taken(event)
-                parts = [
-                    part for receiver in event.receivers for part in self._part(receiver, event, 0)
-                ]
-                return [*parts, *self._start_expiry()]
-            case ResendChunk():
-                given = self.snapshot
-                return self._part(event.receiver, given, 0) if given is not None else ()
             case Trimmed():
                 return self._on_trimmed(event)
-            case ExpireSnapshot():
-                return self._on_expire(event)
 
     def summary(self) -> Summary:
         """Return which slots it fetches, from which node, and how many bytes have arrived."""
@@ -585,7 +604,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.attempt += 1
         retry = FetchRetry(attempt=self.attempt)
         wait_ms = self.config.timing.reply_ms << min(self.unanswered, FETCH_DOUBLINGS_MAX)
-        return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
+        return [Send(replica_of(self.source), fetch), Wake(wait_ms, retry)]
 
     def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
         """Ask another member: this one did not reply, or does not have the slots."""
@@ -680,52 +699,9 @@ class CatchUp(MemberRole[CatchUpEvent]):
             if self.progress is None:
                 return asked
             return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
-        self.exports.kept.clear()  # The one that is being made will never be complete.
         restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
         self.next = part.slot
         return [Send(self.replica, restore), *self._ask_anew(now)]
-
-    def _on_fetch(self, receiver: Address, fetch: Fetch, now: Instant) -> Effects:
-        if node_of(receiver) not in self.config.nodes:
-            return (Observe("paxos.stranger_fetches"),)
-        if refused := self.bounds.refuse_slot(
-            receiver, "a request for slots from", fetch.first, now
-        ):
-            return refused
-        if not 0 <= fetch.chunk < CHUNKS_MAX:
-            text = f"a request for part {fetch.chunk} of a snapshot"
-            return self.bounds.report(receiver, "paxos.impossible_slot", text, now)
-        if fetch.slot == 0:
-            slot = 0 if self.snapshot is None else self.snapshot.slot
-            fetch_slots = FetchSlots(receiver=receiver, first=fetch.first, slot=slot)
-            return (Send(self.replica, fetch_slots),)
-        snapshot = self.snapshot
-        if snapshot is None or snapshot.slot != fetch.slot:
-            return ()  # A newer snapshot has replaced it; the asking member begins again.
-        return self._part(receiver, snapshot, fetch.chunk)
-
-    def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
-        part = chunk_of(snapshot, chunk)
-        if part is None:
-            return (Observe("paxos.impossible_slot"),)
-        self.used += 1
-        return (Send(receiver, part),)
-
-    def _start_expiry(self) -> list[Effect]:
-        """Drop the snapshot after a while, since it may be large."""
-        if self.expiring:
-            return []
-        self.expiring = True
-        use = self.used + self.exports.used
-        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=use))]
-
-    def _on_expire(self, expire: ExpireSnapshot) -> Effects:
-        self.expiring = False
-        if expire.use != self.used + self.exports.used:
-            return self._start_expiry()
-        self.snapshot = None
-        self.exports.drop()
-        return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
         """Drop the written slots from the journal, if the replica's snapshot covers all of them."""

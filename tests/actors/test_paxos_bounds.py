@@ -155,7 +155,7 @@ ROWS = (
         {"applied": SLOTS, "view": (-1,), "leader": ("b/c", "*", "x" * 200)},
     ),
     Row(
-        a_catching_up,
+        a_replica,
         catchup_of("b"),
         messages.Fetch(first=1, slot=0, chunk=0),
         {"first": SLOTS, "chunk": (-1, messages.CHUNKS_MAX)},

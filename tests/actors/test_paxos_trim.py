@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from growth import grow
+from msgspec.structs import replace
 from support.log_workload import LogCounter
 from support.role_harness import HOST, T0, at
 from support.table_scene import CONFIG, LISTENER, config_of, replica_of_a
@@ -30,7 +31,7 @@ from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, monitor_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover, why_unusable
 from fencelock.actors.paxos.log import DecidedSlots
-from fencelock.actors.paxos.machine import EncodedPart, Part
+from fencelock.actors.paxos.machine import Part
 from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.membership import log_part
 from fencelock.actors.paxos.replica import Replica
@@ -314,30 +315,12 @@ def test_a_journal_has_the_parts_of_a_snapshot_in_turn_and_no_more_than_their_co
     assert f"part 0 of {most + 1}" in why_unusable(parts((0, most + 1)))
 
 
-def test_a_snapshot_is_sent_to_later_members_and_expires() -> None:
-    role, asker = catchup_of_a(), catchup_of("b")
-    shot = events.SnapshotTaken(
-        receivers=(asker,), slot=5, time_ms=4, parts=(EncodedPart(b"1"), EncodedPart(b"2"))
-    )
-    first = messages.SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
-    given = role.handle(REPLICA, shot, T0)
-    assert given == [Send(asker, first), Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=1))]
-    other = catchup_of("c")
-    assert role.handle(REPLICA, events.ResendChunk(receiver=other), T0) == (Send(other, first),)
-
-    assert role.handle(CATCHUP, events.ExpireSnapshot(use=1), T0) == [
-        Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=2))
-    ]
-    assert role.handle(CATCHUP, events.ExpireSnapshot(use=2), T0) == ()
-    assert role.handle(other, messages.Fetch(first=1, slot=5, chunk=1), T0) == ()
-
-
-def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
-    asker: Address = catchup_of("b")
+def test_a_replica_gives_slots_a_new_snapshot_or_the_last_one_until_it_expires() -> None:
+    asker, other = catchup_of("b"), catchup_of("c")
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, messages.PAGE + 4)
-    excerpt = events.FetchSlots(receiver=asker, first=1, slot=0)
-    page = replica.handle(CATCHUP, excerpt, T0)
+    fetch = messages.Fetch(first=1, slot=0, chunk=0)
+    page = replica.handle(asker, fetch, T0)
     assert page == (
         Send(
             asker, messages.Slots(first=1, batches=tuple(map(batch, range(1, messages.PAGE + 1))))
@@ -345,15 +328,37 @@ def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
     )
     replica.log.decided.trim(10)
 
-    assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
-    shot = develop(replica)[0]
-    assert isinstance(shot, Send)
-    assert isinstance(shot.message, events.SnapshotTaken)
-    assert shot.message.receivers == (asker,)
-    again = events.FetchSlots(receiver=asker, first=1, slot=messages.PAGE + 5)
-    assert replica.handle(CATCHUP, again, T0) == (
-        Send(CATCHUP, events.ResendChunk(receiver=asker)),
+    making = messages.SnapshotChunk(
+        slot=messages.PAGE + 5, time_ms=messages.PAGE + 4, chunk=0, count=0, content=b""
     )
+    assert replica.handle(asker, fetch, T0) == [
+        Wake(DIVIDE_PAUSE_MS, events.WriteChunk()),
+        Observe("paxos.snapshot_begun"),
+        Send(asker, making),
+    ]
+    assert replica.handle(other, fetch, T0) == [Send(other, making)]
+    done: list[Effect] = []
+    while effects := replica.handle(REPLICA, events.WriteChunk(), T0):
+        done += effects
+    sends = [effect for effect in done if isinstance(effect, Send)]
+    chunks = (*chunks_of(tally_of(messages.PAGE + 4)), log_part((), messages.NO_BALLOT))
+    first = replace(making, count=len(chunks), content=chunks[0])
+    assert sends == [Send(asker, first), Send(other, first)]
+    assert done[-1] == Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=2))
+
+    assert replica.handle(asker, fetch, T0) == (Send(asker, first),)
+    later = messages.Fetch(first=1, slot=messages.PAGE + 5, chunk=1)
+    second = replace(first, chunk=1, content=chunks[1])
+    assert replica.handle(asker, later, T0) == (Send(asker, second),)
+    assert replica.handle(asker, replace(later, chunk=len(chunks)), T0) == (
+        Observe("paxos.impossible_slot"),
+    )
+
+    assert replica.handle(REPLICA, events.ExpireSnapshot(use=2), T0) == [
+        Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=4))
+    ]
+    assert replica.handle(REPLICA, events.ExpireSnapshot(use=4), T0) == ()
+    assert replica.handle(asker, later, T0) == ()
 
 
 def test_large_slots_are_fetched_and_written_in_shorter_pages() -> None:

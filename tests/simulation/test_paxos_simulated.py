@@ -113,7 +113,7 @@ def test_a_planted_bug_is_caught(machine: type[LockMachine], judge: str) -> None
     assert any(violation and judge in violation for violation in violations)
 
 
-JUDGED_SEEDS = {Focus.SWARM: 6, Focus.DUELS: 3, Focus.LEASES: 2, Focus.MIXED_LEASES: 1}
+JUDGED_SEEDS = {Focus.SWARM: 7, Focus.DUELS: 3, Focus.LEASES: 2, Focus.MIXED_LEASES: 1}
 MARKS = {
     "paxos.leadership_begun": 20,
     "paxos.preempted": 10,
@@ -162,7 +162,7 @@ def test_every_size_serves_in_calm(nodes: int) -> None:
     assert not report.faults
 
 
-READS_SEEDS = 4
+READS_SEEDS = 5
 READS_MUTANT_SEEDS = 25
 
 
