@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from fencelock.actors.message import Address, Int64
@@ -89,9 +89,8 @@ class VoterIds:
         return {self.voter(member.name): self.id_of(member) for member in members}
 
 
-def reached_by_majority(members: Iterable[str], marks: Mapping[str, int]) -> int | None:
+def reached_by_majority(members: Collection[str], marks: Mapping[str, int]) -> int | None:
     """Return the highest of the ``marks`` that a majority of ``members`` has reached, if any."""
-    names = list(members)
-    ranked = sorted((marks[one] for one in names if one in marks), reverse=True)
-    majority = len(names) // 2 + 1
+    ranked = sorted(map(marks.__getitem__, marks.keys() & members), reverse=True)
+    majority = len(members) // 2 + 1
     return ranked[majority - 1] if len(ranked) >= majority else None

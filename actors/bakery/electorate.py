@@ -84,7 +84,7 @@ class Electorate(NamedTuple):
 
         """
         reached = [
-            reached_by_majority((member.name for member in group), marks) for group in self.groups
+            reached_by_majority([member.name for member in group], marks) for group in self.groups
         ]
         known = [mark for mark in reached if mark is not None]
         return min(known) if len(known) == len(reached) else None

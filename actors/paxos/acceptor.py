@@ -359,14 +359,15 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if accept.committed <= slot and slot in self.seat:
             accepted = Accepted(ballot=ballot, slot=slot, voter=self.voter)
             reply = (Send(commander, accepted),)
-        before = self.votes.by_slot.get(slot)
+        votes, size = self.votes, batch.size
+        before = votes.by_slot.get(slot)
         if before is not None and before.ballot == ballot:
             return self._on_repeated(before, accept, reply)
-        # What was applied is known to be decided, and its vote is not kept.
-        if slot >= self.applied and not self.votes.put(
-            accept, near=slot < config.applied + NEAR_SLOTS
-        ):
-            return (Observe("paxos.votes_full"),)
+        if before is None and slot >= config.applied + NEAR_SLOTS and votes.is_full(size):
+            return (Observe("paxos.votes_full"),)  # Nearer ones the group needs to go on.
+        if slot >= self.applied:  # What was applied is known to be decided.
+            votes.size += size if before is None else size - before.batch.size
+            votes.by_slot[slot] = accept
         effects = self._adopt(ballot) if ballot > self.promised else []
         assert ballot == self.promised  # no-vote-below-promise
         if slot >= self.known + VOTES_MAX:
@@ -380,7 +381,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             effects.append(Send(self.replica, late))
         if accept.committed > self.committed or ballot != self.learned:
             effects += self._learn(ballot, accept.committed)
-        written, self.written = self.written, self.written + batch.size
+        written, self.written = self.written, self.written + size
         if written // STREAM_BYTES < self.written // STREAM_BYTES:
             effects.append(Send(self.replica, LogFull(written=self.written)))
         return effects
@@ -536,21 +537,9 @@ class Votes:
         self.size = sum(vote.batch.size for vote in self.by_slot.values())
         """Total size of their batches (bytes)."""
 
-    def put(self, vote: Accept, *, near: bool = False) -> bool:
-        """Store ``vote`` as the last for its slot; return False if there is no room for it.
-
-        There is always room for one that is ``near``: the group needs it to go on, and there are
-        few of them.
-        """
-        by_slot, slot, size = self.by_slot, vote.slot, vote.batch.size
-        before = by_slot.get(slot)
-        if before is not None:
-            size -= before.batch.size
-        elif (len(by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX) and not near:
-            return False
-        self.size += size
-        by_slot[slot] = vote
-        return True
+    def is_full(self, size: int) -> bool:
+        """Return whether there is no room for the vote on another slot, with ``size`` bytes."""
+        return len(self.by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX
 
     def at(self, slot: int) -> Vote:
         """Return the vote for ``slot``, which must have one."""

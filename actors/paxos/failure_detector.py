@@ -13,6 +13,7 @@ Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -387,8 +388,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             del self.asked[next(iter(self.asked))]
         pulse = SendHeartbeat(
             number=self.number,
-            min_applied=min(self.applied.get(member, 0) for member in self.config.members),
-            acked=tuple(self.acked.get(one, 0) for one in self.config.newest.members),
+            min_applied=min(map(self.applied.get, self.config.members, repeat(0))),
+            acked=tuple(map(self.acked.get, self.config.newest.members, repeat(0))),
             confirmed=self._confirmed(),
             view=self.config.newest.number,
             timing=self.timing,

@@ -46,7 +46,13 @@ class Machine(Protocol):
 
     It recognises repeated commands by their content, and answers each with the outcome of the
     first.
+
+    Attributes:
+        faults: the exceptions that cost one command each; the replica takes them from here.
+
     """
+
+    faults: list[Fault]
 
     def admits(self, command: bytes) -> bool:
         """Return whether ``command`` can be read; an unreadable one is never put into the log."""
@@ -79,10 +85,6 @@ class Machine(Protocol):
         """
         ...
 
-    def take_faults(self) -> Sequence[Fault]:
-        """Return the exceptions that cost one command each, since the last call."""
-        ...
-
     def due_ms(self, before: int | None = None) -> int | None:
         """Return the log time at which `advance` has something to do next, or None for never.
 
@@ -97,8 +99,8 @@ class Machine(Protocol):
         """
         ...
 
-    def take_changed(self) -> Iterable[str] | None:
-        """Return the names of the objects that have changed since the last call.
+    def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
+        """Return the version of the last change, and the objects that changed after ``version``.
 
         Objects that cannot be watched may be missing. None means that any object may have changed.
         """

@@ -4,7 +4,7 @@ Objects that can be watched (`WATCHED_KINDS` in ``api/changes.py``) have a histo
 their last changes (``table/history.py``), each under a version from one counter. A watch is a read
 that waits. The proxy passes `ReadChanges` to the replica of its node as a `ReadMachine` that names
 the object (``watched``). If nothing has changed, the read is parked here. After each slot,
-`Machine.take_changed` names the objects that have changed, and the replica answers their parked
+`Machine.changed_since` names the objects that have changed, and the replica answers their parked
 reads. The client sends the next request with the version of the reply. So no state of a watch is
 replicated, and a change costs only its watchers.
 """

@@ -77,7 +77,7 @@ sections 6.4 (read index, lease), for the leader; the rest is ours.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from fencelock.actors.api.changes import WATCH_AGE_MS
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
@@ -132,30 +132,28 @@ class Reads:
     Args:
         node: where it is.
         machine: the state machine to read.
-        config: the views.
+        bounds: the views, with the first slot that is not applied.
         first_number: a random start, so that no earlier life of this node used a `ReadIndex` near
         it.
 
     """
 
-    def __init__(self, node: str, machine: Machine, config: LogConfig, first_number: int) -> None:
+    def __init__(self, node: str, machine: Machine, bounds: LogBounds, first_number: int) -> None:
         self.node = node
         self.machine = machine
-        self.config = config
-        self.bounds = LogBounds(node, config)
-        timing = config.timing
+        self.bounds = bounds
+        self.config = bounds.config
+        timing = self.config.timing
         self.again_ms = timing.heartbeat_ms + 2 * timing.reply_ms
         """Timeout of a `ReadIndex` before it is sent again (ms): the leader may have to ask first,
         with its next heartbeat."""
         self.age_wait_ms = timing.heartbeat_ms + timing.reply_ms
         """Maximum wait of a local read for a newer proof (ms): a heartbeat, its replies, the next
         one."""
-        self.applied = 1
-        """All slots before it are applied."""
         self.applied_at = Instant(0)
-        """The time at which the last of them was applied."""
-        self.settled = False
-        """Whether this node leads and has applied all that earlier leaders decided."""
+        """The time at which the last slot was applied."""
+        self.opening: int | None = None
+        """While this node leads, the first slot that it fills itself."""
         self.lease: LeaseHeld | None = None
         self.confirming: Instant | None = None
         """The time at which a heartbeat was requested that no majority has answered yet."""
@@ -169,6 +167,8 @@ class Reads:
         """Whether the `ReadAgain` timer runs."""
         self.parked = ParkedReads()
         """Reads that wait for a change."""
+        self.seen = 0
+        """The version up to which changes were reported to them."""
         self.checking = False
         """Whether the `WatchCheck` timer runs."""
         self.last: tuple[Local, Local] | None = None
@@ -180,7 +180,7 @@ class Reads:
             case ReadMachine():
                 return self._on_read_machine(sender, event, now)
             case Fresh():
-                self.freshness.take(event, self.applied)
+                self.freshness.take(event, self.config.applied)
                 return self._serve(now) if self.local else ()
             case ReadAgain():
                 return self._on_again(now)
@@ -203,14 +203,17 @@ class Reads:
             self.confirming = None
         return [*self._serve(now), *self._request(now)] if self._is_waited_for() else ()
 
-    def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
-        """Note that all slots before ``applied`` are applied."""
-        self.applied, self.settled, self.last = applied, settled, None
-        self.applied_at = now
+    @property
+    def settled(self) -> bool:
+        """Whether this node leads and has applied all that earlier leaders decided."""
+        return self.opening is not None and self.config.applied > self.opening
+
+    def progress(self, now: Instant) -> list[Effect]:
+        """Answer the reads that waited for the slots applied now."""
+        self.last, self.applied_at = None, now
         if self.freshness.pending:
-            self.freshness.progress(applied)
-        changed = self.machine.take_changed()
-        served = self._serve_parked(changed, now) if changed is None or changed else []
+            self.freshness.progress(self.config.applied)
+        served = self._serve_parked(now) if self.parked.by_object else []
         indexes = self.indexes
         if self.linear or self.local or indexes.reached or indexes.waiting or indexes.asked:
             return [*served, *self._serve(now), *self._request(now)]
@@ -221,7 +224,7 @@ class Reads:
         if leader == self.indexes.leader:
             return []
         if leader != self.node:
-            self.settled, self.lease, self.confirming = False, None, None
+            self.opening, self.lease, self.confirming = None, None, None
         self.linear = self.indexes.turn_to(leader) + self.linear
         return self._request(now)
 
@@ -249,7 +252,8 @@ class Reads:
         if not self.settled:
             return (Observe("paxos.read_index_elsewhere"),)  # It asks again, perhaps another node.
         if self._is_sure(now):
-            return (Send(replica, ReadIndexReached(number=request.number, slot=self.applied)),)
+            slot = self.config.applied
+            return (Send(replica, ReadIndexReached(number=request.number, slot=slot)),)
         self.indexes.admit(replica, request.number, now)
         return self._request(now)
 
@@ -295,15 +299,18 @@ class Reads:
         """Answer a read if its object has changed, or let it wait for a change."""
         if self._look_up(read.query):
             return [self._reply(read, self.age_ms(now), now)]
+        if not self.parked.by_object:
+            self.seen, _ = self.machine.changed_since(self.seen)
         self.parked.add(read)
         if self.checking:
             return ()
         self.checking = True
         return [Wake(CHECK_MS, WatchCheck())]
 
-    def _serve_parked(self, changed: Iterable[str] | None, now: Instant) -> list[Effect]:
-        """Answer the reads that wait for one of the objects that have ``changed``."""
+    def _serve_parked(self, now: Instant) -> list[Effect]:
+        """Answer the reads that wait for one of the objects that have changed."""
         effects: list[Effect] = []
+        self.seen, changed = self.machine.changed_since(self.seen)
         age_ms = None
         for read in self.parked.of(changed):
             age_ms = self.age_ms(now) if age_ms is None else age_ms
@@ -351,7 +358,7 @@ class Reads:
         machine_read = MachineRead(
             number=read.number,
             reply=self._look_up(read.query),
-            slot=self.applied,
+            slot=self.config.applied,
             age_ms=age_ms,
             quiet_ms=ms_between(self.applied_at, now),
         )
@@ -369,7 +376,7 @@ class Reads:
 
     def _refuse(self, read: Read, now: Instant) -> Send:
         machine_read = MachineRead(
-            number=read.number, reply=None, slot=self.applied, age_ms=self.age_ms(now)
+            number=read.number, reply=None, slot=self.config.applied, age_ms=self.age_ms(now)
         )
         return Send(read.client, machine_read)
 
@@ -379,13 +386,13 @@ class Reads:
     def _serve(self, now: Instant) -> list[Effect]:
         """Answer the reads that can be answered."""
         effects: list[Effect] = []
-        effects += [self._reply(read, 0, now) for read in self.indexes.pop(self.applied)]
+        effects += [self._reply(read, 0, now) for read in self.indexes.pop(self.config.applied)]
         if self.settled and self.lease is not None:
             # Reads up to then are confirmed; while the lease holds, all of them are.
             until = now if self._is_sure(now) else self.lease.confirmed
             effects += [self._reply(read, 0, now) for read in self.linear if read.at <= until]
             self.linear = [read for read in self.linear if read.at > until]
-            effects += self.indexes.pass_on(until, self.applied)
+            effects += self.indexes.pass_on(until, self.config.applied)
         waiting, self.local = self.local, []
         for read in waiting:
             reply = self._reply_local(read, now)

@@ -160,7 +160,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.decided = self.log.decided
         self.ordering = Ordering(opening)
         self.forwarding = Forwarding(self.node, listener)
-        self.reads = Reads(self.node, machine, self.config, first_number)
+        self.reads = Reads(self.node, machine, self.bounds, first_number)
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
         self.reporting = False
@@ -186,7 +186,7 @@ class Replica(MemberRole[ReplicaEvent]):
         notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(leader=""))]
         if self.decided.next == 1:
             return notified
-        return [*notified, *self._report(), *self._progress(now), *compared, *self._turn(now)]
+        return [*notified, *self._report(), *self.reads.progress(now), *compared, *self._turn(now)]
 
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: ReplicaEvent, now: Instant
@@ -330,6 +330,7 @@ class Replica(MemberRole[ReplicaEvent]):
             )  # By a higher ballot, which will end it.
         self.reporting = False
         opening = self.ordering.begin(leadership, self.decided.time_ms, now)
+        self.reads.opening = leadership.first
         followed = self._follow(self.node, now)
         for propose in self.forwarding.take_waiting():
             self.ordering.proposals.add(propose)
@@ -438,7 +439,10 @@ class Replica(MemberRole[ReplicaEvent]):
                 effects.append(Send(self.listener, message))
         if decided.next == first:
             return [*effects, *self._turn(now)]
-        effects += self.machine.take_faults()
+        faults = self.machine.faults
+        if faults:
+            effects += faults
+            faults.clear()
         self.config.applied, self.config.time_ms = decided.next, decided.time_ms
         if (
             self.reporting or log.views_changed or decided.next - self.reported >= REPORT_SLOTS
@@ -447,8 +451,7 @@ class Replica(MemberRole[ReplicaEvent]):
         if log.views_changed:
             effects += self._turn(now)
         leadership = ordering.leadership
-        settled = leadership is not None and decided.next > leadership.first
-        effects += self.reads.progress(decided.next, settled=settled, now=now)
+        effects += self.reads.progress(now)
         if log.digests.due or log.snapshots.grown >= log.snapshots.due:
             effects += log.trim(leading=leadership is not None)
         if leadership is None:
@@ -468,12 +471,6 @@ class Replica(MemberRole[ReplicaEvent]):
         applied = Applied(slot=self.reported)
         to_leader = [Send(self.leader, applied)] if self.reporting else []
         return [Send(self.acceptor, applied), *to_leader]
-
-    def _progress(self, now: Instant) -> list[Effect]:
-        """Reply to the reads that waited for the slots applied now."""
-        leadership, applied = self.ordering.leadership, self.decided.next
-        settled = leadership is not None and applied > leadership.first
-        return self.reads.progress(applied, settled=settled, now=now)
 
     def _watch_gap(self) -> list[Effect]:
         if (
@@ -503,7 +500,7 @@ class Replica(MemberRole[ReplicaEvent]):
         skipped = Skipped(slot=restore.slot)
         return [
             *self._report(),
-            *self._progress(now),
+            *self.reads.progress(now),
             *kept,
             *([] if self.listener is None else [Send(self.listener, skipped)]),
             Observe("paxos.restored"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from zlib import crc32
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
@@ -60,14 +61,12 @@ class Histories:
         size: the size of all changes (bytes).
         held: a checksum of all changes.
         by_object: the histories by the name of the object, the least recently changed first.
-        changed: objects that have changed since the last `take_changed`.
 
     """
 
     def __init__(self) -> None:
         self.version = self.origin = self.forgotten = self.size = self.held = 0
         self.by_object: OrderedDict[str, History] = OrderedDict()
-        self.changed: dict[str, None] = {}
 
     def next_version(self, above: int) -> int:
         """Return the version of the next change. The very first version is ``above`` plus 1."""
@@ -89,7 +88,6 @@ class Histories:
         while len(history.changes) > CHANGES_MAX or history.size > OBJECT_BYTES_MAX:
             history.since = self._drop_first(lock, history)
         self._forget(time_ms)
-        self.changed[lock] = None
         return self.version
 
     def read(
@@ -117,10 +115,13 @@ class Histories:
                 return newer[number - 1].version, tuple(newer[:number])
         return max(after, self.version), tuple(newer)
 
-    def take_changed(self) -> Iterable[str]:
-        """Return the objects that have changed since the last call."""
-        changed, self.changed = self.changed, {}
-        return changed
+    def changed_since(self, version: int) -> Iterable[str] | None:
+        """Return the objects that have changed after ``version``, or None if some are forgotten."""
+        if version < self.forgotten:
+            return None
+        latest = reversed(self.by_object.items())
+        newer = takewhile(lambda one: one[1].changes[-1].version > version, latest)
+        return [lock for lock, _ in newer]
 
     def noted(self) -> list[tuple[str, int, int, tuple[Change, ...]]]:
         """Return a copy for `records_of`, which costs little for each change."""

@@ -88,7 +88,7 @@ class TableState:
         deadlines: the state that the deadlines of all holds share.
         departed: the sessions that have ended and still have entries in ``maps``, by number.
         skipped: the commands in the audit that an operator skipped, by class and key.
-        faults: exceptions that cost one command, until the replica takes them for the log.
+        faults: exceptions that cost one command; the owner of the table takes them from here.
         begun: the owner of the command that is being applied, once its request is the last one.
         changing: whether a change is under way: what raises then damages the table (`poison`).
         audit: the last forced releases and closings, by operator and request, the oldest first.

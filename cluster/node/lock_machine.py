@@ -27,7 +27,7 @@ from fencelock.actors.table.requests import keeps_waiting
 from fencelock.actors.table.rules import COMMANDS, QUERIES
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import LogCommand, TablePart
+from fencelock.actors.table.wire import LogCommand, TablePart, TableSnapshot
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, exact
 
@@ -49,10 +49,11 @@ class LockMachine:
     """A `Machine` over a `LockTable`: the state machine of the `paxos` replicas."""
 
     def __init__(self) -> None:
+        self.faults: list[Fault] = []
         self.table = LockTable()
+        self.table.faults = self.faults
         self.outcomes_checksum = 0
         """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
-        self._restored = False
         self._known: dict[bytes, LogCommand] = {}
         """Decoded commands by their bytes, so that this node's commands are not decoded again."""
 
@@ -136,17 +137,11 @@ class LockMachine:
                 if error.command is None:
                     raise
                 poison.add(len(outcomes))
-                self.table = LockTable.restore(copy)
+                self._replace(copy)
                 self.table.grants_checksum = grants
             else:
-                self._restored = True
                 self.outcomes_checksum += _weight(outcomes)
                 return outcomes
-
-    def take_faults(self) -> Sequence[Fault]:
-        """Return the exceptions that cost one command each, since the last call."""
-        faults, self.table.faults = self.table.faults, []
-        return faults
 
     def due_ms(self, before: int | None = None) -> int | None:
         """Return the log time at which `advance` would next do something, if before ``before``."""
@@ -170,13 +165,10 @@ class LockMachine:
             case _:
                 raise TypeError(f"{query!r} is no question about locks")
 
-    def take_changed(self) -> Iterable[str] | None:
-        """Return the objects that have changed since the last call, or None for any object."""
-        if self._restored:
-            self._restored = False
-            return None
+    def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
+        """Return the last version, and the objects that changed after ``version``, or None."""
         histories = self.table.histories
-        return histories.take_changed() if histories.changed else ()
+        return histories.version, histories.changed_since(version)
 
     def snapshot(self) -> Iterator[Part | None]:
         """Freeze the table, and return it in parts."""
@@ -194,8 +186,7 @@ class LockMachine:
             parts = [decode(chunk) for chunk in chunks]
         except MalformedFrameError as error:
             raise ValueError(f"a part of the table cannot be read: {error}") from error
-        self.table = LockTable.restore(tuple(part for part in parts if isinstance(part, TablePart)))
-        self._restored = True
+        self._replace(tuple(part for part in parts if isinstance(part, TablePart)))
 
     def digest(self) -> bytes:
         """Return a hash of the table."""
@@ -214,6 +205,11 @@ class LockMachine:
         return Fingerprint(
             state_of(table.numbers()), self.outcomes_checksum + table.grants_checksum, counters
         )
+
+    def _replace(self, parts: TableSnapshot) -> None:
+        self.faults.clear()
+        self.table = LockTable.restore(parts)
+        self.table.faults = self.faults
 
     def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
         """Return ``commands`` decoded, and forget them."""

@@ -17,7 +17,7 @@ from fencelock.actors.api.session_message import ListLocks
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos.config import acceptor_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import LogBounds, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import MachineRead, ReadMachine
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
@@ -68,14 +68,19 @@ def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
 @pytest.fixture
 def reads() -> Reads:
     """Return the `Reads` of node ``a``. It follows no leader and has applied slots 1 to 4."""
-    reads = Reads("a", LogCounter(), CONFIG, 100)
-    reads.progress(5, settled=False, now=at(0))
+    reads = Reads("a", LogCounter(), LogBounds("a", config_of()), 100)
+    apply(reads, 5)
     return reads
 
 
-def lead(reads: Reads) -> None:
+def apply(reads: Reads, applied: int, ms: int = 0) -> list[Effect]:
+    reads.config.applied = applied
+    return reads.progress(at(ms))
+
+
+def lead(reads: Reads, opening: int = 4) -> None:
+    reads.opening = opening
     reads.follow("a", at(0))
-    reads.progress(5, settled=True, now=at(0))
 
 
 def test_while_the_lease_holds_a_settled_leader_answers_at_once(reads: Reads) -> None:
@@ -89,11 +94,12 @@ def test_while_the_lease_holds_a_settled_leader_answers_at_once(reads: Reads) ->
 
 
 def test_a_leader_that_has_not_applied_the_first_slot_of_its_leadership_waits(reads: Reads) -> None:
-    reads.follow("a", at(0))
+    lead(reads, opening=6)
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
     assert sends(reads.handle(ASKER, read_request(), at(10))) == []
-    assert reads.progress(7, settled=True, now=at(20)) == [answer(slot=7)]
+    assert apply(reads, 6, 15) == []
+    assert apply(reads, 7, 20) == [answer(slot=7)]
 
 
 def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
@@ -128,8 +134,8 @@ def test_a_follower_asks_the_leader_and_waits_until_it_has_applied_as_much(reads
     passed = reads.handle(B, ReadIndexReached(number=101, slot=7), at(3))
 
     assert passed == [Send(B, ReadIndex(number=102))]  # For the one that came later.
-    assert reads.progress(6, settled=False, now=at(4)) == []
-    assert reads.progress(7, settled=False, now=at(5)) == [answer(1, slot=7)]
+    assert apply(reads, 6, 4) == []
+    assert apply(reads, 7, 5) == [answer(1, slot=7)]
     late = answer(2, slot=7, quiet_ms=1)
     assert reads.handle(B, ReadIndexReached(number=102, slot=7), at(6)) == [late]
 
@@ -227,7 +233,7 @@ def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
     reads.handle(A, events.Fresh(since=at(10), slot=6), at(20))
     assert sends(reads.handle(ASKER, read_request(1, age_ms=60), at(20))) == []
 
-    assert reads.progress(6, settled=False, now=at(30)) == [answer(1, slot=6, age_ms=20)]
+    assert apply(reads, 6, 30) == [answer(1, slot=6, age_ms=20)]
 
 
 def test_a_settled_leader_without_a_lease_is_as_old_as_its_last_round(reads: Reads) -> None:

@@ -24,6 +24,7 @@ from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
+from fencelock.actors.paxos.config import LogBounds
 from fencelock.actors.paxos.parked_reads import CHECK_MS
 from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.proxy.proxy import Proxy
@@ -47,21 +48,22 @@ class ReadsHarness:
 
     def __init__(self) -> None:
         self.machine = LockMachine()
-        self.reads = Reads("a", self.machine, config_of(), 100)
-        self.applied = 5
+        self.config = config_of()
+        self.reads = Reads("a", self.machine, LogBounds("a", self.config), 100)
+        self.config.applied = 5
         self.fresh(0)
         self.change(T, 0)
 
     def fresh(self, ms: int) -> None:
-        self.reads.handle(REPLICA, events.Fresh(since=at(ms), slot=self.applied), at(ms))
+        self.reads.handle(REPLICA, events.Fresh(since=at(ms), slot=self.config.applied), at(ms))
 
     def change(self, lock: str, ms: int, value: bytes | None = b"v") -> Effects:
         self.machine.table.histories.add(lock, "", value, 1, ms)
         return self.apply(ms)
 
     def apply(self, ms: int) -> Effects:
-        self.applied += 1
-        return self.reads.progress(self.applied, settled=False, now=at(ms))
+        self.config.applied += 1
+        return self.reads.progress(at(ms))
 
     def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
         query = ReadHistory(lock=S, after=after)
@@ -181,6 +183,8 @@ def test_memory_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         histories.add(f"{T}{number}", "", b"x", number, 0)
     assert len(histories.by_object) == 3
+    assert histories.changed_since(3_008) == [f"{T}9", f"{T}8"]
+    assert histories.changed_since(2_999) is None  # Some of them are not known any more.
     assert histories.read(S, 2_999) is None
     histories.add(T, "", None, 1, history.KEEP_MS)
     assert list(histories.by_object) == [T]

@@ -70,6 +70,7 @@ class LogCounter:
     """A `Machine` that counts commands and keeps a hash of them all, in order."""
 
     def __init__(self) -> None:
+        self.faults: list[Fault] = []
         self.count = 0
         self.hash = b""
 
@@ -94,10 +95,6 @@ class LogCounter:
         del slot
         return self.apply(time_ms, commands)
 
-    def take_faults(self) -> Sequence[Fault]:
-        """Return nothing."""
-        return ()
-
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
         """Count ``commands``; the outcome of each is the count so far."""
         return [(self.counted(command),) for command in commands]
@@ -117,9 +114,9 @@ class LogCounter:
         assert isinstance(query, HowMany)
         return SoMany(count=self.count)
 
-    def take_changed(self) -> tuple[str, ...]:
-        """Return nothing, because no client watches this machine."""
-        return ()
+    def changed_since(self, version: int) -> tuple[int, tuple[str, ...]]:
+        """Return nothing: there is nothing to watch."""
+        return version, ()
 
     def snapshot(self) -> Iterator[Part | None]:
         """Return hash and count in small parts, after some work."""

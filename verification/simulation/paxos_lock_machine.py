@@ -7,7 +7,6 @@ from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
 
-from fencelock.actors.effect import Fault
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -38,6 +37,7 @@ class LockRegister(Register):
     def __init__(self) -> None:
         super().__init__()
         self.locks = LockMachine()
+        self.faults = self.locks.faults
 
     @property
     def is_drained(self) -> bool:
@@ -76,13 +76,9 @@ class LockRegister(Register):
         """Answer a query about the list or the table."""
         return super().read(query) if type(query) is ReadOrder else self.locks.read(query)
 
-    def take_faults(self) -> Sequence[Fault]:
-        """Return the exceptions that the table raised."""
-        return self.locks.take_faults()
-
-    def take_changed(self) -> Iterable[str] | None:
-        """Return the objects that have changed since the last call."""
-        return self.locks.take_changed()
+    def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
+        """Return the last version, and the objects that changed after ``version``."""
+        return self.locks.changed_since(version)
 
     def snapshot(self) -> Iterator[Part | None]:
         """Freeze both, and return their parts."""

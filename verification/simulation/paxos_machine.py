@@ -86,6 +86,7 @@ class Register:
     """
 
     def __init__(self) -> None:
+        self.faults: list[Fault] = []
         self.time_ms = 0
         self.position = 0
         """The number of entries in the list."""
@@ -128,10 +129,6 @@ class Register:
         """Do each of ``commands``: none of them raises."""
         del slot
         return self.apply(time_ms, commands)
-
-    def take_faults(self) -> Sequence[Fault]:
-        """Return nothing."""
-        return ()
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
         """Do each of ``commands``."""
@@ -180,9 +177,9 @@ class Register:
         del query
         return OrderRead(position=self.position, chain=self.chain)
 
-    def take_changed(self) -> Iterable[str] | None:
+    def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
         """Return nothing, because no client watches this machine."""
-        return ()
+        return version, ()
 
     def snapshot(self) -> Iterator[Part | None]:
         """Freeze the state, and return it in small parts, with work between them."""
