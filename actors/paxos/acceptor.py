@@ -35,14 +35,15 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.event import (
     Applied,
     BallotSeen,
+    Behind,
     Learned,
     LeaseExpired,
     LogFull,
     MinApplied,
     Trimmed,
+    ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.member_event import Behind, ViewChanged
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,

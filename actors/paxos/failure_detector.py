@@ -32,12 +32,15 @@ from fencelock.actors.paxos.event import (
     BallotSeen,
     Candidate,
     ConfirmLease,
+    DescribeNodes,
     HeartbeatDue,
     Isolated,
     LeaderChanged,
     LeaderCheck,
     LeadershipClaimed,
     LeaseHeld,
+    NodeFacts,
+    NodesDescribed,
     Nominate,
     Nominated,
     Resign,
@@ -47,15 +50,10 @@ from fencelock.actors.paxos.event import (
     Succeed,
     Suspect,
     TimesUnfit,
+    ViewChanged,
     Withdraw,
 )
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator, LocatorEvent, MemberFacts
-from fencelock.actors.paxos.member_event import (
-    DescribeNodes,
-    NodeFacts,
-    NodesDescribed,
-    ViewChanged,
-)
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, TakeOver
 from fencelock.actors.paxos.round_trips import RoundTrips
 from fencelock.actors.paxos.slow_disk import DiskComparison

@@ -122,10 +122,10 @@ from fencelock.actors.paxos.event import (
     SteppedDown,
     Succeed,
     Suspect,
+    ViewChanged,
     Withdraw,
 )
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.member_event import ViewChanged
 from fencelock.actors.paxos.membership import change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,

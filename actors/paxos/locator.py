@@ -26,8 +26,15 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import Fresh, Lacking
-from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
+from fencelock.actors.paxos.event import (
+    Behind,
+    Fetched,
+    Fresh,
+    Lacking,
+    LocateDue,
+    NodeFacts,
+    ReportState,
+)
 from fencelock.actors.paxos.membership import TEXT_MAX
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
 from fencelock.actors.table.wire import LOG_VERSION

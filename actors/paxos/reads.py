@@ -5,7 +5,7 @@ that state may lack. There are three kinds:
 
 - *linearizable*: it sees everything that was acknowledged to anybody before it was sent;
 - *local*, with a greatest age: it sees everything that was decided that long ago;
-- *watched*: a local read that is answered once its object has changed (`parked_reads.py`).
+- *watched*: a local read that is answered once its object has changed.
 
 Nothing here is estimated. Each reply rests on a proof that reads one clock only, so neither the
 rate of another clock nor the delay of a message is assumed, except for the lease, which the failure
@@ -63,6 +63,17 @@ of its own clock is before a slot (`StalenessBound` has the argument). It sends 
 time since that instant. A node that is no member receives no heartbeats: it asks other nodes how
 old their states are (`locator.py`).
 
+Watches
+-------
+
+Objects that can be watched (`WATCHED_KINDS` in ``api/changes.py``) have a history: the table keeps
+their last changes (``table/history.py``), each under a version from one counter. A watch is a read
+that waits. The proxy passes `ReadChanges` to the replica of its node as a `ReadMachine` that names
+the object (``watched``). If nothing has changed, the read is parked here. After each slot,
+`Machine.changed_since` names the objects that have changed, and the replica answers their parked
+reads. The client sends the next request with the version of the reply. So no state of a watch is
+replicated, and a change costs only its watchers.
+
 Bounds
 ------
 
@@ -76,10 +87,14 @@ sections 6.4 (read index, lease), for the leader; the rest is ours.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 
-from fencelock.actors.api.changes import WATCH_AGE_MS
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fencelock.actors.api.changes import WATCH_AGE_MS, WATCH_MS
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between, node_of
@@ -97,7 +112,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import NO_BALLOT, Heartbeat, ReadIndex, ReadIndexReached
-from fencelock.actors.paxos.parked_reads import CHECK_MS, ParkedReads, Read
+from fencelock.actors.table.report import Changed, ReadHistory
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
@@ -416,6 +431,74 @@ class Reads:
             self.again = True
             effects.append(Wake(self.again_ms, ReadAgain()))
         return effects
+
+
+CHECK_MS = 1_000
+"""Interval between two checks of the waiting reads (ms)."""
+
+Key = tuple[Address, int]
+"""A role and the number of its read."""
+
+
+class Read(Struct, frozen=True):
+    """A read of the machine by another role of this node."""
+
+    client: Address
+    number: int
+    query: Local
+    at: Instant
+    """The time at which it was requested."""
+    age_ms: int | None
+    watched: str = ""
+    """The object whose change it waits for; empty for a read that does not wait for one."""
+
+
+class ParkedReads:
+    """The reads that wait, by object, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self.by_object: dict[str, dict[Key, Read]] = {}
+        self._order: OrderedDict[Key, Read] = OrderedDict()
+        """All reads, in the order of arrival."""
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def add(self, read: Read) -> None:
+        """Add a read that has to wait."""
+        self.by_object.setdefault(read.watched, {})[read.client, read.number] = read
+        self._order[read.client, read.number] = read
+
+    def of(self, changed: Iterable[str] | None) -> list[Read]:
+        """Return the reads of the objects that have ``changed``, or all reads for None."""
+        names = self.by_object if changed is None else changed
+        return [read for name in names for read in self.by_object.get(name, {}).values()]
+
+    def go_on(self, read: Read, seen: Local) -> None:
+        """Let a read wait for changes after those that its answer ``seen`` has covered."""
+        query = read.query
+        if not isinstance(query, ReadHistory) or not isinstance(seen, Changed):
+            return
+        if query.after != seen.version:
+            query = replace(query, after=seen.version)
+            key = read.client, read.number
+            now = self._order[key] = replace(read, query=query)
+            self.by_object[read.watched][key] = now
+
+    def end(self, read: Read) -> None:
+        """Remove a read that has been answered."""
+        waiting = self.by_object[read.watched]
+        del waiting[read.client, read.number], self._order[read.client, read.number]
+        if not waiting:
+            del self.by_object[read.watched]
+
+    def late(self, now: Instant) -> list[Read]:
+        """Return the reads that have waited for `WATCH_MS`."""
+        return list(takewhile(lambda read: _is_late(read, now), self._order.values()))
+
+
+def _is_late(read: Read, now: Instant) -> bool:
+    return ms_between(read.at, now) >= WATCH_MS
 
 
 class ReadIndexes:

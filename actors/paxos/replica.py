@@ -44,16 +44,18 @@ from fencelock.actors.paxos.event import (
     LeaseHeld,
     LogTimeDue,
     ProposalBatch,
+    ProposeChange,
     ReportApplied,
+    ReportState,
     Restore,
     Skipped,
     SlotOutcomes,
     SteppedDown,
+    ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.member_event import ProposeChange, ReportState, ViewChanged
 from fencelock.actors.paxos.message import (
     COMMAND_BYTES_MAX,
     Decline,

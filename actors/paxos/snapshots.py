@@ -93,6 +93,7 @@ from fencelock.actors.message import (
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
+    Fetched,
     FetchRetry,
     Lacking,
     Learned,
@@ -101,7 +102,6 @@ from fencelock.actors.paxos.event import (
     WriteChunk,
 )
 from fencelock.actors.paxos.machine import EncodedPart, Machine, Part
-from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,

@@ -116,12 +116,12 @@ class Histories:
         return max(after, self.version), tuple(newer)
 
     def changed_since(self, version: int) -> Iterable[str] | None:
-        """Return the objects that have changed after ``version``, or None if some are forgotten."""
+        """Return the objects that have changed after ``version``; None if some are forgotten."""
         if version < self.forgotten:
             return None
         latest = reversed(self.by_object.items())
         newer = takewhile(lambda one: one[1].changes[-1].version > version, latest)
-        return [lock for lock, _ in newer]
+        return [lock for lock, _ in newer][::-1]
 
     def noted(self) -> list[tuple[str, int, int, tuple[Change, ...]]]:
         """Return a copy for `records_of`, which costs little for each change."""

@@ -1,23 +1,43 @@
 """Holds that belong to no client, and the session to which they belong instead.
 
-They are held through Redis doors, or were detached by a client (`handover.py`). Such a hold is the
-only one of an owner of its own. Nothing is kept of it when it ends. The requests about it come in
-other sessions: those of doors, or of the client that attaches it.
+They are held through Redis doors, or were detached by a client, under the digest of a secret. Such
+a hold is the only one of an owner of its own. Nothing is kept of it when it ends. The requests
+about it come in other sessions: those of doors (`redis.py`), or of the client that attaches it.
+
+Invariants:
+    nobody-between  From the hold of the client that detaches to that of the client that attaches,
+        no claim in the queue is granted the lock. If nobody attaches it in time, the next one is.
+    attached-once   A secret attaches one hold at most: `Attach` ends the detached hold.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
+from fencelock.actors.api.handover import Attach, Detach, digest_of
+from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import KeyOutcome, KeyState
+from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import WHOLE, Account
 from fencelock.actors.table.deadline import ROUNDING_MS, DatedHold
 from fencelock.actors.table.map import SortedKeys
+from fencelock.actors.table.requests import (
+    begin,
+    begin_claim,
+    deny,
+    deny_release,
+    details_of,
+    has_room,
+)
+from fencelock.actors.table.resource import ClaimDetails
 from fencelock.actors.table.session import Key, OwnerState, Session
-from fencelock.actors.table.wire import KeyRecord, LeaseRecord
+from fencelock.actors.table.wire import KeyRecord, LeaseRecord, Result
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.state import TableState
 
 PRINTABLE = range(0x20, 0x7F)
 """The printable characters of ASCII."""
@@ -109,8 +129,9 @@ class KeyHold(DatedHold):
         return crc32(key.value, crc32(about.encode()))
 
 
-def begin_key(table: Any, owner_state: OwnerState, details: Any) -> KeyHold:
+def begin_key(table: TableState, owner_state: OwnerState, details: ClaimDetails) -> KeyHold:
     """Return a new hold under the table's last fence. It has no deadline yet."""
+    assert details.key is not None
     hold = KeyHold(
         owner_state,
         details,
@@ -124,8 +145,8 @@ def begin_key(table: Any, owner_state: OwnerState, details: Any) -> KeyHold:
 
 
 def restored_key(
-    table: Any,
-    fields: tuple[OwnerState, Any, int, int, int],
+    table: TableState,
+    fields: tuple[OwnerState, ClaimDetails, int, int, int],
     charged: Account,
     lease: LeaseRecord | None,
 ) -> KeyHold:
@@ -135,13 +156,60 @@ def restored_key(
     return hold
 
 
-def add_key(table: Any, hold: KeyHold) -> None:
+def add_key(table: TableState, hold: KeyHold) -> None:
     """Count a hold, which may come from a snapshot."""
     table.key_session.names.add(hold.owner_state.lock)
     table.marked += hold.mark()
 
 
-def end_key(table: Any, hold: KeyHold) -> None:
+def end_key(table: TableState, hold: KeyHold) -> None:
     """Note that a hold has ended."""
     table.marked -= hold.mark()
     table.accounts.leave(hold.charged)
+
+
+def detach(table: TableState, command: Detach, out: list[Result]) -> None:
+    """Turn the hold of a client into one of no client. Owner and fence must both be right."""
+    owner_state = begin(table, command, out)
+    if owner_state is None:
+        return
+    owner_state.releasing = True
+    hold, lock = owner_state.hold, command.lock
+    if hold is None or hold.fence != command.fence:
+        deny_release(table, owner_state, command, out)
+    elif hold.count > 1:
+        deny(table, owner_state, Reason.INVALID, Why(Cause.HELD_AGAIN, (hold.count,)), out)
+    else:
+        table.changing = True
+        owner_state.outcome = released = owner_state.released(0)
+        out.append(released)
+        key = KeyRecord(command.digest, hold.account.name, False, None, hold.holder)
+        with table.resources[lock].kept():
+            table.end_hold(hold, out)
+        details = ClaimDetails(", ".join(filter(None, (hold.label, "detached"))), key=key)
+        table.grant_keys((lock,), details, table.time_ms + command.ttl_ms + ROUNDING_MS, out)
+
+
+def attach(table: TableState, command: Attach, out: list[Result]) -> None:
+    """Turn a detached hold into one of a client, if the secret is right."""
+    details = details_of(command)
+    owner_state = begin_claim(table, command, out)
+    if owner_state is None:
+        return
+    resource = table.resources.get(command.lock)
+    hold = None if resource is None else next(iter(resource.holds), None)
+    digest = digest_of(command.secret)
+    if not (isinstance(hold, KeyHold) and hold.key.detached_by and hold.key.value == digest):
+        why = Why(Cause.NOT_DETACHED, obstacle=table.state_of(command.lock))
+        deny(table, owner_state, Reason.NOT_HELD, why, out)
+        return
+    assert resource is not None
+    hold.account.claims -= 1  # The new hold takes its room.
+    table.claims -= 1
+    has = has_room(table, owner_state, out)
+    hold.account.claims += 1
+    table.claims += 1
+    if has:
+        with resource.kept():
+            table.end_hold(hold, out)
+        table.grant(owner_state, details, 1, 1, 1, out)

@@ -51,9 +51,9 @@ from fencelock.actors.table.account import SESSIONS_MAX
 from fencelock.actors.table.account_rules import list_maps, purge, read_usage, set_quota
 from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
-from fencelock.actors.table.handover import attach, detach
+from fencelock.actors.table.key import attach, detach
 from fencelock.actors.table.latch import Latch, await_latch, count_down
-from fencelock.actors.table.map_rules import delete_entry, put_entry, read_entries, read_entry
+from fencelock.actors.table.map import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
 from fencelock.actors.table.redis import await_key, change_keys, list_keys, read_keys
 from fencelock.actors.table.requests import (

@@ -23,10 +23,10 @@ from fencelock.actors.paxos.event import (
     SteppedDown,
     Succeed,
     Suspect,
+    ViewChanged,
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.member_event import ViewChanged
 from fencelock.actors.paxos.message import Preempted
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.role import Role

@@ -31,17 +31,19 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import Applied, Learned, Resign
-from fencelock.actors.paxos.locator import LEADER_MS, Locator, MemberFacts
-from fencelock.actors.paxos.member_event import (
+from fencelock.actors.paxos.event import (
+    Applied,
     DescribeNodes,
+    Learned,
     LocateDue,
     NodeFacts,
     NodesDescribed,
     ProposeChange,
+    Resign,
     TargetDue,
     ViewChanged,
 )
+from fencelock.actors.paxos.locator import LEADER_MS, Locator, MemberFacts
 from fencelock.actors.paxos.membership import (
     CHANGE,
     SnapshotContent,
@@ -52,8 +54,7 @@ from fencelock.actors.paxos.membership import (
     split,
 )
 from fencelock.actors.paxos.message import NO_BALLOT, UNWILLING, Ballot, Batch, Locate
-from fencelock.actors.paxos.node_facts import HEARD_MS, Facts
-from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
+from fencelock.actors.paxos.reconfigurer import HEARD_MS, VERSION_CHARS_MAX, Facts, Reconfigurer
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 

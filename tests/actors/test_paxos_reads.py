@@ -18,10 +18,9 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds, acceptor_of, leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import MachineRead, ReadMachine
+from fencelock.actors.paxos.event import LocateDue, MachineRead, ReadMachine, ReportState
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
-from fencelock.actors.paxos.member_event import LocateDue, ReportState
 from fencelock.actors.paxos.message import (
     Ballot,
     Heartbeat,

@@ -30,8 +30,9 @@ from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Rele
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End
+from fencelock.actors.table import map as maps
 from fencelock.actors.table import map as table_map
-from fencelock.actors.table import map_rules, snapshot
+from fencelock.actors.table import snapshot
 from fencelock.actors.table.map import Entry, Maps, SortedKeys
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
@@ -78,12 +79,12 @@ def ben(table: LockTable) -> Writer:
 
 
 def read(table: LockTable, key: str = "k", name: str = "M") -> tuple[bytes, int] | None:
-    reply = map_rules.read_entry(table, GetEntry(map=name, entry_key=key))
+    reply = maps.read_entry(table, GetEntry(map=name, entry_key=key))
     return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
 
 
 def listed(table: LockTable, **fields: Any) -> EntryList:
-    return map_rules.read_entries(table, ListEntries(map="M", **fields))
+    return maps.read_entries(table, ListEntries(map="M", **fields))
 
 
 def changed(outcome: Any) -> tuple[int, bool]:
@@ -303,7 +304,7 @@ def test_a_list_has_a_page_by_prefix_in_order(table: LockTable, ann: Writer) -> 
     assert found(prefix="a/", after="A") == (keys[1:4], False)
     assert found(after="b") == (["ä", "\U0001f512"], False)
     assert sorted(keys, key=str.encode) == keys
-    assert map_rules.read_entries(table, ListEntries(map="none")).entries == ()
+    assert maps.read_entries(table, ListEntries(map="none")).entries == ()
 
 
 def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None:
@@ -470,7 +471,7 @@ def test_maps_do_what_the_model_does(seed: int) -> None:
 
 SOUND_DROP = Maps._drop  # pyright: ignore[reportPrivateUsage]
 SOUND_CHANGE = Maps.change
-SOUND_CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
+SOUND_CONDITIONS = maps._meets_conditions  # pyright: ignore[reportPrivateUsage]
 SOUND_PUT = RULES[PutEntry]
 SOUND_FIND = Maps.find
 SOUND_ENTRY_RECORD = Entry.record
@@ -538,9 +539,9 @@ SOUND_HEAD = snapshot._head  # pyright: ignore[reportPrivateUsage]
 PLANTS: dict[str, tuple[Any, Any, Any]] = {
     "an entry that ends is still counted": (Maps, "_drop", a_replaced_entry_is_still_counted),
     "the end of an entry is no change": (Maps, "change", an_end_is_no_change),
-    "any fence guards": (map_rules, "_meets_conditions", any_fence_will_do),
-    "any hold guards": (map_rules, "_meets_conditions", the_lock_need_only_be_held),
-    "an older version is replaced": (map_rules, "_meets_conditions", an_older_version_will_do),
+    "any fence guards": (maps, "_meets_conditions", any_fence_will_do),
+    "any hold guards": (maps, "_meets_conditions", the_lock_need_only_be_held),
+    "an older version is replaced": (maps, "_meets_conditions", an_older_version_will_do),
     "an entry stays ephemeral": (RULES, PutEntry, the_first_put_decides_the_session),
     "a put keeps the end": (RULES, PutEntry, a_put_keeps_the_end),
     "ephemeral entries stay": (

@@ -54,8 +54,8 @@ from fencelock.actors.api.session_message import CloseReason, CloseSession, Ende
 from fencelock.actors.table import (
     barrier,
     counter,
-    handover,
     history,
+    key,
     latch,
     pool,
     redis,
@@ -878,7 +878,7 @@ def a_door_changes_what_is_detached(sound: Any) -> Any:
 
 
 HANDOVER_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "any secret attaches": (handover, "digest_of", lambda _: AnyDigest),
+    "any secret attaches": (key, "digest_of", lambda _: AnyDigest),
     "a door changes it": (redis, "_state_of", a_door_changes_what_is_detached),
     "the queue is served": (Resource, "kept", lambda _: serves_the_queue),
 }

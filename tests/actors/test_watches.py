@@ -25,8 +25,7 @@ from fencelock.actors.effect import Effects, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import LogBounds
-from fencelock.actors.paxos.parked_reads import CHECK_MS
-from fencelock.actors.paxos.reads import Reads
+from fencelock.actors.paxos.reads import CHECK_MS, Reads
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.quota import Quotas
 from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS
@@ -183,7 +182,7 @@ def test_memory_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         histories.add(f"{T}{number}", "", b"x", number, 0)
     assert len(histories.by_object) == 3
-    assert histories.changed_since(3_008) == [f"{T}9", f"{T}8"]
+    assert histories.changed_since(3_008) == [f"{T}8", f"{T}9"]
     assert histories.changed_since(2_999) is None  # Some of them are not known any more.
     assert histories.read(S, 2_999) is None
     histories.add(T, "", None, 1, history.KEEP_MS)

@@ -24,7 +24,8 @@ from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
 from fencelock.actors.paxos.queries import Queries
 from fencelock.actors.session import holds
-from fencelock.actors.table import barrier, counter, handover, history, latch, map_rules, requests
+from fencelock.actors.table import barrier, counter, history, key, latch, requests
+from fencelock.actors.table import map as maps
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.history import Histories, History
@@ -240,7 +241,7 @@ PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
 NOTE = TableState._note_leader  # pyright: ignore[reportPrivateUsage]
 READ, ADD = Histories.read, Histories.add
 DROP = Histories._drop_first  # pyright: ignore[reportPrivateUsage]
-CONDITIONS = map_rules._meets_conditions  # pyright: ignore[reportPrivateUsage]
+CONDITIONS = maps._meets_conditions  # pyright: ignore[reportPrivateUsage]
 TAKE, CLOSE = Queries.take, TableState.close
 HOLDS_GUARD = requests.holds_guard
 MOVE = KeyHold.move
@@ -677,7 +678,7 @@ PLANTED = {
     "deadlines: no grace": Planted(
         DEADLINES, {(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost", first=3
     ),
-    "handovers: any secret": Planted(HANDOVERS, {(handover, "digest_of"): AnyDigest}, "attach: "),
+    "handovers: any secret": Planted(HANDOVERS, {(key, "digest_of"): AnyDigest}, "attach: "),
     "handovers: serves the queue": Planted(
         HANDOVERS,
         {
@@ -735,8 +736,8 @@ PLANTED = {
     "elections: value": Planted(
         ELECTIONS, {(Histories, "add"): all_have_the_first_value}, "values"
     ),
-    "maps: no guard": Planted(MAPS, {(map_rules, "_meets_conditions"): no_guard}, "guard", first=3),
-    "maps: any version": Planted(MAPS, {(map_rules, "_meets_conditions"): any_version}, "versions"),
+    "maps: no guard": Planted(MAPS, {(maps, "_meets_conditions"): no_guard}, "guard", first=3),
+    "maps: any version": Planted(MAPS, {(maps, "_meets_conditions"): any_version}, "versions"),
     "maps: done again": Planted(MAPS, COUNTS_TWICE, "once", first=10),
     "maps: outlives its session": Planted(MAPS, {(Entry, "end_with_session"): stays}, "reads", 2),
     "maps: old reads": Planted(MAPS, {(Queries, "take"): any_age}, "was known", 7),

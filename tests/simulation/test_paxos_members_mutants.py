@@ -17,11 +17,11 @@ from fencelock.actors.membership_changes import MemberChanges
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import member, reconfigurer, replica
 from fencelock.actors.paxos.config import WINDOW, LogConfig, View
-from fencelock.actors.paxos.member_event import ProposeChange
+from fencelock.actors.paxos.event import ProposeChange
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
-from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reads import Reads
+from fencelock.actors.paxos.reconfigurer import Facts
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table import requests
 from fencelock.actors.table import state as table_state

@@ -9,9 +9,9 @@ from fencelock.actors.lease import PPM
 from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Instant, node_of
 from fencelock.actors.paxos.config import leader_of, monitor_of
-from fencelock.actors.paxos.member_event import ProposeChange
+from fencelock.actors.paxos.event import ProposeChange
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, Locate
-from fencelock.actors.paxos.node_facts import HEARD_MS
+from fencelock.actors.paxos.reconfigurer import HEARD_MS
 from fencelock.verification.simulation.paxos_image import Electorates
 from fencelock.verification.simulation.paxos_plan import LogPlan
 from fencelock.verification.simulation.trace import Delivery
