@@ -29,6 +29,7 @@ from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.session_message import OperatorCommand
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.map import Entry
+from fencelock.actors.table.report import page_of
 from fencelock.actors.table.requests import record
 from fencelock.actors.table.resource import TableObject
 from fencelock.actors.table.state import TableState
@@ -196,17 +197,14 @@ def read_usage(table: TableState, query: ReadUsage) -> UsageRead:
     """Return a page of accounts, with those that have nothing but a quota."""
     accounts = table.accounts
     names = sorted({*accounts.by_name, *accounts.quotas, EVERY_KEY})
-    found: list[AccountUsage] = []
-    size, more = 0, False
-    for name in names:
-        if query.after is not None and name <= query.after:
-            continue
-        size += len(name.encode()) + LINE_BYTES
-        if len(found) == query.most or size > PAGE_BYTES_MAX:
-            more = True
-            break
-        found.append(_usage(accounts.by_name.get(name), name, table))
-    return UsageRead(accounts=tuple(found), more=more, session=query.session, request=query.request)
+    later = (name for name in names if query.after is None or name > query.after)
+    found, more = page_of(later, PAGE_BYTES_MAX, _line_bytes, query.most)
+    usages = tuple(_usage(accounts.by_name.get(name), name, table) for name in found)
+    return UsageRead(accounts=usages, more=more, session=query.session, request=query.request)
+
+
+def _line_bytes(name: str) -> int:
+    return len(name.encode()) + LINE_BYTES
 
 
 def _usage(account: Account | None, name: str, table: TableState) -> AccountUsage:
@@ -217,16 +215,7 @@ def _usage(account: Account | None, name: str, table: TableState) -> AccountUsag
 
 def list_maps(table: TableState, query: ListMaps) -> MapList:
     """Return a page of the maps."""
-    maps, prefix = table.maps, query.prefix
-    found: list[ListedMap] = []
-    size, more = 0, False
-    for name in maps.names.after(max(prefix, query.after), also=prefix > query.after):
-        if not name.startswith(prefix):
-            break
-        size += len(name.encode()) + LINE_BYTES
-        if len(found) == query.most or size > PAGE_BYTES_MAX:
-            more = True
-            break
-        one = maps.by_name[name]
-        found.append(ListedMap(name, len(one.entries), one.bytes))
-    return MapList(maps=tuple(found), more=more, session=query.session, request=query.request)
+    by_name, names = table.maps.by_name, table.maps.names.within(query.prefix, query.after)
+    found, more = page_of(names, PAGE_BYTES_MAX, _line_bytes, query.most)
+    maps = tuple(ListedMap(one, len(by_name[one].entries), by_name[one].bytes) for one in found)
+    return MapList(maps=maps, more=more, session=query.session, request=query.request)

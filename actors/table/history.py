@@ -9,6 +9,7 @@ from itertools import takewhile
 from zlib import crc32
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
+from fencelock.actors.table.report import page_of
 from fencelock.actors.table.wire import HistoryRecord
 
 CHANGES_MAX = 1_000
@@ -108,12 +109,8 @@ class Histories:
             if change.key.startswith(prefix):
                 newer.append(change)
         newer.reverse()
-        left = CHANGES_BYTES_MAX
-        for number, change in enumerate(newer):
-            left -= change.size
-            if left < 0 and number:
-                return newer[number - 1].version, tuple(newer[:number])
-        return max(after, self.version), tuple(newer)
+        page, more = page_of(newer, CHANGES_BYTES_MAX, lambda change: change.size)
+        return page[-1].version if more else max(after, self.version), page
 
     def changed_since(self, version: int) -> Iterable[str] | None:
         """Return the objects that have changed after ``version``; None if some are forgotten."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -35,6 +36,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.table.account import BYTES_MAX, ENTRIES_MAX, Account
+from fencelock.actors.table.report import page_of
 from fencelock.actors.table.requests import conclude, deny, holds_guard
 from fencelock.actors.table.session import OwnerState, Session
 from fencelock.actors.table.wire import EntryRecord, Result, TablePart
@@ -164,6 +166,14 @@ class SortedKeys:
                 return
             block = self.blocks[place]
 
+    def within(self, prefix: str, after: str) -> Iterator[str]:
+        """Return the texts above ``after`` that begin with ``prefix``, in order.
+
+        The cost depends on the number of texts that are taken, not on the size of the set.
+        """
+        texts = self.after(max(prefix, after), also=prefix > after)
+        return takewhile(lambda text: text.startswith(prefix), texts)
+
     def _place(self, text: str) -> int:
         """Return the index of the block that has ``text``, or into which it would be inserted."""
         return max(0, bisect_right(self._firsts, text) - 1)
@@ -183,15 +193,8 @@ class EntryMap:
     """Size of its entries (bytes); see `Entry.size`."""
 
     def page(self, prefix: str, after: str) -> Iterator[Entry]:
-        """Return the entries whose keys begin with ``prefix`` and are above ``after``, in order.
-
-        The cost depends on the number of entries that are taken, not on the size of the map.
-        """
-        keys = self.keys.after(max(prefix, after), also=prefix > after)
-        for key in keys:
-            if not key.startswith(prefix):
-                return
-            yield self.entries[key]
+        """Return the entries whose keys begin with ``prefix`` and are above ``after``, in order."""
+        return map(self.entries.__getitem__, self.keys.within(prefix, after))
 
 
 class Maps:
@@ -421,15 +424,10 @@ def read_entry(table: TableState, query: GetEntry) -> EntryList:
 def read_entries(table: TableState, query: ListEntries) -> EntryList:
     """Return a page with as many entries as fit."""
     known = table.maps.by_name.get(query.map)
-    found: list[EntrySeen] = []
-    size, more = 0, False
-    for entry in () if known is None else known.page(query.prefix, query.after):
-        size += entry.size + ENTRY_BYTES
-        if len(found) == query.most or (found and size > PAGE_BYTES_MAX):
-            more = True
-            break
-        found.append(_see(entry, table.time_ms))
-    return EntryList(entries=tuple(found), more=more, session=query.session, request=query.request)
+    entries = () if known is None else known.page(query.prefix, query.after)
+    found, more = page_of(entries, PAGE_BYTES_MAX, lambda one: one.size + ENTRY_BYTES, query.most)
+    seen = tuple(_see(entry, table.time_ms) for entry in found)
+    return EntryList(entries=seen, more=more, session=query.session, request=query.request)
 
 
 def _see(entry: Entry, time_ms: int) -> EntrySeen:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fencelock.actors.api.message import Reason
-from fencelock.actors.api.name import without_secret
+from fencelock.actors.api.name import utf8_size, without_secret
 from fencelock.actors.api.redis import (
     TTL_MS_MAX,
     AwaitKey,
@@ -42,6 +42,7 @@ from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
+from fencelock.actors.table.report import page_of
 from fencelock.actors.table.requests import begin_wait, conclude, deny, has_room, seen
 from fencelock.actors.table.resource import ClaimDetails, TableHold
 from fencelock.actors.table.retained import may_come_back
@@ -342,17 +343,7 @@ def read_keys(table: TableState, query: ReadKeys) -> KeysRead:
 
 def list_keys(table: TableState, query: ListKeys) -> KeyList:
     """Return a page of the keys that belong to no client."""
-    prefix, names = query.prefix, table.key_session.names
-    found: list[str] = []
-    size, more = 0, False
-    for name in names.after(max(prefix, query.after), also=prefix > query.after):
-        if not name.startswith(prefix):
-            break
-        size += len(name.encode())
-        if len(found) == query.most or size > PAGE_BYTES_MAX:
-            more = True
-            break
-        found.append(name)
+    names = table.key_session.names.within(query.prefix, query.after)
+    keys, more = page_of(names, PAGE_BYTES_MAX, utf8_size, query.most)
     total = len(table.key_session.owner_states)
-    keys = tuple(found)
     return KeyList(keys=keys, more=more, total=total, session=query.session, request=query.request)

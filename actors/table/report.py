@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
@@ -158,6 +158,30 @@ class TableRead(Local):
     """The reply to a `TableQuery` of a client."""
 
     reply: TableReply
+
+
+Item = TypeVar("Item")
+
+
+def page_of(
+    items: Iterable[Item], bytes_max: int, size: Callable[[Item], int], most: int | None = None
+) -> tuple[tuple[Item, ...], bool]:
+    """Return the first of ``items``, as many as a page has room for, and whether more follow.
+
+    Args:
+        items: they are read one by one, up to the first without room.
+        bytes_max: the size above which the page takes no further item; it has one in any case.
+        size: returns the size of an item (bytes).
+        most: the maximum number of items, or None.
+
+    """
+    page: list[Item] = []
+    for item in items:
+        bytes_max -= size(item)
+        if len(page) == most or (page and bytes_max < 0):
+            return tuple(page), True
+        page.append(item)
+    return tuple(page), False
 
 
 MachineQuery = LookUp | Browse | ReadRecords | ReadHistory | ReadTable

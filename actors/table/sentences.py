@@ -65,8 +65,9 @@ SENTENCES = {
     Cause.NO_DEADLINE: f"this hold has no deadline; {HAVE_DEADLINES}",
     Cause.LATER_REQUEST: "this owner has sent a later request, so nothing is done now",
     Cause.AT_LIMIT: "this owner is at its limit: held {0} times under fence {1}, {2} are allowed",
-    Cause.PARTY_LEFT: "a party stopped waiting, or its session ended",
-    Cause.PARTY_DID_NOT_WAIT: "a party did not wait",
+    Cause.PARTY_LEFT: "generation {0} of {1} parties is broken: a party stopped waiting, or its "
+    "session ended",
+    Cause.PARTY_DID_NOT_WAIT: "generation {0} of {1} parties is broken: a party did not wait",
     Cause.DELETED: "it was deleted by {text}",
     Cause.NO_SESSION: "session {quoted} is not open: it has ended, or was never opened",
     Cause.SESSION_CLAIMS: "{0} holds and waits, a session may have {1}",
@@ -89,38 +90,21 @@ CLOSED = {
 }
 """Why a session has ended."""
 
+
+def _arguments(sentence: str) -> tuple[int, int, bool]:
+    """Return the number of numbers and texts of a sentence, and whether it has an obstacle."""
+    numbers = [number for number in range(3) if f"{{{number}}}" in sentence]
+    return len(numbers), int("{text}" in sentence or "{quoted}" in sentence), "{seen}" in sentence
+
+
 ARGUMENTS: dict[Cause, tuple[int, int, bool]] = {
+    **{cause: _arguments(sentence) for cause, sentence in {**SENTENCES, **EXCESS}.items()},
     Cause.INVALID: (0, 0, False),
-    Cause.OBSTRUCTED: (0, 0, True),
-    Cause.TIMED_OUT: (1, 0, True),
-    Cause.GIVEN_UP: (0, 0, False),
-    Cause.TAKEN: (0, 1, False),
-    Cause.DEADLINE: (0, 0, False),
-    Cause.LOST: (0, 0, True),
-    Cause.WRONG_FENCE: (1, 0, True),
-    Cause.GUARD: (1, 0, True),
-    Cause.NO_DEADLINE: (0, 0, False),
-    Cause.LATER_REQUEST: (0, 0, False),
-    Cause.AT_LIMIT: (3, 0, False),
-    Cause.TOO_FEW: (3, 0, False),
-    Cause.TOO_MANY: (3, 0, False),
     Cause.OTHER_SIZE: (2, 0, False),
     Cause.SESSION_ENDED: (0, 1, False),
-    Cause.NO_SESSION: (0, 1, False),
-    Cause.SESSION_CLAIMS: (2, 0, False),
-    Cause.CLAIMS: (2, 0, False),
-    Cause.SESSIONS: (1, 0, False),
-    Cause.OBJECTS: (2, 0, False),
-    Cause.ENTRIES: (2, 0, False),
-    Cause.MAP_BYTES: (2, 0, False),
     Cause.QUOTA: (3, 2, False),
-    Cause.PARTY_LEFT: (2, 0, False),
-    Cause.PARTY_DID_NOT_WAIT: (2, 0, False),
-    Cause.DELETED: (0, 1, False),
     Cause.BUG: (0, 1, False),
     Cause.SKIPPED: (0, 0, False),
-    Cause.HELD_AGAIN: (1, 0, False),
-    Cause.NOT_DETACHED: (0, 0, True),
 }
 """The number of numbers and texts of a refusal by its cause, and whether it has an obstacle."""
 
@@ -200,7 +184,7 @@ def _refusal(refused: Refused, why: Why, request: Request | None) -> str:
             text = INTERNAL_TEXT.format(where="the table", what=why.texts[0])
         case Cause.TAKEN | Cause.DEADLINE:
             text = f"this owner has lost it; {_sentence(why, lock)}"
-        case Cause.PARTY_LEFT | Cause.PARTY_DID_NOT_WAIT | Cause.DELETED if why.numbers:
+        case Cause.DELETED if why.numbers:
             broken = "generation {} of {} parties is broken".format(*why.numbers)
             text = f"{broken}: {_sentence(why, lock)}"
         case _:

@@ -67,7 +67,7 @@ service* (sequencers); Gray and Cheriton, *Leases* (time that only one side may 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, takewhile
+from itertools import islice
 
 from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
 from fencelock.actors.api.map import MAP
@@ -92,6 +92,7 @@ from fencelock.actors.table.report import (
     LockReport,
     RecordsRead,
     list_locks,
+    page_of,
     report_lock,
 )
 from fencelock.actors.table.requests import deny
@@ -272,8 +273,7 @@ class LockTable(TableState):
     def _page_of_objects(self, prefix: str, after: str, most: int) -> dict[str, TableObject]:
         """Return the objects of a page; with a kind in the prefix, it looks at no others."""
         if KIND_END in prefix:
-            names = self.names.after(max(prefix, after), also=prefix > after)
-            within: Iterator[str] = takewhile(lambda name: name.startswith(prefix), names)
+            within = self.names.within(prefix, after)
         else:
             names = self.names.after(after)
             within = (name for name in names if plain_name(name).startswith(prefix))
@@ -290,15 +290,9 @@ class LockTable(TableState):
         read = None if after is None or 0 < after <= old else histories.read(lock, after, prefix)
         if read is not None:
             return Changed(version=read[0], changes=read[1], resync=False)
-        entries: list[Change] = []
-        left = CHANGES_BYTES_MAX
-        for change in self._present(lock, prefix):
-            left -= change.size
-            if left < 0 and entries:
-                break
-            entries.append(change)
-        version, more = histories.version, left < 0 and len(entries) > 0
-        return Changed(version=version, changes=tuple(entries), resync=True, more=more)
+        entries = self._present(lock, prefix)
+        changes, more = page_of(entries, CHANGES_BYTES_MAX, lambda change: change.size)
+        return Changed(version=histories.version, changes=changes, resync=True, more=more)
 
     def _present(self, lock: str, prefix: str) -> Iterator[Change]:
         """Return the leader of an election, or the entries of a map by key."""
