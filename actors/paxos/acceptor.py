@@ -2,8 +2,8 @@
 
 A promise is made durable in `Acceptor._adopt`, a vote in `Acceptor._on_accept`: the `Persist`
 comes before the `Send`. `Votes` holds the votes for slots that are not applied yet, `LeasePromise`
-is the acceptor's side of the leader lease, and `refusal` drops messages that their sender may not
-send.
+is the acceptor's side of the leader lease, and `Acceptor._refuse_stranger` drops messages that
+their sender may not send.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from fencelock.actors.paxos.config import (
     VOTES_BYTES_MAX,
     VOTES_MAX,
     WINDOW,
-    LogConfig,
     MemberArguments,
     MemberRole,
     acceptor_of,
@@ -237,8 +236,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if isinstance(event, Prepare) and not self.is_voter:
             return (Observe("paxos.non_voter_asked"),)
         if sender != self.commander or event.ballot != self.led:
-            refused = refusal(self.node, self.config, sender, event, self.promised, self.floor)
-            if refused:
+            if refused := self._refuse_stranger(sender, event):
                 corrected = self._correct(sender, event)
                 return [*refused, *corrected] if corrected else refused
             self.commander, self.led = sender, event.ballot
@@ -263,6 +261,24 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.seat = self.config.seat(self.acceptor, self.voter)
         self.is_voter = self.trusted and len(self.seat) > 0
         return ()
+
+    def _refuse_stranger(self, sender: Address, event: LeaderMessage) -> Effects:
+        """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
+
+        A scout is sent the round known here, so that it can lead this acceptor up. The leader of
+        this node is trusted: no other process can send under its name.
+        """
+        speaker, ballot, promised = node_of(sender), event.ballot, self.promised
+        known = speaker in self.config.members and 1 <= ballot.round <= ROUND_MAX
+        if not known or ballot.leader != leader_of(speaker):
+            return (Observe("paxos.stranger_leads"),)
+        highest = max(promised.round, self.floor, self.config.floor)
+        if ballot.round - highest <= ROUND_JUMP_MAX or speaker == self.node:
+            return ()
+        if not isinstance(event, Prepare):
+            return (TOO_FAR,)
+        named = max(promised.round, self.config.base)  # Other rounds were not promised.
+        return (Send(sender, Preempted(ballot=Ballot(named, promised.leader))), TOO_FAR)
 
     def _correct(self, sender: Address, event: LeaderMessage) -> Effects:
         """Let the one of two nodes that knows an older view than the other learn the newer one."""
@@ -588,38 +604,3 @@ class LeasePromise:
     def forbids(self, leader: Address, now: Instant) -> bool:
         """Return whether a ballot of ``leader`` must not be adopted at ``now``."""
         return leader != self.leader and now < self.until
-
-
-def refusal(
-    node: str,
-    config: LogConfig,
-    sender: Address,
-    event: LeaderMessage,
-    promised: Ballot,
-    floor: int,
-) -> Effects:
-    """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
-
-    A scout is sent the round known here, so that it can lead this acceptor up. The leader of the
-    acceptor's own node is trusted: no other process can send under its name.
-
-    Args:
-        node: the acceptor's node.
-        config: the views.
-        sender: the address that sent the event.
-        event: the message, with its ballot.
-        promised: the acceptor's promise.
-        floor: a round that is known without a promise.
-
-    """
-    speaker, ballot = node_of(sender), event.ballot
-    known = speaker in config.members and 1 <= ballot.round <= ROUND_MAX
-    if not known or ballot.leader != leader_of(speaker):
-        return (Observe("paxos.stranger_leads"),)
-    highest = max(promised.round, floor, config.floor)
-    if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
-        return ()
-    if not isinstance(event, Prepare):
-        return (TOO_FAR,)
-    named = max(promised.round, config.base)  # Other rounds were not promised.
-    return (Send(sender, Preempted(ballot=Ballot(named, promised.leader))), TOO_FAR)

@@ -204,8 +204,8 @@ class PaxosBackend(MembersBackend):
         count = len(by_key)
         if count >= REQUESTS_MAX and is_full(count, REQUESTS_MAX, eases=request.EASES):
             raise self._overloaded(f"{REQUESTS_MAX} requests")
-        if not count and not self.queries.pending.by_number:
-            self.contact.expected_at = now
+        if not count:
+            self._expect_reply(now)
         if in_flight.bytes >= BYTES_MAX and is_full(
             in_flight.bytes, BYTES_MAX, eases=request.EASES
         ):

@@ -6,7 +6,7 @@ The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `R
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fencelock.actors.effect import Fault
@@ -30,15 +30,8 @@ class ProposalBatch(Local):
 
     def each(self) -> Iterator[Propose]:
         """Return the proposals of which it consists."""
-        return each_of(self.client, self.numbers, self.commands)
-
-
-def each_of(
-    client: Address, numbers: Sequence[int], commands: Sequence[bytes]
-) -> Iterator[Propose]:
-    """Return the proposal of each of ``commands``, which ``client`` knows by ``numbers``."""
-    for number, command in zip(numbers, commands, strict=True):
-        yield Propose(client=client, number=number, command=command)
+        for number, command in zip(self.numbers, self.commands, strict=True):
+            yield Propose(client=self.client, number=number, command=command)
 
 
 class Gather(Local):

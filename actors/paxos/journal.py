@@ -43,7 +43,7 @@ class Base(NamedTuple):
     chunks: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Recovered:
     """State of a node as of its last write to the journal."""
 
@@ -62,7 +62,6 @@ class Recovered:
     """The longest lease that the acceptor may have given (ms)."""
     diverged: str = ""
     """Reason why this node must not take part any more, empty if it may."""
-
     skips: frozenset[int] = frozenset()
     """The slots whose commands an operator skips, if they damage the state."""
 
@@ -89,68 +88,7 @@ class Recovered:
         return config
 
 
-class _Reading:
-    """The state of a journal after some of its records."""
-
-    def __init__(self) -> None:
-        self.promised = NO_BALLOT
-        self.led = 0
-        self.votes: dict[int, Vote] = {}
-        self.open: dict[int, Vote] = {}
-        """The votes that are not known to have won, by slot."""
-        self.won: dict[int, Batch] = {}
-        self.parts: list[SnapshotChunk] = []
-        self.base: Base | None = None
-        """The last whole snapshot."""
-        self.diverged = ""
-        self.skips: set[int] = set()
-        self.lease_ms = TIMING.lease_ms
-
-    def take(self, record: Message) -> None:
-        """Apply the next record; records of other roles are skipped."""
-        if isinstance(record, Accept):
-            self.promised = max(self.promised, record.ballot)
-            vote = Vote(record.slot, record.ballot, record.batch)
-            self.votes[record.slot] = self.open[record.slot] = vote
-            self.commit(record.ballot, record.committed)
-        elif isinstance(record, Commit):
-            self.commit(record.ballot, record.committed)
-        elif isinstance(record, Slots):
-            self.won.update(enumerate(record.batches, start=record.first))
-        elif isinstance(record, SnapshotChunk):
-            self.add_part(record)
-        elif isinstance(record, Diverged):
-            self.diverged = record.why
-        elif isinstance(record, Skip):
-            self.skips.add(record.slot)
-        elif isinstance(record, Pledged) and record.pledge is Pledge.PROMISED:
-            self.promised = max(self.promised, record.ballot)
-        elif isinstance(record, Pledged) and record.pledge is Pledge.LEASE:
-            self.lease_ms = record.ballot.round
-        elif isinstance(record, Pledged) and record.pledge is Pledge.LED:
-            self.led = max(self.led, record.ballot.round)
-
-    def commit(self, ballot: Ballot, committed: int) -> None:
-        """Mark the votes under ``ballot`` for slots before ``committed`` as won."""
-        votes = self.open.values()
-        won = [vote for vote in votes if vote.slot < committed and vote.ballot == ballot]
-        for vote in won:
-            self.won[vote.slot] = vote.batch
-            del self.open[vote.slot]
-
-    def add_part(self, part: SnapshotChunk) -> None:
-        """Add the next part of a snapshot; parts that do not become a whole one are dropped."""
-        if part.chunk == 0:
-            self.parts = []
-        self.parts.append(part)
-        assert part.chunk == len(self.parts) - 1  # trimmed-is-durable
-        assert part.slot == self.parts[0].slot
-        if len(self.parts) == part.count:
-            self.base = Base(part.slot, part.time_ms, tuple(one.content for one in self.parts))
-            self.parts = []
-
-
-def recover(records: Sequence[Message]) -> Recovered:
+def recover(records: Sequence[Message]) -> Recovered:  # noqa: PLR0912  (a case for each record)
     """Read ``records``: oldest first for each role, with the roles in any order.
 
     A vote is known to have won if its own leader later reported its slot as decided: a leader
@@ -158,27 +96,59 @@ def recover(records: Sequence[Message]) -> Recovered:
     nothing, even if its slot was decided. The acceptor's stream may reach back behind the
     snapshot if a crash came between the two cuts.
     """
-    reading = _Reading()
+    state = Recovered()
+    undecided: dict[int, Vote] = {}  # The votes that are not known to have won.
+    won: dict[int, Batch] = {}
+    parts: list[SnapshotChunk] = []
     for record in records:
-        reading.take(record)
-    base = reading.base
-    next_slot = 1 if base is None else base.slot
-    decided: list[Batch] = []
-    while (batch := reading.won.get(next_slot)) is not None:
+        match record:
+            case Accept():
+                state.promised = max(state.promised, record.ballot)
+                vote = Vote(record.slot, record.ballot, record.batch)
+                state.votes[record.slot] = undecided[record.slot] = vote
+                _commit(record, undecided, won)
+            case Commit():
+                _commit(record, undecided, won)
+            case Slots():
+                won.update(enumerate(record.batches, start=record.first))
+            case SnapshotChunk():
+                parts = parts if record.chunk else []
+                parts.append(record)
+                assert record.chunk == len(parts) - 1  # trimmed-is-durable
+                assert record.slot == parts[0].slot
+                if len(parts) == record.count:  # Parts that do not become a whole one are dropped.
+                    contents = tuple(one.content for one in parts)
+                    state.base, parts = Base(record.slot, record.time_ms, contents), []
+            case Diverged():
+                state.diverged = record.why
+            case Skip():
+                state.skips |= {record.slot}
+            case Pledged(pledge=Pledge.PROMISED):
+                state.promised = max(state.promised, record.ballot)
+            case Pledged(pledge=Pledge.LEASE):
+                state.lease_ms = record.ballot.round
+            case Pledged(pledge=Pledge.LED):
+                state.led = max(state.led, record.ballot.round)
+            case _:
+                pass  # It is another role's.
+    next_slot, decided = state.next, list[Batch]()
+    while (batch := won.get(next_slot)) is not None:
         decided.append(batch)
         next_slot += 1
-    votes, won = reading.votes, reading.won
-    return Recovered(
-        skips=frozenset(reading.skips),
-        promised=reading.promised,
-        led=reading.led,
-        votes={slot: votes[slot] for slot in sorted(votes) if slot >= next_slot},
-        base=base,
-        decided=tuple(decided),
-        later={slot: won[slot] for slot in sorted(won) if slot > next_slot},
-        diverged=reading.diverged,
-        lease_ms=reading.lease_ms,
-    )
+    state.decided = tuple(decided)
+    state.votes = {slot: vote for slot, vote in sorted(state.votes.items()) if slot >= next_slot}
+    state.later = {slot: batch for slot, batch in sorted(won.items()) if slot > next_slot}
+    return state
+
+
+def _commit(record: Accept | Commit, undecided: dict[int, Vote], won: dict[int, Batch]) -> None:
+    """Move the votes under the ballot of ``record`` for slots that it reports as decided."""
+    votes = undecided.values()
+    for vote in [
+        one for one in votes if one.slot < record.committed and one.ballot == record.ballot
+    ]:
+        won[vote.slot] = vote.batch
+        del undecided[vote.slot]
 
 
 REACH_SLOTS = 2 * VOTES_MAX

@@ -100,11 +100,6 @@ class Log:
         self.views_changed = False
         """Whether other roles have still to be notified of a change of the views."""
 
-    @property
-    def next(self) -> int:
-        """The first slot that is not applied."""
-        return self.decided.next
-
     def handle(self, sender: Address, event: LogEvent, now: Instant) -> Effects:
         """Send slots, make snapshots, drop old slots, compare digests."""
         match event:
@@ -124,7 +119,7 @@ class Log:
                     return ()  # Most of it was applied, and a snapshot is due when that is enough.
                 return self._begin_snapshot()
             case TableDigest() | Compare() | Isolate():
-                return self.divergence.handle(sender, event, self.next, now)
+                return self.divergence.handle(sender, event, self.decided.next, now)
 
     def recover(self, recovered: Recovered) -> list[Effect]:
         """Apply the journal to the machine, and compare the result with other members."""
@@ -140,7 +135,7 @@ class Log:
                 origin = NO_BALLOT
             self.decided.jump(base.slot, base.time_ms, origin)
             self.snapshots.cut(sum(map(len, base.chunks)))
-        for slot, batch in enumerate(recovered.decided, start=self.next):
+        for slot, batch in enumerate(recovered.decided, start=self.decided.next):
             self.decided.take(slot, batch)
             self.apply()  # The outcomes were sent in an earlier life.
         for slot in sorted(recovered.later):
@@ -198,7 +193,7 @@ class Log:
         Until the state is written, the journal has all that led to the former one
         (trimmed-is-durable).
         """
-        if restore.slot <= self.next:
+        if restore.slot <= self.decided.next:
             return None
         try:
             chunks, terms, origin = split(restore.chunks)
@@ -214,13 +209,17 @@ class Log:
     def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""
         snapshots = self.snapshots
-        if snapshots.under_way or self.next == 1 or (journaled and snapshots.writer is not None):
+        if (
+            snapshots.under_way
+            or self.decided.next == 1
+            or (journaled and snapshots.writer is not None)
+        ):
             return []
         self.digests.want()
         part = log_part(self.config.terms(), self.decided.origin)
         journaled = journaled and snapshots.journal_bytes > 0
         time_ms = self.decided.time_ms
-        begun = snapshots.begin(self.machine, self.next, time_ms, part, journaled=journaled)
+        begun = snapshots.begin(self.machine, self.decided.next, time_ms, part, journaled=journaled)
         return [*begun, Observe("paxos.snapshot_begun")]
 
     def _on_write_chunk(self) -> Effects:
@@ -243,7 +242,7 @@ class Log:
 
     def _end_checkpoint(self) -> list[Effect]:
         """Let other roles drop what was applied, now that it is written (trimmed-is-durable)."""
-        trimmed = Trimmed(slot=self.next)
+        trimmed = Trimmed(slot=self.decided.next)
         return [
             CheckpointEnd(),
             Send(acceptor_of(self.node), trimmed),

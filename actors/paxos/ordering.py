@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from itertools import accumulate
 
 from msgspec import Struct
@@ -22,7 +21,6 @@ from fencelock.actors.paxos.event import (
     LogTimeDue,
     Order,
     ProposalBatch,
-    each_of,
 )
 from fencelock.actors.paxos.membership import command_of
 from fencelock.actors.paxos.message import (
@@ -187,10 +185,6 @@ class Run(Struct, eq=False):
     numbers: list[int]
     commands: list[bytes]
 
-    def each(self) -> Iterator[Propose]:
-        """Return the proposals of which it consists."""
-        return each_of(self.client, self.numbers, self.commands)
-
     def size(self) -> int:
         """Return the size of its commands (bytes)."""
         return sum(map(len, self.commands))
@@ -303,7 +297,11 @@ class Proposals:
         self.queue.clear()
         self.queue_commands = self.queue_bytes = 0
         self.in_flight.clear()
-        return [propose for run in runs for propose in run.each()]
+        return [
+            Propose(client=run.client, number=number, command=command)
+            for run in runs
+            for number, command in zip(run.numbers, run.commands, strict=True)
+        ]
 
 
 def _fitting(run: Run, room: int, room_bytes: int) -> int:

@@ -164,10 +164,10 @@ def test_a_restart_goes_on_from_the_snapshot() -> None:
     replica = replica_of_a(recovered=recovered, journal_bytes=1_000)
     replica.begin(T0)
 
-    assert replica.log.next == 12
+    assert replica.decided.next == 12
     assert replica.log.machine.digest() == tally_of(11).digest()
     learn(replica, 12, 2)
-    assert replica.log.next == 15
+    assert replica.decided.next == 15
 
 
 def test_a_journal_cut_in_one_stream_and_not_yet_in_the_other_is_read_right() -> None:
@@ -256,7 +256,7 @@ def test_records_that_are_no_state_are_not_taken_over() -> None:
     assert (
         replica.handle(CATCHUP, events.Restore(slot=9, time_ms=1, chunks=(b"?",)), T0) == unusable
     )
-    assert replica.log.next == 1
+    assert replica.decided.next == 1
 
 
 def test_a_node_without_a_journal_takes_snapshots_only_for_others() -> None:
