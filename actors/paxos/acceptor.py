@@ -205,7 +205,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return Pledged(pledge=Pledge.LEASE, ballot=Ballot(self.recorded_lease_ms, self.address))
 
     def handle(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
-        """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
             effects = self._on_accept(sender, event, now)
         elif type(event) is Commit and sender == self.commander and event.ballot == self.led:
@@ -215,7 +214,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return effects if self.is_voter else self._without_votes(effects)
 
     def summary(self) -> Summary:
-        """Return the promised ballot and the applied slot."""
         return (
             ("votes", self.is_voter),
             ("promised", self.promised.round),
@@ -223,7 +221,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         )
 
     def _without_votes(self, effects: Effects) -> Effects:
-        """Return ``effects`` less all that goes to other nodes."""
         return [
             effect
             for effect in effects

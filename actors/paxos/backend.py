@@ -177,7 +177,6 @@ class PaxosBackend(MembersBackend):
         """Sessions that expired in the slot whose outcomes are processed."""
 
     def begin(self, now: Instant) -> None:
-        """Begin to measure silence."""
         self.contact.received_at = now
 
     def __len__(self) -> int:
@@ -531,7 +530,6 @@ class PaxosBackend(MembersBackend):
         return [Send(local.address, Undecided(detail=self.contact.in_words(now)))]
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
-        """Propose the requests again that are due."""
         return [self.in_flight.propose(known) for known in self.in_flight.due(now, most)]
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
@@ -555,7 +553,6 @@ class PaxosBackend(MembersBackend):
         return (Send(self.proxy, Gather()),) if was_empty and gathered else ()
 
     def pending(self) -> Iterable[tuple[Address, Request]]:
-        """Return the commands in flight with their senders."""
         return [(known.sender, known.request) for known in self.in_flight.by_key.values()]
 
 

@@ -122,7 +122,6 @@ class Commander(MemberRole[CommanderEvent]):
         """The time of the last news."""
 
     def begin(self, now: Instant) -> Effects:
-        """Propose what phase one found."""
         del now
         return self._propose()
 
@@ -136,7 +135,6 @@ class Commander(MemberRole[CommanderEvent]):
             yield f"slot {slot}", f"{proposal.batch.size} bytes, votes of {votes or 'nobody yet'}"
 
     def handle(self, sender: Address, event: CommanderEvent, now: Instant) -> Effects:
-        """Propose, count, decide."""
         match event:
             case Accepted():
                 return self._on_accepted(sender, event)
@@ -154,7 +152,6 @@ class Commander(MemberRole[CommanderEvent]):
                 return self._on_resend()
 
     def summary(self) -> Summary:
-        """Return the ballot, and how much is proposed and committed."""
         return (
             ("ballot", self.ballot.round),
             ("next", self.next),
@@ -279,7 +276,6 @@ class Commander(MemberRole[CommanderEvent]):
         return effects
 
     def _ask_again(self, slot: int, proposal: Proposal) -> list[Effect]:
-        """Ask the acceptors that have not voted."""
         self.informed = self.committed
         accept = Accept(
             ballot=self.ballot, slot=slot, batch=proposal.batch, committed=self.committed

@@ -124,7 +124,6 @@ class DivergenceWatch:
     def handle(
         self, sender: Address, event: TableDigest | Compare | Isolate, applied: int, now: Instant
     ) -> Effects:
-        """Handle a digest, ask again for missing ones, or end."""
         match event:
             case TableDigest():
                 return self._on_digest(sender, event, applied, now)
@@ -249,11 +248,9 @@ class Quarantined(Role[Isolate]):
         ]
 
     def handle(self, sender: Address, event: Isolate, now: Instant) -> Effects:
-        """Do nothing."""
         return ()
 
     def summary(self) -> Summary:
-        """Return why the member is quarantined."""
         return (("why", self.why),)
 
 
@@ -434,19 +431,16 @@ def _is_short(name: str) -> bool:
 
 
 def _differ(one: TableDigest, other: TableDigest) -> bool:
-    """Return whether two digests of one slot show different states."""
     known = one.decided is not None and other.decided is not None
     return one.state != other.state or (known and one.decided != other.decided)
 
 
 def _forget_above(most: int, kept: dict[int, Any]) -> None:
-    """Drop the oldest entry if there are more than ``most``."""
     if len(kept) > most:
         del kept[next(iter(kept))]
 
 
 def _most(values: Iterable[int]) -> int:
-    """Return how often the most frequent of ``values`` occurs."""
     count: dict[int, int] = {}
     for value in values:
         count[value] = count.get(value, 0) + 1

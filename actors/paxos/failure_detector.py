@@ -189,7 +189,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: DetectorEvent, now: Instant
     ) -> Effects:
-        """Handle a sign of life, or a timeout."""
         match event:
             case BallotSeen():
                 return self._on_ballot_seen(event, now)
@@ -229,7 +228,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return [*effects, *followed]
 
     def summary(self) -> Summary:
-        """Return the node that this node follows, or that it stands for election."""
         return (
             ("follows", self.following or "nobody"),
             ("isolated", self.isolated),
@@ -261,7 +259,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return effects
 
     def _compare_times(self, node: str, timing: Timing) -> list[Effect]:
-        """Compare the times of the leader ``node`` with this node's."""
         differing = self.timing.differences(timing) if timing != self.timing else ""
         self.differing = differing and f"the times of {node} differ from this node's: {differing}"
         return self._report_times()
@@ -317,7 +314,6 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return [*learnt, Send(self.replica, held), *self._pulse(now)]
 
     def _describe(self, now: Instant) -> NodesDescribed:
-        """Return a description of the other members and of the learners."""
         facts = [
             NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None, 0, version)
             for node, (at, view, version) in self.latest.items()

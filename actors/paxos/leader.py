@@ -236,7 +236,6 @@ class Leader(MemberRole[LeaderEvent]):
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: LeaderEvent, now: Instant
     ) -> Effects:
-        """Stand, lead, or give way."""
         del now
         match event:
             case Applied():
@@ -271,7 +270,6 @@ class Leader(MemberRole[LeaderEvent]):
                 return ()
 
     def summary(self) -> Summary:
-        """Return the phase, the last ballot of this node, and who leads."""
         return (
             ("phase", self.phase.value),
             ("ballot", self.ballot.round),
@@ -392,7 +390,6 @@ class Leader(MemberRole[LeaderEvent]):
         return [] if self.phase is LeaderPhase.FOLLOWING else self._end(self.ballot, 0)
 
     def _has_moved(self) -> bool:
-        """Return whether there is a view now that the scout did not ask."""
         return any(view not in self.scouted for view in self.config.current)
 
     def _on_resign(self, client: Address, successor: str) -> Effects:

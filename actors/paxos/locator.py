@@ -161,7 +161,6 @@ class Locator:
         )
 
     def handle(self, sender: Address, event: LocatorEvent, now: Instant) -> Effects:
-        """Send a request or a reply, or fetch slots that another node has."""
         match event:
             case Locate():
                 return self._on_locate(sender, event, now)

@@ -101,7 +101,6 @@ class Log:
         """Whether other roles have still to be notified of a change of the views."""
 
     def handle(self, sender: Address, event: LogEvent, now: Instant) -> Effects:
-        """Send slots, make snapshots, drop old slots, compare digests."""
         match event:
             case MinApplied():
                 self.decided.trim(event.slot)

@@ -248,7 +248,6 @@ class MemoryAcceptor(Acceptor):
         return without_records(super().begin(now))
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Handle a message of a leader, or news from the replica."""
         return without_records(super().handle(sender, event, now))
 
 
@@ -256,7 +255,6 @@ class MemoryLeader(Leader):
     """A leader whose rounds end with the process: each generation of the group has its own."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Stand, lead, or give way."""
         return without_records(super().handle(sender, event, now))
 
 
@@ -264,7 +262,6 @@ class MemoryCatchUp(CatchUp):
     """A catch-up that fetches everything again after a restart."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        """Send a fetch, or answer one."""
         return without_records(super().handle(sender, event, now))
 
 

@@ -69,7 +69,6 @@ class Ballot(NamedTuple):
 
 
 def shown_ballot(ballot: Ballot) -> str:
-    """Return ``ballot`` in words."""
     return f"round {ballot.round} of {node_of(ballot.leader)}" if ballot.round else "none"
 
 

@@ -131,7 +131,6 @@ class Ordering:
         return effects
 
     def propose(self, membership: Membership, now: Instant) -> Send:
-        """Give the next slot to a change of the members."""
         return self._give_slot((command_of(membership),), now)
 
     def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
@@ -186,7 +185,6 @@ class Run(Struct, eq=False):
     commands: list[bytes]
 
     def size(self) -> int:
-        """Return the size of its commands (bytes)."""
         return sum(map(len, self.commands))
 
     def split(self, first: int) -> tuple[Run, Run]:
@@ -214,7 +212,6 @@ class Proposals:
         from, in order."""
 
     def is_full(self) -> bool:
-        """Return whether no more can wait."""
         return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
 
     def add(self, propose: Propose) -> None:
@@ -324,7 +321,6 @@ class LogClock:
         self.base_at = Instant(0)
 
     def read(self, now: Instant) -> int:
-        """Return the log time at ``now`` (ms)."""
         return self.base_ms + max(0, (now - self.base_at) // NS_PER_MS)
 
     def set(self, time_ms: int, now: Instant) -> None:

@@ -448,7 +448,6 @@ def left_of(seen: HolderSeen | None, quiet_ms: int) -> int | None:
 
 
 def shown_holder(holder: Contender) -> Contender:
-    """Return ``holder`` with the handle of its session."""
     return holder._replace(session=without_secret(holder.session))
 
 

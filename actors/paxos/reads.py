@@ -190,7 +190,6 @@ class Reads:
         """The last query and its reply, until more is applied: many queries are about one lock."""
 
     def handle(self, sender: Address, event: ReadEvent, now: Instant) -> Effects:
-        """Take a read, or an event that may let one be answered."""
         match event:
             case ReadMachine():
                 return self._on_read_machine(sender, event, now)
@@ -244,7 +243,6 @@ class Reads:
         return self._request(now)
 
     def drop_lease(self) -> None:
-        """Stop relying on the lease, even while this node leads."""
         self.lease = None
 
     def _on_read_machine(self, client: Address, read_request: ReadMachine, now: Instant) -> Effects:
@@ -493,7 +491,6 @@ class ParkedReads:
             del self.by_object[read.watched]
 
     def late(self, now: Instant) -> list[Read]:
-        """Return the reads that have waited for `WATCH_MS`."""
         return list(takewhile(lambda read: _is_late(read, now), self._order.values()))
 
 
@@ -523,11 +520,9 @@ class ReadIndexes:
         """On the leader: the request of each other replica, and its time."""
 
     def __len__(self) -> int:
-        """Return the number of waiting reads of this node and requests of others."""
         return len(self.waiting) + len(self.reached) + len(self.asked)
 
     def is_free(self) -> bool:
-        """Return whether another node leads and no request is in flight."""
         return bool(self.leader) and self.leader != self.node and not self.waiting
 
     def ask(self, reads: list[Read]) -> Send:

@@ -112,7 +112,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return [*links, Wake(CHECK_MS, TargetDue())]
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
-        """Answer a request, or pass it on to the leader; follow changes."""
         match event:
             case Relay():
                 return self._on_relay(event)
@@ -130,7 +129,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 return ()
 
     def summary(self) -> Summary:
-        """Return the number of changes, and the members."""
         view = self.config.newest
         return (("view", view.number), ("members", ", ".join(view.members)))
 
@@ -141,7 +139,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return self.requests.link(newest.number, seats, newest.seats)
 
     def _on_relay(self, relay: Relay) -> Effects:
-        """Take a request from the proxy of this node."""
         request = self.requests.take(relay)
         if request is None:
             return (Observe("paxos.relay_ignored"),)
@@ -349,7 +346,6 @@ class LogChanges(MemberChanges):
         return f"change {self.number} is not in force yet" if self.role.config.pending else ""
 
     def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted recently, under its registered journal."""
         return self.facts.votes(member)
 
     def learner(self, node: str) -> Learner | None:

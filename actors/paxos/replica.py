@@ -193,7 +193,6 @@ class Replica(MemberRole[ReplicaEvent]):
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: ReplicaEvent, now: Instant
     ) -> Effects:
-        """Order, apply, answer."""
         match event:
             case ProposalBatch():
                 return self._on_proposal_batch(sender, event, now)
@@ -247,7 +246,6 @@ class Replica(MemberRole[ReplicaEvent]):
         return lines
 
     def summary(self) -> Summary:
-        """Return the next slot to apply, and how much is decided."""
         return (
             ("next", self.decided.next),
             ("committed", self.committed),

@@ -117,7 +117,6 @@ class Scout(MemberRole[ScoutEvent]):
         return [*self._ask(), *self._ask_own(), self._wake()]
 
     def handle(self, sender: Address, event: ScoutEvent, now: Instant) -> Effects:
-        """Count a promise."""
         match event:
             case Promise():
                 return self._on_promise(sender, event, now)
@@ -133,7 +132,6 @@ class Scout(MemberRole[ScoutEvent]):
         return Wake(self.config.timing.round_trip_ms, ScoutResend())
 
     def summary(self) -> Summary:
-        """Return the ballot, and how many members have reported all their votes."""
         return (
             ("ballot", self.ballot.round),
             ("promises", len(self.complete)),
@@ -166,7 +164,6 @@ class Scout(MemberRole[ScoutEvent]):
         return (self._prepare(own),)
 
     def _is_majority(self, acceptors: Collection[Address]) -> bool:
-        """Return whether ``acceptors`` include a majority of each view."""
         return all(view.is_majority(acceptors) for view in self.views)
 
     def _on_promise(self, acceptor: Address, promise: Promise, now: Instant) -> Effects:

@@ -212,7 +212,6 @@ class Snapshots:
 
     @property
     def under_way(self) -> bool:
-        """Whether a snapshot is being divided."""
         return self._frozen is not None
 
     def _threshold(self) -> int:
@@ -540,7 +539,6 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_trimmed(event)
 
     def summary(self) -> Summary:
-        """Return which slots it fetches, from which node, and how many bytes have arrived."""
         progress = self.progress
         return (
             ("next", self.next),

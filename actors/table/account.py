@@ -84,7 +84,6 @@ class Account:
 
     @property
     def used(self) -> Amounts:
-        """What it has."""
         return Amounts(self.entries, self.bytes, self.objects, self.claims, self.sessions)
 
     @property
@@ -168,5 +167,4 @@ class Accounts:
 
 
 def _mark(name: str, quota: Quota) -> int:
-    """Return a checksum of a quota."""
     return 1 + crc32(f"{name}\n{tuple(quota)}".encode())

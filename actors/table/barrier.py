@@ -47,20 +47,16 @@ class Barrier(TableObject):
     REMOVED = Reason.BROKEN
 
     def mark(self) -> int:
-        """Return a checksum of its state."""
         about = f"{self.name}\n{self.account.name}\n{self.parties}\n{self.generation}"
         return crc32(about.encode())
 
     def progress(self) -> tuple[int, int]:
-        """Return the number of missing parties, and the number of all parties."""
         return self.parties - self.waiting, self.parties
 
     def obstacle(self) -> Obstacle:
-        """Return what keeps a party waiting."""
         return Obstacle(self.name, capacity=self.parties, waiting=self.waiting)
 
     def record(self) -> BarrierRecord:
-        """Return the record of the generation, without its waits, for a snapshot."""
         return BarrierRecord(self.name, self.parties, self.generation, self.account.name)
 
     @classmethod

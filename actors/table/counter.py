@@ -36,7 +36,6 @@ class Counter(TableObject):
     KIND = COUNTER
 
     def mark(self) -> int:
-        """Return a checksum of its state."""
         return crc32(f"{self.name}\n{self.account.name}\n{self.value}".encode())
 
     def progress(self) -> tuple[int, int]:
@@ -48,7 +47,6 @@ class Counter(TableObject):
         return Obstacle(self.name)
 
     def record(self) -> CounterRecord:
-        """Return its record for a snapshot."""
         return CounterRecord(self.name, self.value, self.account.name)
 
     @classmethod

@@ -122,7 +122,6 @@ class DatedHold(TableHold):
 
     @property
     def ends_at_ms(self) -> int | None:
-        """The log time at which it ends, or None if it has no deadline."""
         return None if self.table is None else self.deadline_ms
 
     @property
@@ -185,7 +184,6 @@ class LeasedHold(DatedHold):
     renewal: int = 0
 
     def answer(self) -> Granted:
-        """Return the outcome of the last acquire."""
         return replace(
             TableHold.answer(self), hold_ms=self.replied.hold_ms, grace_ms=self.replied.grace_ms
         )
@@ -229,7 +227,6 @@ class LeasedHold(DatedHold):
             self.move(table, deadline_ms)
 
     def record(self) -> LeaseRecord:
-        """Return the record of the deadline, a part of that of the hold."""
         return LeaseRecord(
             lasts_ms=self.lasts_ms,
             grace_ms=self.grace_ms,

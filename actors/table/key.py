@@ -68,7 +68,6 @@ class KeySession(Session):
 
 
 def key_session() -> KeySession:
-    """Return the session of a new table."""
     return KeySession(
         number=-1,  # Others are numbered from 1, and a record with 0 has no session.
         id=NO_CLIENT,
@@ -109,7 +108,6 @@ class KeyHold(DatedHold):
 
     @property
     def account(self) -> Account:
-        """The account that is charged for it."""
         return self.charged
 
     def outcome(self, before: KeyState, *, changed: bool) -> KeyOutcome:

@@ -61,20 +61,16 @@ class Latch(TableObject):
     STATE = "its count is {free} of {capacity}"
 
     def mark(self) -> int:
-        """Return a checksum of its state."""
         about = f"{self.name}\n{self.account.name}\n{self.count}\n{self.left}\n{self.ticket}"
         return crc32(about.encode())
 
     def progress(self) -> tuple[int, int]:
-        """Return the present count, and the count with which it began."""
         return self.left, self.count
 
     def obstacle(self) -> Obstacle:
-        """Return what keeps a request for it waiting."""
         return Obstacle(self.name, free=self.left, capacity=self.count)
 
     def record(self) -> LatchRecord:
-        """Return the record of the latch, without its waits, for a snapshot."""
         return LatchRecord(
             self.name,
             self.count,

@@ -86,7 +86,6 @@ class Entry:
         return utf8_size(self.name) + utf8_size(self.key) + len(self.value)
 
     def record(self) -> EntryRecord:
-        """Return its record for a snapshot."""
         number = 0 if self.session is None else self.session.number
         return EntryRecord(
             self.name,

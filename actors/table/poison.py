@@ -72,7 +72,6 @@ class PoisonError(Exception):
         )
 
     def at(self, slot: int) -> PoisonError:
-        """Return the same error with the slot."""
         return PoisonError(self.command, self.error, self.place, slot)
 
 

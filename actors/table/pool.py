@@ -60,19 +60,15 @@ class Pool(TableObject):
         return max(0, self.size - self.taken)
 
     def mark(self) -> int:
-        """Return a checksum of its state."""
         return crc32(f"{self.name}\n{self.account.name}\n{self.size}\n{self.taken}".encode())
 
     def progress(self) -> tuple[int, int]:
-        """Return the number of free permits, and of all."""
         return self.free, self.size
 
     def obstacle(self) -> Obstacle:
-        """Return what keeps a request for it waiting."""
         return Obstacle(self.name, free=self.free, capacity=self.size, waiting=self.waiting)
 
     def record(self) -> PoolRecord:
-        """Return its record for a snapshot, without its waits."""
         return PoolRecord(self.name, self.size, self.taken, self.account.name)
 
     @classmethod

@@ -81,17 +81,14 @@ def details_of(command: Acquire | Attach) -> ClaimDetails:
 
 
 def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
-    """Grant permits of an object, queue or deny; see `acquire`."""
     claim(table, command, ClaimDetails(command.label) if command.label else PLAIN, out)
 
 
 def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> None:
-    """Grant several locks in one step, queue or deny; see `acquire`."""
     claim(table, command, ClaimDetails(command.label, locks=command.locks), out)
 
 
 def lead(table: TableState, command: Lead, out: list[Result]) -> None:
-    """Let an owner lead in an election, or queue or deny it; see `acquire`."""
     claim(table, command, ClaimDetails(command.label, value=command.value), out)
 
 

@@ -60,12 +60,10 @@ class Awaited:
 
     @property
     def waits(self) -> Iterable[Wait]:
-        """The waits, in order."""
         return self.queue.values() if self.queue else ()
 
     @property
     def waiting(self) -> int:
-        """Number of waits."""
         return len(self.queue) if self.queue else 0
 
 
@@ -144,12 +142,10 @@ class TableHold(Claim):
 
     @property
     def holder(self) -> str:
-        """The owner, for people."""
         return self.owner_state.owner
 
     @property
     def account(self) -> Account:
-        """The account that is charged for it."""
         return self.owner_state.session.account
 
     @property

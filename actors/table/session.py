@@ -64,7 +64,6 @@ class OwnerState:
 
     @property
     def owner(self) -> str:
-        """The owner."""
         return self.key[0]
 
     @property
@@ -285,7 +284,6 @@ class Sessions:
             heapq.heapify(self.heap)
 
     def deadline(self, session: Session) -> int:
-        """Return the log time at which ``session`` expires."""
         return max(session.deadline_ms, self.extended_ms + session.ttl_ms)
 
     def first(self) -> Session | None:

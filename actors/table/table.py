@@ -339,7 +339,6 @@ class LockTable(TableState):
         return RecordsRead(sessions=sessions, evictions=evictions, more=total > skip + most)
 
     def forced(self) -> tuple[Evicted, ...]:
-        """Return the last forced releases, the oldest first."""
         return tuple(self.audit.values())
 
     def snapshot(self) -> TableSnapshot:
