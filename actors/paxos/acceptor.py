@@ -205,12 +205,28 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return Pledged(pledge=Pledge.LEASE, ballot=Ballot(self.recorded_lease_ms, self.address))
 
     def handle(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
-        if type(event) is Accept and sender == self.commander and event.ballot == self.led:
-            effects = self._on_accept(sender, event, now)
-        elif type(event) is Commit and sender == self.commander and event.ballot == self.led:
-            effects = self._on_commit(sender, event, now)
+        effects: Effects
+        if isinstance(event, OwnEvent):
+            effects = self._on_own(event)
+        elif isinstance(event, Prepare) and not self.is_voter:
+            effects = (Observe("paxos.non_voter_asked"),)
+        elif (sender != self.commander or event.ballot != self.led) and (
+            refused := self._refuse_stranger(sender, event)
+        ):
+            effects = (*refused, *self._correct(sender, event))
         else:
-            effects = self._judge(sender, event, now)
+            self.commander, self.led = sender, event.ballot
+            match event:
+                case Accept():
+                    effects = self._on_accept(sender, event, now)
+                case Prepare():
+                    effects = self._on_prepare(sender, event, now)
+                case Commit():
+                    effects = self._on_commit(sender, event, now)
+                case Heartbeat():
+                    effects = self._on_heartbeat(sender, event, now)
+                case Release():
+                    effects = self._on_release(event, now)
         return effects if self.is_voter else self._without_votes(effects)
 
     def summary(self) -> Summary:
@@ -226,28 +242,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             for effect in effects
             if not isinstance(effect, Send) or node_of(effect.to) == self.node
         ]
-
-    def _judge(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
-        if isinstance(event, OwnEvent):
-            return self._on_own(event)
-        if isinstance(event, Prepare) and not self.is_voter:
-            return (Observe("paxos.non_voter_asked"),)
-        if sender != self.commander or event.ballot != self.led:
-            if refused := self._refuse_stranger(sender, event):
-                corrected = self._correct(sender, event)
-                return [*refused, *corrected] if corrected else refused
-            self.commander, self.led = sender, event.ballot
-        match event:
-            case Accept():
-                return self._on_accept(sender, event, now)
-            case Prepare():
-                return self._on_prepare(sender, event, now)
-            case Commit():
-                return self._on_commit(sender, event, now)
-            case Heartbeat():
-                return self._on_heartbeat(sender, event, now)
-            case Release():
-                return self._on_release(event, now)
 
     def _on_seat_changed(self, event: SeatEvent) -> Effects:
         """Vote on the slots of the views that count this journal, and on no others."""
