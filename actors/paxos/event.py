@@ -507,7 +507,7 @@ class NodeFacts(NamedTuple):
     last_message_ms: int
     """Time since then (ms)."""
     view: int
-    """The newest view that it knows; -1 if its version knows none."""
+    """The newest view that it knows."""
     learner: Locate | None
     """Its last report as a node that is no member, or None if it sent none."""
     lag: int = 0

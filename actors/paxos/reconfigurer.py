@@ -60,6 +60,9 @@ from fencelock.actors.role import Host, Summary
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING
 
+NEVER = -1
+"""In place of the time since the last message of a node that has sent none."""
+
 VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
 
@@ -202,61 +205,43 @@ class Reconfigurer(MemberRole[MembersEvent]):
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
         """Return a report of each node."""
-        applied = self.config.applied
-        reports = {
-            self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
-        }
+        newest = self.config.newest
+        own = NodeFacts(self.node, self.config.applied, 0, newest.number, None, 0, self.version)
+        latest = {self.node: own}
         for facts in described.nodes:
-            node, at, last_message_ms = facts.node, facts.applied, facts.last_message_ms
-            known = reports.get(node)  # It may have become a learner, or be one no longer.
-            if (
-                known is None
-                or known.last_message_ms is None
-                or last_message_ms < known.last_message_ms
-            ):
-                reports[node] = self._report(
-                    node, at, last_message_ms, facts.view, described, facts
-                )
-        for member in self.config.newest.members:
-            if member not in reports:
-                reports[member] = self._report(member, 1, None, 0, described)
+            known = latest.get(facts.node)  # It may have become a learner, or be one no longer.
+            if known is None or facts.last_message_ms < known.last_message_ms:
+                latest[facts.node] = facts
+        for member in newest.members:
+            latest.setdefault(member, NodeFacts(member, 1, NEVER, 0, None))
         return MembersRead(
             node=self.node,
             view=self.config.newest.number,
-            nodes=tuple(reports[node] for node in sorted(reports)),
+            nodes=tuple(self._report(latest[node], described.leader) for node in sorted(latest)),
             session=request.session,
             request=request.request,
         )
 
-    def _report(
-        self,
-        node: str,
-        applied: int,
-        last_message_ms: int | None,
-        view: int,
-        described: NodesDescribed,
-        facts: NodeFacts | None = None,
-    ) -> NodeReport:
+    def _report(self, facts: NodeFacts, leader: str) -> NodeReport:
+        node, learner = facts.node, facts.learner
         seat = _seat_of(self.config.newest, node)
-        learner = None if facts is None else facts.learner
         role = NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
-        if node == described.leader:
+        if node == leader:
             role = NodeRole.LEADER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
         elif seat is not None and node in self.keeper.down:
             role = NodeRole.DOWN
-        known = last_message_ms is not None
-        told = "" if facts is None else facts.version[:VERSION_CHARS_MAX]
+        known = facts.last_message_ms != NEVER
         return NodeReport(
             node=node,
             endpoint=seat.endpoint if seat is not None else learner.endpoint if learner else "",
             role=role,
-            view=max(0, view),
-            applied=applied - 1,
-            lag=max(0, self.config.applied - applied) if known else None,
-            last_message_ms=last_message_ms,
-            version=self.version if facts is None and node == self.node else told,
+            view=facts.view,
+            applied=facts.applied - 1,
+            lag=max(0, self.config.applied - facts.applied) if known else None,
+            last_message_ms=facts.last_message_ms if known else None,
+            version=facts.version[:VERSION_CHARS_MAX],
             journal=learner.journal if learner else seat.journal if seat else 0,
         )
 
