@@ -12,7 +12,7 @@ Egalitarian Parliaments (SOSP 2013), section 6.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import starmap
 from typing import Unpack
 
@@ -195,7 +195,7 @@ class Commander(MemberRole[CommanderEvent]):
             return ()
         del self.proposals[accepted.slot]
         self.committed = min(self.proposals, default=self.next)
-        if votes.keys() != self.quorum_choice.preferred and view is self.quorum_choice.view:
+        if votes.keys() != self.quorum_choice.chosen.keys() and view is self.quorum_choice.view:
             self.quorum_choice.prefer(votes)
         decided = Decided(slot=accepted.slot, batch=proposal.batch)
         effects: list[Effect] = [Send(self.replica, decided)]
@@ -308,19 +308,15 @@ class QuorumChoice:
     def turn_to(self, view: View) -> None:
         """Choose among the members of ``view`` from the next slot on."""
         self.view = view
-        self.everyone = view.acceptors
-        self.majority = view.majority
-        self.chosen = view.acceptors
+        self.chosen = dict.fromkeys(view.acceptors)
         """Members asked at once, in the order of the view; all until a slot is decided."""
         self.others: tuple[Address, ...] = ()
         """Members asked later."""
-        self.preferred: frozenset[Address] = frozenset(view.acceptors)
-        """The same as ``chosen``."""
 
-    def choose(self, accept: Accept) -> tuple[Address, ...]:
+    def choose(self, accept: Accept) -> Iterable[Address]:
         """Return the members to ask now; the others are due with the next `take`."""
         if accept.slot % EXPLORE == 0 or not self.others:
-            return self.everyone
+            return self.view.acceptors
         self.behind.append((accept, self.others))
         return self.chosen
 
@@ -331,7 +327,7 @@ class QuorumChoice:
 
     def prefer(self, voters: Mapping[Address, None]) -> None:
         """Prefer ``voters`` from now on: a majority, in the order of their answers."""
-        quick = [one for one in voters if one != self.here][: self.majority - 1]
-        self.preferred = frozenset((*quick, self.here))
-        self.chosen = tuple([one for one in self.everyone if one in self.preferred])
-        self.others = tuple([one for one in self.everyone if one not in self.preferred])
+        quick = [one for one in voters if one != self.here][: self.view.majority - 1]
+        everyone, preferred = self.view.acceptors, {*quick, self.here}
+        self.chosen = dict.fromkeys([one for one in everyone if one in preferred])
+        self.others = tuple([one for one in everyone if one not in preferred])

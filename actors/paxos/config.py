@@ -293,8 +293,7 @@ class LogConfig:
         if self.pending or not membership.is_next_of(self.membership):
             return False
         self._append(Term(slot + WINDOW, membership))
-        self._update()
-        self._register()
+        self._turn()
         return True
 
     def advance(self, applied: int) -> bool:
@@ -302,8 +301,7 @@ class LogConfig:
         if not 0 < self.pending <= applied:
             return False
         self.views.pop(0)
-        self._update()
-        self._register()
+        self._turn()
         return True
 
     def restore(self, terms: Sequence[Term]) -> bool:
@@ -313,8 +311,7 @@ class LogConfig:
         before, self.views = self.views, []
         for term in terms:
             self._append(term)
-        self._update()
-        self._register()
+        self._turn()
         return before != self.views
 
     def terms(self) -> tuple[Term, ...]:
@@ -351,7 +348,8 @@ class LogConfig:
         self.nodes.update(dict.fromkeys(term.membership.names))
         self.views.append((term.first, View(number, term.membership.names, self._voters, seats)))
 
-    def _register(self) -> None:
+    def _turn(self) -> None:
+        self._update()
         self._ids.register(seat for _, view in self.views for seat in view.seats)
 
     def seat(self, acceptor: Address, voter: int) -> range:

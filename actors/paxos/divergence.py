@@ -303,7 +303,7 @@ class Digests:
         self.due: list[int] = []
         """Slots whose digest must be sent now."""
         self.wanted = False
-        """Whether the next digest is sent for any slot."""
+        """Whether the next digest is sent, of whatever slot."""
         self._since: int | None = None
         """`Fingerprint.decided` at the last agreed slot, or None if that slot was not applied."""
 
@@ -351,10 +351,6 @@ class Digests:
     def get(self, slot: int) -> TableDigest | None:
         """Return this member's own digest of ``slot``, if it is kept."""
         return self.own.get(slot) or self.agreed.get(slot)
-
-    def want(self) -> None:
-        """Schedule a comparison of the state for the next multiple of ``step``."""
-        self.wanted = True
 
     def recovered(self) -> None:
         """After recovery, send only the last of the digests."""

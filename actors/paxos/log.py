@@ -214,7 +214,7 @@ class Log:
             or (journaled and snapshots.writer is not None)
         ):
             return []
-        self.digests.want()
+        self.digests.wanted = True
         part = log_part(self.config.terms(), self.decided.origin)
         journaled = journaled and snapshots.journal_bytes > 0
         time_ms = self.decided.time_ms

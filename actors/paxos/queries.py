@@ -11,10 +11,8 @@ from fencelock.actors.api.name import client_of, without_secret
 from fencelock.actors.api.query import LockQuery, is_watch
 from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import (
-    ListedEviction,
     ListedLock,
     ListedObject,
-    ListedSession,
     ListLocks,
     ListRecords,
     LockList,
@@ -45,6 +43,7 @@ from fencelock.actors.table.report import (
     RecordsRead,
     TableRead,
     WaiterSeen,
+    page_of,
 )
 
 SHOWN_BYTES_MAX = 1 << 19
@@ -490,22 +489,14 @@ def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
 
 
 def _list(browsed: Browsed, request: ListLocks, machine_read: MachineRead) -> Message:
-    lines: list[ListedLock] = []
-    objects: list[ListedObject] = []
-    left = PAGE_BYTES_MAX
-    for line in browsed.lines:
-        holder = None if line.holder is None else holder_of(line.holder, machine_read.quiet_ms)
-        left -= (size_of(holder) if holder else 0) + len(line.lock.encode()) + 16
-        if left < 0:
-            break
-        if holder is not None:
-            lines.append(ListedLock(line.lock, holder, line.waiting))
-        else:
-            objects.append(ListedObject(line.lock, line.waiting, line.left or 0, line.permits))
+    quiet_ms = machine_read.quiet_ms
+    listed, cut = page_of(
+        (_listed(line, quiet_ms) for line in browsed.lines), PAGE_BYTES_MAX, _listed_bytes
+    )
     return LockList(
-        lines=tuple(lines),
-        objects=tuple(objects),
-        more=browsed.more or len(lines) + len(objects) < len(browsed.lines),
+        lines=tuple(one for one in listed if isinstance(one, ListedLock)),
+        objects=tuple(one for one in listed if isinstance(one, ListedObject)),
+        more=browsed.more or cut,
         session=request.session,
         request=request.request,
         slot=machine_read.slot,
@@ -513,31 +504,40 @@ def _list(browsed: Browsed, request: ListLocks, machine_read: MachineRead) -> Me
     )
 
 
+def _listed(line: LockLine, quiet_ms: int) -> ListedLock | ListedObject:
+    if line.holder is None:
+        return ListedObject(line.lock, line.waiting, line.left or 0, line.permits)
+    return ListedLock(line.lock, holder_of(line.holder, quiet_ms), line.waiting)
+
+
+def _listed_bytes(one: ListedLock | ListedObject) -> int:
+    holder = size_of(one.holder) if isinstance(one, ListedLock) else 0
+    return holder + len(one.lock.encode()) + 16
+
+
 def _records(read: RecordsRead, request: ListRecords, machine_read: MachineRead) -> Message:
     """Return a page, cut to what fits a frame, with durations up to now."""
-    quiet_ms, left = machine_read.quiet_ms, PAGE_BYTES_MAX
-    sessions: list[ListedSession] = []
-    for one in read.sessions:
-        left -= len(one.id.encode()) + len(one.label.encode()) + 48
-        if left < 0:
-            break
-        sessions.append(
-            one._replace(id=without_secret(one.id), left_ms=max(0, one.left_ms - quiet_ms))
-        )
-    evictions: list[ListedEviction] = []
-    for evicted in read.evictions:
-        texts = len(evicted.lock.encode()) + len(evicted.operator.encode())
-        left -= size_of(evicted.holder) + texts + 32
-        if left < 0:
-            break
-        evictions.append(
-            evicted._replace(holder=shown_holder(evicted.holder), ago_ms=evicted.ago_ms + quiet_ms)
-        )
-    cut = len(sessions) + len(evictions) < len(read.sessions) + len(read.evictions)
+    quiet_ms = machine_read.quiet_ms
+    sessions, cut = page_of(
+        read.sessions,
+        PAGE_BYTES_MAX,
+        lambda one: len(one.id.encode()) + len(one.label.encode()) + 48,
+    )
+    evictions, cut_too = page_of(
+        read.evictions,
+        PAGE_BYTES_MAX,
+        lambda one: size_of(one.holder) + len(one.lock.encode()) + len(one.operator.encode()) + 32,
+    )
     return RecordList(
-        sessions=tuple(sessions),
-        evictions=tuple(evictions),
-        more=read.more or cut,
+        sessions=tuple(
+            one._replace(id=without_secret(one.id), left_ms=max(0, one.left_ms - quiet_ms))
+            for one in sessions
+        ),
+        evictions=tuple(
+            one._replace(holder=shown_holder(one.holder), ago_ms=one.ago_ms + quiet_ms)
+            for one in evictions
+        ),
+        more=read.more or cut or cut_too,
         session=request.session,
         request=request.request,
         slot=machine_read.slot,
