@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fencelock.actors.message import Address, Int64
+
+Mark = TypeVar("Mark", bound=int)
 
 MEMBERS_MAX = 64
 """Maximum number of members; every leader sends each of them every slot."""
@@ -89,7 +91,7 @@ class VoterIds:
         return {self.voter(member.name): self.id_of(member) for member in members}
 
 
-def reached_by_majority(members: Collection[str], marks: Mapping[str, int]) -> int | None:
+def reached_by_majority(members: Collection[str], marks: Mapping[str, Mark]) -> Mark | None:
     """Return the highest of the ``marks`` that a majority of ``members`` has reached, if any."""
     ranked = sorted(map(marks.__getitem__, marks.keys() & members), reverse=True)
     majority = len(members) // 2 + 1

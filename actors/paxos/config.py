@@ -64,13 +64,14 @@ from dataclasses import dataclass, field
 from typing import TypedDict, cast
 
 from fencelock.actors.bootstrap_message import Voter
-from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.impossible import ImpossibleMessages
-from fencelock.actors.membership import Member, Membership, VoterIds, reached_by_majority
-from fencelock.actors.message import Address, Instant, on_each
+from fencelock.actors.membership import Mark, Member, Membership, VoterIds, reached_by_majority
+from fencelock.actors.message import Address, Instant, address_of, on_each
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX, HeartbeatAck
 from fencelock.actors.role import E, Host, Role
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import TIMING, Timing
 
@@ -378,14 +379,14 @@ class LogConfig:
         """Return whether ``acceptor`` votes under the id ``voter`` in a current view."""
         return any(view.counts(acceptor, voter) for view in self.current)
 
-    def reached(self, marks: Mapping[str, int]) -> int | None:
+    def reached(self, marks: Mapping[str, Mark]) -> Mark | None:
         """Return the highest mark that a majority of each current view has reached, if any.
 
         Args:
             marks: a rising number for each member, if it has one.
 
         """
-        lowest: int | None = None
+        lowest: Mark | None = None
         for view in self.current:
             mark = reached_by_majority(view.members, marks)
             if mark is None:
@@ -453,6 +454,11 @@ class MemberRole(Role[E]):
         self.monitor = monitor_of(node)
         self.catchup = catchup_of(node)
         self.bounds = LogBounds(node, config)
+
+    def notice(self, level: Level, text: str, fields: tuple[tuple[str, str], ...] = ()) -> Send:
+        """Return a line for the log of this node."""
+        notice = RoleNotice(level=level, text=text, fields=fields)
+        return Send(address_of(self.node, "node"), notice)
 
 
 acceptor_of = on_each("acceptor")

@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
-from fencelock.actors.message import (
-    NS_PER_MS,
-    NS_PER_US,
-    Address,
-    Instant,
-    address_of,
-    ms_between,
-    node_of,
-)
+from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import LogConfig, MemberArguments, MemberRole, acceptor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
@@ -58,7 +50,7 @@ from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, TakeOver
 from fencelock.actors.paxos.round_trips import RoundTrips
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import DiskSynced, Level, LinkDown, RoleNotice
+from fencelock.actors.role_message import DiskSynced, Level, LinkDown
 from fencelock.actors.table.wire import LOG_VERSION
 from fencelock.actors.timing import Timing
 
@@ -270,8 +262,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return []
         self.times_warning = why
         text = why or "the times are the same on the leader and fit the network again"
-        notice = RoleNotice(level=Level.WARNING if why else Level.INFO, text=text)
-        effects: list[Effect] = [Send(address_of(self.node, "node"), notice)]
+        effects: list[Effect] = [self.notice(Level.WARNING if why else Level.INFO, text)]
         if self.listener is not None:
             effects.append(Send(self.listener, TimesUnfit(why=why)))
         return effects
@@ -304,13 +295,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if leadership is None or lease is None:
             return learnt
         self.since = now  # New members cannot have answered yet.
-        until = lease.recount()
-        known = until is not None and lease.confirmed is not None
-        held = LeaseHeld(
-            ballot=leadership.ballot,
-            until=until if known and until is not None else Instant(0),
-            confirmed=lease.confirmed if known and lease.confirmed is not None else Instant(0),
-        )
+        until, confirmed = lease.recount(), lease.confirmed
+        if until is None or confirmed is None:
+            until = confirmed = Instant(0)
+        held = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=confirmed)
         return [*learnt, Send(self.replica, held), *self._pulse(now)]
 
     def _describe(self, now: Instant) -> NodesDescribed:
@@ -448,8 +436,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             f"{LOG_VERSION}: newer ones are refused. Upgrade {member}, or remove it (fencelock "
             f"leave {member})"
         )
-        notice = RoleNotice(level=Level.WARNING, text=text)
-        return [Send(address_of(self.node, "node"), notice)]
+        return [self.notice(Level.WARNING, text)]
 
     def _on_disk_synced(self, synced: DiskSynced, now: Instant) -> Effects:
         """Hand over if this node leads and its disk is far slower than its followers'."""
@@ -459,7 +446,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return ()
         self.suspicion.reluctant_until = self.disks.rest(now)
         text = f"the leader hands over to {successor}: {self.disks.describe(successor)}"
-        notice = Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))
+        notice = self.notice(Level.INFO, text)
         return [Send(self.leader, Resign()), notice, Observe("paxos.handed_over_for_disk")]
 
     def _on_nominate(self, wanted: str, now: Instant) -> Effects:
@@ -603,13 +590,8 @@ class LeaderLease:
 
     def recount(self) -> Instant | None:
         """Return the time at which the lease ends in the present views, or None if it has none."""
-        confirmed = self.config.reached(self.asked)
-        self.confirmed = None if confirmed is None else Instant(confirmed)
-        return self._ends_at()
-
-    def _ends_at(self) -> Instant | None:
-        relied = self.config.reached(self.until)
-        return None if relied is None else Instant(relied)
+        self.confirmed = self.config.reached(self.asked)
+        return self.config.reached(self.until)
 
     def acknowledge(self, member: str, asked: Instant, promised_ms: int) -> Instant | None:
         """Note that ``member`` answered the heartbeat sent at ``asked``, with so long a promise.
@@ -622,8 +604,8 @@ class LeaderLease:
         confirmed = self.config.reached(self.asked)
         if confirmed is None or confirmed == self.confirmed:
             return None
-        self.confirmed = Instant(confirmed)
-        return self._ends_at()
+        self.confirmed = confirmed
+        return self.config.reached(self.until)
 
 
 def _later(now: Instant, ms: int) -> Instant:

@@ -16,7 +16,7 @@ from fencelock.actors.address import is_address
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, address_of, node_of
+from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import (
     JOIN_SLOTS,
     LOG_MAX,
@@ -68,7 +68,7 @@ from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import NOTHING_PROVEN, ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Facts, Host, Summary
-from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.role_message import Level
 
 GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
@@ -241,8 +241,7 @@ class Replica(MemberRole[ReplicaEvent]):
         for slot in sorted(self._recovered.skips):
             text = f"an operator skips slot {slot}: its commands are refused if they damage a table"
             fields = (("event", "slot_skipped"), ("slot", str(slot)))
-            notice = RoleNotice(level=Level.WARNING, text=text, fields=fields)
-            lines.append(Send(address_of(self.node, "node"), notice))
+            lines.append(self.notice(Level.WARNING, text, fields))
         return lines
 
     def summary(self) -> Summary:
