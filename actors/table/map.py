@@ -6,7 +6,7 @@ Every change of an entry, for whatever reason, is made by `Maps.change`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ from fencelock.actors.table.account import BYTES_MAX, ENTRIES_MAX, Account
 from fencelock.actors.table.report import page_of
 from fencelock.actors.table.requests import conclude, deny, holds_guard
 from fencelock.actors.table.session import OwnerState, Session
-from fencelock.actors.table.wire import EntryRecord, Result, TablePart
+from fencelock.actors.table.wire import EntryRecord, Result
 
 if TYPE_CHECKING:
     from fencelock.actors.table.state import TableState
@@ -310,21 +310,13 @@ class Maps:
         return found
 
 
-def fill_maps(
-    table: TableState, parts: Sequence[TablePart], sessions: Mapping[int, Session]
-) -> None:
-    """Add the entries of a snapshot.
+def fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
+    """Add an entry of a snapshot.
 
     Raises:
-        ValueError: an entry has an unknown session or version, is too large, or comes twice.
+        ValueError: it has an unknown session or version, is too large, or comes twice.
 
     """
-    for part in parts:
-        for record in part.entries:
-            _fill_entry(table, record, sessions)
-
-
-def _fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
     name, key, value, version, number, ticket, due_ms, charged = record
     what = f"entry {key!a} of map {name!a}"
     if table.maps.find(name, key) is not None:

@@ -410,22 +410,17 @@ def _enter_again(
     out: list[Result],
 ) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
-    reason, why = None, None
     if command.limit and hold.count >= command.limit:
         why = Why(Cause.AT_LIMIT, (hold.count, hold.fence, command.limit))
         reason = Reason.ALREADY_HELD if command.limit == 1 else Reason.LIMIT_REACHED
+        deny(table, owner_state, reason, why, out)
     elif command.amount > hold.amount:
-        reason = Reason.ALREADY_HELD
         why = Why(Cause.TOO_FEW, (command.amount, hold.amount, hold.fence))
-    if reason is not None and why is not None:
-        answer = owner_state.denied(reason, why)
+        deny(table, owner_state, Reason.ALREADY_HELD, why, out)
+    else:
         table.changing = True
-        owner_state.settle(answer)
-        out.append(answer)
-        return
-    table.changing = True
-    hold.acquire_again(command.request)
-    out.append(hold.answer())
+        hold.acquire_again(command.request)
+        out.append(hold.answer())
 
 
 def begin_wait(

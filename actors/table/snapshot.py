@@ -35,7 +35,7 @@ from fencelock.actors.table.account import Account
 from fencelock.actors.table.deadline import NO_DURATIONS, DatedHold, restored_lease
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.key import KeyHold, add_key, restored_key
-from fencelock.actors.table.map import Entry, fill_maps
+from fencelock.actors.table.map import Entry, fill_entry
 from fencelock.actors.table.resource import (
     PLAIN,
     Claim,
@@ -226,6 +226,11 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     """
     _check_whole(parts)
     head = parts[0].head
+    records: dict[str, Any] = {
+        field: tuple(chain.from_iterable(getattr(part, field) for part in parts))
+        for field in RECORDS
+    }
+    whole = TablePart(index=0, count=1, head=head, **records)
     table.time_ms, table.fence, table.tickets = head.time_ms, head.fence, head.tickets
     sessions = table.sessions
     sessions.opened, sessions.extended_ms = head.opened, head.extended_ms
@@ -233,46 +238,44 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     histories.version, histories.forgotten = head.version, head.forgotten
     histories.origin = head.origin
     numbered: dict[int, Session] = {}
-    departed: list[Session] = []
-    _fill_quotas(table, parts)
-    for part in parts:
-        for seen in part.sessions:
-            session = numbered[seen.number] = _fill_session(table, seen, numbered)
-            if session.deadline_ms == DEPARTED:
-                departed.append(session)
-        for forced in part.audit:
-            if forced.why is not None and not is_act(forced.why):
-                raise ValueError(f"the snapshot has a wrong audit of {titled(forced.lock)}")
-            table.note_forced(forced)
-        _fill_objects(table, part)
+    for account, quota in whole.quotas:
+        if quota == Quota() or account in table.accounts.quotas:
+            raise ValueError(f"the snapshot has a wrong quota of {account!a}")
+        table.accounts.set(account, quota)
+    for seen in whole.sessions:
+        numbered[seen.number] = _fill_session(table, seen, numbered)
+    for forced in whole.audit:
+        if forced.why is not None and not is_act(forced.why):
+            raise ValueError(f"the snapshot has a wrong audit of {titled(forced.lock)}")
+        table.note_forced(forced)
+    _fill_objects(table, whole)
     waits: list[tuple[Wait, int]] = []
-    for part in parts:
-        for known in part.owner_states:
-            if known.session not in numbered:
-                raise ValueError(f"the snapshot has no session {known.session}")
-            _fill_claimant(table, _owner_state(numbered[known.session], known), known, waits)
-    for part in parts:
-        for reply in part.replies:
-            _fill_reply(table, reply)
+    for known in whole.owner_states:
+        if known.session not in numbered:
+            raise ValueError(f"the snapshot has no session {known.session}")
+        _fill_claimant(table, _owner_state(numbered[known.session], known), known, waits)
+    for reply in whole.replies:
+        _fill_reply(table, reply)
     _fill_queues(table, waits)
     for one in table.objects.values():
         one.check_restored(table)
     _check_resources(table)
-    _fill_histories(table, parts)
-    fill_maps(table, parts, numbered)
-    _fill_attached(numbered.values(), table, departed)
+    for record in whole.histories:
+        histories.restore(record)
+    for entry in whole.entries:
+        fill_entry(table, entry, numbered)
+    _fill_attached(table, numbered.values())
 
 
-def _fill_attached(
-    sessions: Iterable[Session], table: TableState, departed: Sequence[Session]
-) -> None:
+def _fill_attached(table: TableState, sessions: Iterable[Session]) -> None:
     """Order what ends with each session by ticket, and let the rest of ended sessions end."""
     for session in sessions:
         session.attached = dict(sorted(session.attached.items()))
-    for session in departed:
-        if not session.attached or session.owner_states:
-            raise ValueError(f"the snapshot has session {session.id!a}, of which nothing is left")
-        table.depart(session)
+        if session.deadline_ms == DEPARTED:
+            if not session.attached or session.owner_states:
+                text = f"session {session.id!a}, of which nothing is left"
+                raise ValueError(f"the snapshot has {text}")
+            table.depart(session)
 
 
 def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
@@ -409,19 +412,6 @@ def _fill_objects(table: TableState, part: TablePart) -> None:
             if record.lock in table.objects:
                 raise ValueError(f"the snapshot has a second {titled(record.lock)}")
             kind.restore(table, record)
-
-
-def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
-    for part in parts:
-        for record in part.histories:
-            table.histories.restore(record)
-
-
-def _fill_quotas(table: TableState, parts: Sequence[TablePart]) -> None:
-    for account, quota in (one for part in parts for one in part.quotas):
-        if quota == Quota() or account in table.accounts.quotas:
-            raise ValueError(f"the snapshot has a wrong quota of {account!a}")
-        table.accounts.set(account, quota)
 
 
 def _check_resources(table: TableState) -> None:
