@@ -29,8 +29,8 @@ from fencelock.actors.table.requests import (
     begin_claim,
     deny,
     deny_release,
-    details_of,
     has_room,
+    lock_details,
 )
 from fencelock.actors.table.resource import ClaimDetails
 from fencelock.actors.table.session import Key, OwnerState, Session
@@ -190,7 +190,7 @@ def detach(table: TableState, command: Detach, out: list[Result]) -> None:
 
 def attach(table: TableState, command: Attach, out: list[Result]) -> None:
     """Turn a detached hold into one of a client, if the secret is right."""
-    details = details_of(command)
+    details = lock_details(command)
     owner_state = begin_claim(table, command, out)
     if owner_state is None:
         return

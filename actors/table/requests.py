@@ -58,17 +58,47 @@ GIVEN_UP = Why(Cause.GIVEN_UP)
 LATER_REQUEST = Why(Cause.LATER_REQUEST)
 
 
-def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
-    """Grant a lock, acquire it again, queue or deny.
+def claiming(details_of: Callable[[Any], ClaimDetails]) -> Rule:
+    """Return the rule that grants a claim its amount of each of its objects, queues or denies it.
 
-    Raises:
-        InvalidRequestError: see the ``check`` of ``command``; nothing was done.
-
+    ``details_of`` returns what the claim has besides; it raises InvalidRequestError for fields that
+    exceed their limits, as the ``check`` of the command does. Then nothing was done.
     """
-    claim(table, command, details_of(command), out)
+
+    def claim(table: TableState, command: AcquireRequest, out: list[Result]) -> None:
+        details = details_of(command)
+        owner_state = begin_claim(table, command, out)
+        if owner_state is None:
+            return
+        amount, capacity, count = command.amount, command.permits, command.granted_count
+        free, resources = True, table.resources
+        for name in details.locks or (owner_state.key[1],):
+            resource = resources.get(name)
+            if resource is not None:
+                if resource.capacity != capacity:
+                    deny_size(table, owner_state, resource.capacity, capacity, out)
+                    return
+                free = free and resource.admits(amount)
+        drains = not amount
+        if drains:
+            resource = resources.get(owner_state.key[1])
+            amount = count = capacity if resource is None else resource.free
+            free = free and amount > 0
+        tries = not free and command.wait_ms == 0
+        waits = table.retained and not drains  # A try that waits for what is retained.
+        if tries and not (waits and may_come_back(table, owner_state, details, amount)):
+            why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
+            deny(table, owner_state, Reason.TIMED_OUT, why, out)
+        elif has_room(table, owner_state, out, len(details.locks) or 1):
+            if free:
+                table.grant(owner_state, details, amount, capacity, count, out)
+            else:
+                begin_wait(table, owner_state, command, out, details, amount, capacity, count)
+
+    return claim
 
 
-def details_of(command: Acquire | Attach) -> ClaimDetails:
+def lock_details(command: Acquire | Attach) -> ClaimDetails:
     """Return what the hold of a lock has besides its owner.
 
     Raises:
@@ -80,60 +110,21 @@ def details_of(command: Acquire | Attach) -> ClaimDetails:
     return ClaimDetails(command.label) if command.label else PLAIN
 
 
-def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
-    claim(table, command, ClaimDetails(command.label) if command.label else PLAIN, out)
+def permit_details(command: PermitRequest) -> ClaimDetails:
+    return ClaimDetails(command.label) if command.label else PLAIN
 
 
-def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> None:
-    claim(table, command, ClaimDetails(command.label, locks=command.locks), out)
+def all_details(command: AcquireAll) -> ClaimDetails:
+    return ClaimDetails(command.label, locks=command.locks)
 
 
-def lead(table: TableState, command: Lead, out: list[Result]) -> None:
-    claim(table, command, ClaimDetails(command.label, value=command.value), out)
+def leader_details(command: Lead) -> ClaimDetails:
+    return ClaimDetails(command.label, value=command.value)
 
 
-def acquire_retained(table: TableState, command: AcquireRetained, out: list[Result]) -> None:
-    """Grant an object with a span of fences, queue or deny; see `acquire`."""
+def retained_details(command: AcquireRetained) -> ClaimDetails:
     check_retained(command)
-    claim(table, command, ClaimDetails(command.label, span=command.span), out)
-
-
-def claim(
-    table: TableState, command: AcquireRequest, details: ClaimDetails, out: list[Result]
-) -> None:
-    """Grant a claim its amount of each of its objects, queue or deny it.
-
-    Raises:
-        InvalidRequestError: see the ``check`` of ``command``; nothing was done.
-
-    """
-    owner_state = begin_claim(table, command, out)
-    if owner_state is None:
-        return
-    amount, capacity, count = command.amount, command.permits, command.granted_count
-    free, resources = True, table.resources
-    for name in details.locks or (owner_state.key[1],):
-        resource = resources.get(name)
-        if resource is not None:
-            if resource.capacity != capacity:
-                deny_size(table, owner_state, resource.capacity, capacity, out)
-                return
-            free = free and resource.admits(amount)
-    drains = not amount
-    if drains:
-        resource = resources.get(owner_state.key[1])
-        amount = count = capacity if resource is None else resource.free
-        free = free and amount > 0
-    tries = not free and command.wait_ms == 0
-    waits = table.retained and not drains  # A try that waits for what is retained.
-    if tries and not (waits and may_come_back(table, owner_state, details, amount)):
-        why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
-        deny(table, owner_state, Reason.TIMED_OUT, why, out)
-    elif has_room(table, owner_state, out, len(details.locks) or 1):
-        if free:
-            table.grant(owner_state, details, amount, capacity, count, out)
-        else:
-            begin_wait(table, owner_state, command, out, details, amount, capacity, count)
+    return ClaimDetails(command.label, span=command.span)
 
 
 def begin_claim(table: TableState, command: AcquireRequest, out: list[Result]) -> OwnerState | None:

@@ -116,6 +116,7 @@ RIGHT_AGE: Callable[..., int] = Reads.age_ms
 
 RIGHT_RESTORE: Callable[[LockMachine, Sequence[bytes]], None] = LockMachine.restore
 RIGHT_GRANT: Callable[..., Any] = TableState.grant
+RIGHT_ACQUIRE = RULES[Acquire]
 RIGHT_BEGIN: Callable[..., Any] = vars(requests)["begin"]
 RIGHT_DEADLINE: Callable[[Sessions, Any], int] = Sessions.deadline
 RIGHT_PASS_ON: Callable[..., None] = vars(TableState)["_pass_on"]
@@ -131,7 +132,7 @@ def without_sessions(machine: LockMachine, chunks: Sequence[bytes]) -> None:
 def to_everybody(table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock to whoever asks."""
     table.resources.pop(command.lock, None)
-    requests.acquire(table, command, out)
+    RIGHT_ACQUIRE(table, command, out)
 
 
 def from_one(table: TableState, *grant: Any) -> Any:
@@ -162,7 +163,7 @@ def to_the_last(table: TableState, hold: TableHold, out: list[Any]) -> None:
 def to_ended(table: TableState, command: Any, out: list[Any]) -> None:
     """Grant a lock in a session that has ended."""
     if command.session in table.sessions.by_id:
-        requests.acquire(table, command, out)
+        RIGHT_ACQUIRE(table, command, out)
         return
     table.fence += 1
     granted = Granted(
