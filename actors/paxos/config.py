@@ -436,13 +436,7 @@ class MemberArguments(TypedDict):
 
 
 class MemberRole(Role[E]):
-    """A role of the log on one member, with the addresses of the roles beside it.
-
-    Args:
-        node: the id of its node.
-        config: the views.
-
-    """
+    """A role of the log on one member, with the addresses of the roles beside it."""
 
     def __init__(self, address: Address, host: Host, *, node: str, config: LogConfig) -> None:
         super().__init__(address, host)

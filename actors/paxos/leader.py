@@ -510,11 +510,6 @@ class HandOver:
 
     After the replica has confirmed that it does not rely on the lease, no read can use it, however
     late this node handles its events.
-
-    Args:
-        node: the id of its node.
-        config: the views.
-
     """
 
     def __init__(self, node: str, config: LogConfig) -> None:
