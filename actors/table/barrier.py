@@ -12,7 +12,7 @@ from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
-    deny,
+    deny_obstructed,
     deny_size,
     has_object_room,
     has_room,
@@ -96,7 +96,7 @@ def await_barrier(
         _pass(table, barrier, owner_state, out)
     elif command.wait_ms == 0:
         seen = Obstacle(command.lock, capacity=command.parties, waiting=arrived + 1)
-        deny(table, owner_state, Reason.TIMED_OUT, Why(Cause.OBSTRUCTED, obstacle=seen), out)
+        deny_obstructed(table, owner_state, seen, out)
         if barrier is not None:
             barrier.remove(table, Why(Cause.PARTY_DID_NOT_WAIT), out)
     elif (barrier is not None or has_object_room(table, owner_state, out)) and has_room(

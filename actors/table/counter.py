@@ -101,10 +101,8 @@ def _change(
     changed = after is not None
     after = before if after is None else after
     if isinstance(counter, Counter) and after:
-        table.changing = True
-        table.marked -= counter.mark()
-        counter.value = after
-        table.marked += counter.mark()
+        with table.altering(counter):
+            counter.value = after
     elif counter is not None:
         table.drop(counter)
     elif after:

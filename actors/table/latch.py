@@ -14,13 +14,12 @@ from fencelock.actors.api.latch import (
     LatchPassed,
     LatchRequest,
 )
-from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
-from fencelock.actors.api.refusal import Cause, Obstacle, Why
+from fencelock.actors.api.refusal import Obstacle, Why
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
-    deny,
+    deny_obstructed,
     deny_size,
     has_object_room,
     has_room,
@@ -139,16 +138,14 @@ def count_down(
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
-    table.changing = True
-    table.marked -= latch.mark()
-    before, latch.left = latch.left, max(0, latch.left - command.amount)
-    opens = before and not latch.left
-    more = opens and latch.waiting > ENDS_MAX
-    if opens and (latch.keep_ms or more):
-        latch.ticket = table.next_ticket()
-        latch.due_ms = table.time_ms + (0 if more else latch.keep_ms)
-        table.timeouts.add(latch)
-    table.marked += latch.mark()
+    with table.altering(latch):
+        before, latch.left = latch.left, max(0, latch.left - command.amount)
+        opens = before and not latch.left
+        more = opens and latch.waiting > ENDS_MAX
+        if opens and (latch.keep_ms or more):
+            latch.ticket = table.next_ticket()
+            latch.due_ms = table.time_ms + (0 if more else latch.keep_ms)
+            table.timeouts.add(latch)
     conclude(table, owner_state, CountedDown(**command.fields(), left=latch.left), out)
     if opens:
         latch.let_pass(table, out)
@@ -166,8 +163,7 @@ def await_latch(
     if not latch.left:
         conclude(table, owner_state, _passed(owner_state), out)
     elif command.wait_ms == 0:
-        why = Why(Cause.OBSTRUCTED, obstacle=latch.obstacle())
-        deny(table, owner_state, Reason.TIMED_OUT, why, out)
+        deny_obstructed(table, owner_state, latch.obstacle(), out)
     elif has_room(table, owner_state, out):
         begin_wait(table, owner_state, command, out)
     if latch.left == latch.count and not latch.queue:

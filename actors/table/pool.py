@@ -21,7 +21,7 @@ from fencelock.actors.api.semaphore import PERMITS_MAX
 from fencelock.actors.table.requests import (
     begin_wait,
     conclude,
-    deny,
+    deny_obstructed,
     deny_size,
     has_object_room,
     has_room,
@@ -95,10 +95,8 @@ class Pool(TableObject):
 
     def change(self, table: TableState, size: int, taken: int) -> None:
         """Set its numbers."""
-        table.changing = True
-        table.marked -= self.mark()
-        self.size, self.taken = size, taken
-        table.marked += self.mark()
+        with table.altering(self):
+            self.size, self.taken = size, taken
 
     def serve(self, table: TableState, out: list[Result]) -> None:
         """Let the first waits take what is free; drop the pool if it is in no use any more."""
@@ -131,8 +129,7 @@ def take_permits(
         return
     assert pool is not None
     if command.wait_ms == 0:
-        why = Why(Cause.OBSTRUCTED, obstacle=pool.obstacle())
-        deny(table, owner_state, Reason.TIMED_OUT, why, out)
+        deny_obstructed(table, owner_state, pool.obstacle(), out)
     elif has_room(table, owner_state, out):
         begin_wait(table, owner_state, command, out, amount=amount)
 

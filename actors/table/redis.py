@@ -43,7 +43,14 @@ from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.report import page_of
-from fencelock.actors.table.requests import begin_wait, conclude, deny, has_room, seen
+from fencelock.actors.table.requests import (
+    begin_wait,
+    conclude,
+    deny,
+    deny_obstructed,
+    has_room,
+    seen,
+)
 from fencelock.actors.table.resource import ClaimDetails, TableHold
 from fencelock.actors.table.retained import may_come_back
 from fencelock.actors.table.session import OwnerState
@@ -92,8 +99,7 @@ def change_keys(
 
 def _remember(table: TableState, command: ChangeKeys, ended: bool, out: list[Result]) -> None:
     """Let the receipt of a request have its outcome, if there is room for it."""
-    over = table.accounts.why_over(command.account, "claims", 1) or table.claims >= CLAIMS_MAX
-    if not over and table.admits(command.receipt, 1):
+    if not _why_full(table, command, 1) and table.admits(command.receipt, 1):
         key = KeyRecord(b"%d" % ended, command.account, False, None)
         deadline_ms = _after(table, command.receipt_ms)
         table.grant_keys((command.receipt,), ClaimDetails(command.label, key=key), deadline_ms, out)
@@ -110,8 +116,7 @@ def await_key(
             keys = (hold.outcome(KeyState.FREE, changed=True),)
             conclude(table, owner_state, KeysChanged(**command.fields(), keys=keys), out)
     elif command.wait_ms == 0:
-        why = Why(Cause.OBSTRUCTED, obstacle=table.state_of(name))
-        deny(table, owner_state, Reason.TIMED_OUT, why, out)
+        deny_obstructed(table, owner_state, table.state_of(name), out)
     else:
         _begin_wait(table, owner_state, command, out)
 
@@ -224,13 +229,19 @@ def _has_key_room(
     out: list[Result],
 ) -> bool:
     """Return whether ``wanted`` more keys may be held; deny the request if not."""
-    why = table.accounts.why_over(command.account, "claims", wanted)
+    why = _why_full(table, command, wanted)
     if why is None:
-        if table.claims + wanted <= CLAIMS_MAX:
-            return True
-        why = Why(Cause.CLAIMS, (table.claims, CLAIMS_MAX))
+        return True
     deny(table, owner_state, Reason.OVERLOADED, why, out)
     return False
+
+
+def _why_full(table: TableState, command: KeysRequest, wanted: int) -> Why | None:
+    """Return why ``wanted`` more keys may not be held; None if they may."""
+    over = table.accounts.why_over(command.account, "claims", wanted)
+    if over is None and table.claims + wanted > CLAIMS_MAX:
+        return Why(Cause.CLAIMS, (table.claims, CLAIMS_MAX))
+    return over
 
 
 def _change(
@@ -253,16 +264,14 @@ def _change(
     if command.action is KeyAction.DELETE and not (command.counts and hold.count > 1):
         table.end_hold(hold, out)
         return KeyOutcome(state, True, 0, None, 0)
-    table.changing = True
-    table.marked -= hold.mark()
-    if command.action is KeyAction.SET:
-        key = hold.key._replace(value=command.value, reserved=False)
-        hold.details = replace(hold.details, label=command.label, key=key)
-    if command.counts and command.action is KeyAction.DELETE:
-        hold.count -= 1
-    elif command.counts and command.action is KeyAction.SET and state is KeyState.EQUAL:
-        hold.count += 1
-    table.marked += hold.mark()
+    with table.altering(hold):
+        if command.action is KeyAction.SET:
+            key = hold.key._replace(value=command.value, reserved=False)
+            hold.details = replace(hold.details, label=command.label, key=key)
+        if command.counts and command.action is KeyAction.DELETE:
+            hold.count -= 1
+        elif command.counts and command.action is KeyAction.SET and state is KeyState.EQUAL:
+            hold.count += 1
     hold.move(table, deadline_ms)
     return hold.outcome(state, changed=True)
 

@@ -28,7 +28,7 @@ from fencelock.actors.api.object_request import (
     UpdateReply,
     UpdateRequest,
 )
-from fencelock.actors.api.refusal import Cause, Why
+from fencelock.actors.api.refusal import Cause, Obstacle, Why
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.semaphore import ResizeSemaphore, SemaphoreResized
@@ -87,8 +87,7 @@ def claiming(details_of: Callable[[Any], ClaimDetails]) -> Rule:
         tries = not free and command.wait_ms == 0
         waits = table.retained and not drains  # A try that waits for what is retained.
         if tries and not (waits and may_come_back(table, owner_state, details, amount)):
-            why = Why(Cause.OBSTRUCTED, obstacle=table.obstacle(owner_state.lock, details))
-            deny(table, owner_state, Reason.TIMED_OUT, why, out)
+            deny_obstructed(table, owner_state, table.obstacle(owner_state.lock, details), out)
         elif has_room(table, owner_state, out, len(details.locks) or 1):
             if free:
                 table.grant(owner_state, details, amount, capacity, count, out)
@@ -522,6 +521,13 @@ def deny(
 ) -> None:
     """Deny the last request of ``owner_state``, and retire it if it does not hold."""
     conclude(table, owner_state, owner_state.denied(reason, why), out)
+
+
+def deny_obstructed(
+    table: TableState, owner_state: OwnerState, obstacle: Obstacle, out: list[Result]
+) -> None:
+    """Deny a request that may not wait for what ``obstacle`` describes."""
+    deny(table, owner_state, Reason.TIMED_OUT, Why(Cause.OBSTRUCTED, obstacle=obstacle), out)
 
 
 def deny_size(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
@@ -284,6 +285,14 @@ class TableState:
         self.names.add(one.name)
         self.marked += one.mark()
         one.account.objects += 1  # charges-add-up
+
+    @contextmanager
+    def altering(self, one: TableObject | KeyHold) -> Generator[None]:
+        """Let the state of an object, or of a hold of no client, change, and its mark with it."""
+        self.changing = True
+        self.marked -= one.mark()
+        yield
+        self.marked += one.mark()
 
     def drop(self, one: TableObject) -> None:
         """Remove an object, which must have no waits."""
