@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
+from support.expect import present
 from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
 from support.onlooker import run_read_seed
 from support.proxy_scene import BakeryProxyHarness
@@ -155,8 +156,7 @@ def test_a_leader_that_missed_the_vote_says_that_nobody_holds() -> None:
     told = answers(trio, "n1", "n2", "n3")
     assert [said.holder is not None for said in told.values()] == [True, True, False]
     poll = Poll(7, Instant(trio.now), told)
-    decided = poll.decide(2, trio.now)
-    assert decided is not None
+    decided = present(poll.decide(2, trio.now))
     assert decided.holder is not None
     assert decided.holder.owner == "ann"
 

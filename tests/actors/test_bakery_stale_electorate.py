@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.expect import present
 from support.role_harness import HOST
 
 from fencelock.actors.bakery.config import election_of
@@ -80,8 +81,7 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
         BEGAN,
     )
     role.handle(election_of("n1"), ElectionDue(), after(400))
-    election = role.election
-    assert election is not None
+    election = present(role.election)
     assert election.electorate.names == ("n1", "n2", "n3")
     effects = role.handle(election_of("n1"), election.proposal, after(400))
     (own,) = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from support.expect import only
 from support.log_proxy_scene import ANN, log_proxy
 from support.log_workload import LogCounter
 from support.role_harness import HOST, T0, at, sent
@@ -174,8 +175,7 @@ def test_few_snapshots_are_kept_and_few_requests_wait(role: CatchUp) -> None:
 
     for number in range(WANTED_MAX):
         export(role, number)
-    (no,) = export(role, 99)
-    assert isinstance(no, Send)
+    no = only(Send, export(role, 99))
     assert no.message == events.Exported(number=99, part=None, why="too many backups begin at once")
 
 

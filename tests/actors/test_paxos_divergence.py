@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import present
 from support.long import with_long
 from support.table_comparison import LogComposer, steps_of
 from support.table_model import Model
@@ -289,9 +290,7 @@ def test_only_a_majority_is_right(
     made = digests_of(1, members)
     for member, (state, decided) in heard.items():
         assert made.receive(member, digest(10, state, decided), 11)
-    found = made.compare(10)
-    assert found is not None
-    assert found.verdict is verdict
+    assert present(made.compare(10)).verdict is verdict
 
 
 def test_decisions_are_counted_from_one_agreed_slot_to_the_next() -> None:

@@ -11,6 +11,7 @@ from random import Random
 
 import pykka
 import pytest
+from support.expect import checked
 from support.log_workload import LogWriter, logbook
 from support.real_nodes import LONG_S, loopback_addresses, running_nodes, until
 from support.role_harness import HOST, T0, not_counted, sends
@@ -156,8 +157,7 @@ def test_it_learns_what_others_decided_before_it_leads(leader: Leader) -> None:
     assert not_counted(leader.handle(REPLICA, Applied(slot=3), T0)) == []
     leadership = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
 
-    spawn = leadership[1]
-    assert isinstance(spawn, Spawn)
+    spawn = checked(Spawn, leadership[1])
     assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.log_workload import LogCounter
 from support.role_harness import HOST, T0
 from support.table_scene import HERE, LISTENER, replica_of_a
@@ -120,9 +121,7 @@ def test_a_proxy_brings_all_of_a_turn_at_its_end(proxy: Proxy) -> None:
     assert gather == Send(LISTENER, Gather())
     assert proxy.handle(ANN, acquire(3), T0) == ()
 
-    (brought,) = proxy.handle(LISTENER, Gather(), T0)
-
-    assert isinstance(brought, Send)
+    brought = only(Send, proxy.handle(LISTENER, Gather(), T0))
     assert isinstance(brought.message, ProposalBatch)
     assert (brought.to, len(brought.message.commands)) == (HERE, 2)
     assert brought.message.numbers == (1, 2)
@@ -188,8 +187,7 @@ def test_a_command_above_the_limit_of_a_slot_has_one_of_its_own(leader: Replica)
 
 
 def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(leader: Replica) -> None:
-    (lingers,) = leader.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0)
-    assert isinstance(lingers, Wake)
+    lingers = only(Wake, leader.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0))
     assert lingers.timer == BatchDelay()
     (order,) = orders(leader.handle(LISTENER, proposal_batch(b"wait", b"x", first=3), T0))
     assert order.batch.commands == (b"wait", b"wait", b"wait", b"x")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from growth import grow
+from support.expect import checked, present
 from support.log_workload import LogCounter
 from support.role_harness import HOST, T0, at
 from support.table_scene import CONFIG, LISTENER, config_of, replica_of_a
@@ -148,8 +149,7 @@ def test_at_most_one_part_of_a_snapshot_is_encoded_at_a_time() -> None:
             break
         learn(replica, slot, 1)  # Batches do not collect, either.
         slot += 1
-        writer = replica.log.snapshots.writer
-        assert writer is not None
+        writer = present(replica.log.snapshots.writer)
         assert len(writer.since) < 5
     assert encoded == [*range(100)]
 
@@ -346,8 +346,7 @@ def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
     replica.log.decided.trim(10)
 
     assert Wake(DIVIDE_PAUSE_MS, events.WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
-    shot = develop(replica)[0]
-    assert isinstance(shot, Send)
+    shot = checked(Send, develop(replica)[0])
     assert isinstance(shot.message, events.SnapshotTaken)
     assert shot.message.receivers == (asker,)
     again = events.FetchSlots(receiver=asker, first=1, slot=messages.PAGE + 5)

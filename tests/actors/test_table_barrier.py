@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
@@ -116,8 +117,7 @@ def test_a_party_that_does_not_wait_breaks_the_generation_unless_it_is_the_last(
 
 def test_another_number_of_parties_is_refused_while_some_wait(table: LockTable) -> None:
     two_wait(table)
-    (no,) = table.apply(0, arrive(C, parties=5))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, arrive(C, parties=5)))
     assert (no.reason, text_of(no)) == (
         Reason.INVALID,
         "barrier 'B' has 3 parties; this client asked for one with 5",

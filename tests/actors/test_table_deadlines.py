@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, present
 from support.planted_bugs import Plant, demand_found, hold_of, with_fields
 from support.table_comparison import DeadlineComposer
 from support.table_scene import applied, restored, said, table_of_three, text_of
@@ -52,8 +53,7 @@ def outcome(table: LockTable, command: LogCommand) -> Any:
 
 
 def left_ms(table: LockTable) -> int | None:
-    holder = table.status("L").holder
-    assert holder is not None
+    holder = present(table.status("L").holder)
     return holder.left_ms
 
 
@@ -323,8 +323,7 @@ def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
     assert outcome(copy, renew(hold_ms=700)) == outcome(table, renew(hold_ms=700))
     for one in (table, copy):
         assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
-        hold = hold_of(one, "L")
-        assert isinstance(hold, LeasedHold)
+        hold = checked(LeasedHold, hold_of(one, "L"))
         assert (hold.owner_state.session.id, hold.replied) == (B, (400, 100))
 
 

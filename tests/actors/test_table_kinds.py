@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only, present
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
@@ -104,8 +105,7 @@ def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kin
     """Rules free-is-granted-at-once, fences-rise."""
     fences: list[int] = []
     for request, session in enumerate((A, B, A, B)):
-        (granted,) = table.apply(0, kind.claim(session, 2 * request + 1))
-        assert isinstance(granted, Granted)
+        granted = only(Granted, table.apply(0, kind.claim(session, 2 * request + 1)))
         assert granted.fence > 0
         fences.append(granted.fence)
         table.apply(0, kind.release(session, granted.fence, 2 * request + 2))
@@ -129,9 +129,7 @@ def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) 
     assert applied(table, kind.release(A, 1, 1)) == [f"{A} NOT_HELD"]
     applied(table, kind.claim(A, 2))
     assert applied(table, kind.release(B, 1)) == [f"{B} NOT_HELD"]
-    holder = table.status(kind.seen).holder
-    assert holder is not None
-    assert holder.session == A
+    assert present(table.status(kind.seen).holder).session == A
 
 
 @held_kinds
@@ -300,8 +298,7 @@ def test_a_refusal_says_why(
     table = table_with_two_sessions()
     for earlier in before:
         table.apply(1, earlier)
-    (answer,) = table.apply(2, command)
-    assert isinstance(answer, Refused)
+    answer = only(Refused, table.apply(2, command))
     assert answer.reason is reason
     assert words in text_of(answer, command if isinstance(command, Command) else None)
 
@@ -321,8 +318,7 @@ def test_a_wait_that_ends_says_how_long_it_was_and_why() -> None:
     table = table_with_two_sessions()
     for command in (PATS, acquire(1, 50)):
         table.apply(1, command)
-    (late,) = table.advance(51)
-    assert isinstance(late, Refused)
+    late = only(Refused, table.advance(51))
     assert late.reason is Reason.TIMED_OUT
     assert text_of(late).startswith("lock 'a': waited 50 ms; held by host:2 ('p' of 'pat.2')")
     table.apply(60, acquire(2, None))
@@ -338,8 +334,7 @@ def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
         table.apply(1, command)
     for at in (5_000, 9_500):
         table.apply(at, KeepAlive(session=ME))
-    (answer,) = table.apply(9_600, release(2, 1))
-    assert isinstance(answer, Refused)
+    answer = only(Refused, table.apply(9_600, release(2, 1)))
     assert answer.reason is Reason.FORGOTTEN
     assert text_of(answer).endswith("a later request, so nothing is done now")
 
@@ -349,12 +344,10 @@ def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "SESSIONS_MAX", 2)
     table = table_with_two_sessions()
     table.apply(1, MINE)
-    (answer,) = table.apply(1, acquire(2, lock="b"))
-    assert isinstance(answer, Refused)
+    answer = only(Refused, table.apply(1, acquire(2, lock="b")))
     assert answer.reason is Reason.OVERLOADED
     assert text_of(answer) == "lock 'b': 1 holds and waits, a session may have 1"
-    (full,) = table.apply(1, Open(session="zoe", ttl_ms=9_000, request=3))
-    assert isinstance(full, Refused)
+    full = only(Refused, table.apply(1, Open(session="zoe", ttl_ms=9_000, request=3)))
     assert (full.reason, full.session, full.request) == (Reason.OVERLOADED, "zoe", 3)
     assert text_of(full) == "2 sessions are open, no more are allowed"
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import AwaitBarrier
@@ -85,8 +86,7 @@ def test_a_wait_ends_by_time_by_cancel_and_with_its_session(table: LockTable) ->
     applied(table, wait(B))
     applied(table, wait(C))
     assert applied(table, wait(C, owner="x", wait_ms=0)) == ["u.3 TIMED_OUT"]
-    (late,) = table.advance(50)
-    assert isinstance(late, Refused)
+    late = only(Refused, table.advance(50))
     assert text_of(late) == "latch 'L': waited 50 ms; its count is 2 of 2"
     cancel = Cancel(lock=LOCK, session=B, owner="w", request=1)
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED"]

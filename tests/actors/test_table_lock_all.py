@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
@@ -99,8 +100,7 @@ def test_the_end_of_a_wait_lets_others_in_at_each_lock(table: LockTable) -> None
 def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:
     applied(table, one(A, "b"))
     applied(table, both(B, "abc", wait_ms=50))
-    (no,) = table.advance(50)
-    assert isinstance(no, Refused)
+    no = only(Refused, table.advance(50))
     text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 in its queue"
     assert text_of(no) == text
 

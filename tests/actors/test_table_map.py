@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, only
 from support.map_model import entries_in
 from support.planted_bugs import demand_found, hold_of
 from support.table_comparison import MapComposer, compare, log_seeds, steps_of
@@ -161,8 +162,7 @@ def test_the_last_put_decides_with_which_session_an_entry_ends(
 
 
 def held(table: LockTable, command: Any) -> int:
-    (granted,) = table.apply(table.time_ms, command)
-    assert isinstance(granted, Granted)
+    granted = only(Granted, table.apply(table.time_ms, command))
     return granted.fence
 
 
@@ -175,8 +175,7 @@ def test_a_guarded_change_is_refused_unless_the_lock_is_held_under_that_fence(
     assert done
     wrongs: list[dict[str, Any]] = [{"guard": "L", "fence": fence + 1}, {"guard": "K", "fence": 1}]
     for wrong in wrongs:
-        refused = ann.put(value=b"2", **wrong)
-        assert isinstance(refused, Refused)
+        refused = checked(Refused, ann.put(value=b"2", **wrong))
         assert (refused.reason, refused.lock) == (Reason.NOT_HELD, object_name("map", "M"))
     release = Release(lock="L", fence=fence, session=A, owner="holder", request=2)
     table.apply(0, release)
@@ -234,9 +233,7 @@ def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Wr
     assert copy.apply(0, again) == [first]
     assert read(copy) == read(table) == (b"2", changed(first)[0] + 1)
     ann.delete()
-    (old,) = table.apply(0, again)
-    assert isinstance(old, Refused)
-    assert old.reason is Reason.SUPERSEDED
+    assert only(Refused, table.apply(0, again)).reason is Reason.SUPERSEDED
 
 
 @pytest.mark.parametrize(
@@ -260,9 +257,7 @@ def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Wr
 def test_fields_beyond_their_limits_change_nothing(
     table: LockTable, ann: Writer, fields: dict[str, Any]
 ) -> None:
-    refused = ann.put(**fields)
-    assert isinstance(refused, Refused)
-    assert refused.reason is Reason.INVALID
+    assert checked(Refused, ann.put(**fields)).reason is Reason.INVALID
     assert (table.histories.version, table.maps.count) == (0, 0)
 
 

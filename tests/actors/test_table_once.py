@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.expect import present
 from support.session_harness import (
     DAY_MS,
     acquire,
@@ -91,8 +92,7 @@ def test_a_release_asked_again_succeeds_without_effect_on_who_holds_now(
     """Rule one-outcome."""
     applied(table, acquire("a", 1), release("a", 2, 1), acquire("b", 3))
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
-    holder = table.status("L").holder
-    assert holder is not None
+    holder = present(table.status("L").holder)
     assert (holder.owner, holder.fence) == ("b", 2)
 
 
@@ -206,9 +206,7 @@ def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTa
     assert applied(table, take) == [first]
     late = Evict(operator="root", request=2, lock="L", fence=1)
     assert reasons(applied(table, late)) == [("", 2, api.Reason.NOT_HELD)]
-    holder = table.status("L").holder
-    assert holder is not None
-    assert holder.owner == "b"
+    assert present(table.status("L").holder).owner == "b"
 
 
 def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTable) -> None:

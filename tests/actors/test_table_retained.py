@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.planted_bugs import Plant, demand_found, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
 from support.table_scene import applied, restored, said, table_of_three, text_of
@@ -113,13 +114,10 @@ def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable)
 def test_a_try_for_a_retained_lock_that_is_in_use_times_out(table: LockTable) -> None:
     table.apply(10, retain())
     table.apply(10, acquire(B, wait_ms=0))
-    (denial,) = table.apply(11, acquire(C, wait_ms=0))
-    assert isinstance(denial, Refused)
+    denial = only(Refused, table.apply(11, acquire(C, wait_ms=0)))
     assert denial.reason is Reason.TIMED_OUT  # B waits already.
     assert not table.advance(10 + retained.COME_BACK_MS - 1)
-    (refusal,) = table.advance(10 + retained.COME_BACK_MS)
-    assert isinstance(refusal, Refused)
-    assert refusal.reason is Reason.TIMED_OUT
+    assert only(Refused, table.advance(10 + retained.COME_BACK_MS)).reason is Reason.TIMED_OUT
 
 
 def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
@@ -221,8 +219,7 @@ def test_objects_that_cannot_be_retained_are_refused_in_words(
     table: LockTable, fields: dict[str, Any], words: str
 ) -> None:
     command = retain(**fields)
-    (refusal,) = table.apply(0, command)
-    assert isinstance(refusal, Refused)
+    refusal = only(Refused, table.apply(0, command))
     assert refusal.reason is Reason.INVALID
     assert words in text_of(refusal, command)
     assert table.resources == {}

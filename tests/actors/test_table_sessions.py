@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import restored, text_of
 
 from fencelock.actors.api import message as api
@@ -35,8 +36,7 @@ TTL_MS = 1_000
 
 
 def opened(table: LockTable, name: str, at: int = 0, ttl_ms: int = TTL_MS) -> str:
-    (answer,) = table.apply(at, Open(session=name, ttl_ms=ttl_ms))
-    assert isinstance(answer, Opened)
+    answer = only(Opened, table.apply(at, Open(session=name, ttl_ms=ttl_ms)))
     return answer.assigned
 
 
@@ -158,9 +158,7 @@ def test_a_new_leader_may_raise_the_fences_and_never_lowers_them(table: LockTabl
     table.apply(0, ExtendSessions(leader="m", fence_floor=7))
     beyond = ExtendSessions(leader="m", fence_floor=FENCE_FLOOR_MAX + 1)
     assert denials(table.apply(0, beyond)) == [("", api.Reason.INVALID)]
-    (held,) = table.apply(0, acquire(opened(table, "client"), 1))
-    assert isinstance(held, api.Granted)
-    assert held.fence == 1_001
+    assert only(api.Granted, table.apply(0, acquire(opened(table, "client"), 1))).fence == 1_001
 
 
 @pytest.mark.parametrize("reason", CloseReason)
@@ -404,8 +402,7 @@ def test_the_entries_of_an_ended_session_end_with_it_whoever_leads() -> None:
     table = table_of(1)
     for number in range(MANY):
         put(table, number, ephemeral=True)
-    (ended,) = table.apply(1, End(session="s0.1", request=MANY + 1))
-    assert isinstance(ended, Ended)
+    only(Ended, table.apply(1, End(session="s0.1", request=MANY + 1)))
     put_again = Open(session="s0", ttl_ms=LONG_TTL_MS)
 
     table.apply(2, put_again)
@@ -499,8 +496,7 @@ def closed(claims: int) -> SessionClosed:
 def table_of_two() -> LockTable:
     made = LockTable()
     for name, label in ((f"bob{SECRET}", "host:1"), ("ann", "host:2")):
-        (opened,) = made.apply(0, Open(session=name, ttl_ms=9_000, label=label))
-        assert isinstance(opened, Opened)
+        only(Opened, made.apply(0, Open(session=name, ttl_ms=9_000, label=label)))
     return made
 
 
@@ -530,8 +526,7 @@ def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
     assert table_of_two.status("c").waiting == 0
     assert list(table_of_two.sessions.by_id) == [NEXT]
     assert table_of_two.claims == 3
-    (late,) = table_of_two.apply(60, claim(VICTIM, 8))
-    assert isinstance(late, api.Refused)
+    late = only(api.Refused, table_of_two.apply(60, claim(VICTIM, 8)))
     assert late.reason is api.Reason.SESSION_EXPIRED
 
 
@@ -567,8 +562,7 @@ def test_a_repeated_request_has_the_same_outcome_and_closes_nothing_else(
 ) -> None:
     applied(table_of_two, claim(VICTIM, 1))
     assert table_of_two.apply(0, CLOSE)[0] == closed(1)
-    (again,) = table_of_two.apply(0, Open(session=f"bob{SECRET}", ttl_ms=9_000))
-    assert isinstance(again, Opened)
+    again = only(Opened, table_of_two.apply(0, Open(session=f"bob{SECRET}", ttl_ms=9_000)))
     assert again.assigned == f"bob{SECRET}.3"
     assert table_of_two.apply(0, CLOSE) == [closed(1)]
     later = replace(CLOSE, session="root~2.11")  # Its first session was lost.
@@ -581,8 +575,7 @@ def test_a_repeated_request_has_the_same_outcome_and_closes_nothing_else(
     "handle", ["bob.2", "bob.01", "bob", "bob.", "ann.1", "bob.3", VICTIM, "bob.\u0661", "1"]
 )
 def test_a_handle_of_no_session_is_refused_in_words(table_of_two: LockTable, handle: str) -> None:
-    (refused,) = table_of_two.apply(0, replace(CLOSE, handle=handle))
-    assert isinstance(refused, api.Refused)
+    refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, handle=handle)))
     assert (refused.reason, refused.session, refused.request) == (api.Reason.NOT_HELD, "root.9", 7)
     assert text_of(refused).startswith(f"session '{without_secret(handle)[:8]}")
     assert "is not open" in text_of(refused)
@@ -594,8 +587,7 @@ def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
     table_of_two: LockTable,
 ) -> None:
     table_of_two.apply(0, CLOSE)
-    (refused,) = table_of_two.apply(0, replace(CLOSE, request=8))
-    assert isinstance(refused, api.Refused)
+    refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, request=8)))
     assert refused.reason is api.Reason.NOT_HELD
 
 
@@ -611,7 +603,6 @@ def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
 def test_a_field_beyond_its_limit_is_refused(
     table_of_two: LockTable, wrong: dict[str, str | int], words: str
 ) -> None:
-    (refused,) = table_of_two.apply(0, replace(CLOSE, **wrong))
-    assert isinstance(refused, api.Refused)
+    refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, **wrong)))
     assert refused.reason is api.Reason.INVALID
     assert words in text_of(refused, replace(CLOSE, **wrong))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from support.expect import present
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -372,8 +373,7 @@ def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
     fence = user(acquire)
     cut(cables)
     began = time.monotonic()
-    next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
-    assert next_hold is not None
+    next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
     got = next_hold.fence
     assert not user(lambda lock: lock.held)  # By its own clock, whatever it received.
     assert got > fence
@@ -481,8 +481,7 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
     for wrong in (0, -1, 1 << 63):
         with pytest.raises(InvalidRequestError, match="fence"):
             near.evict(name, wrong)
-    next_hold = near.lock(name).acquire()
-    assert next_hold is not None
+    next_hold = present(near.lock(name).acquire())
     got = next_hold.fence
     assert got > fence
     with pytest.raises(LockOwnershipLostError, match="root@ops"):
@@ -517,8 +516,7 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         assert child.stdout is not None
         fence = int(child.stdout.readline())
         child.send_signal(signal.SIGSTOP)
-        next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
-        assert next_hold is not None
+        next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
         got = next_hold.fence
         child.stdin.write("\n")
         child.stdin.flush()
@@ -587,7 +585,6 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
     holder, other, witness = (cluster.connect() for _ in range(3))
     held, waited = holder.lock("x"), other.lock("x")
     fence = fence_of(held.acquire())
-    assert fence is not None
     with ThreadPoolExecutor(1) as pool:
         waiting: Future[fencelock.Hold | None] = pool.submit(waited.acquire)
         until(lambda: len(witness.status("x").waiters) == 1)
@@ -601,7 +598,6 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
         assert held.held
         held.release()
         got = fence_of(waiting.result(PATIENCE_S))
-    assert got is not None
     assert got > fence
     now = witness.status("x")
     assert now.holder is not None
@@ -619,7 +615,6 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     lock.on_lost(lambda notice: states.append(notice.state))
     client.on_lost(lambda _: lost.set())
     fence = fence_of(lock.acquire())
-    assert fence is not None
     gone = list(cluster.running)[:2]
     cluster.stop(*gone)
     assert lost.wait(PATIENCE_S)
@@ -631,9 +626,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     with pytest.raises(StaleError):
         other.status("x", read="local", max_age=0.05)
     cluster.start(*gone)
-    got = fence_of(other.lock("x").acquire(timeout=PATIENCE_S))
-    assert got is not None
-    assert got > fence
+    assert fence_of(other.lock("x").acquire(timeout=PATIENCE_S)) > fence
 
 
 def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.expect import present
 from support.real_nodes import CLUSTER, PATIENCE_S, Cluster, started, threads
 from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
@@ -123,8 +124,7 @@ def test_an_owner_at_its_limit_is_told_so_and_goes_on_holding(cluster: Cluster) 
 def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cluster) -> None:
     client = cluster.connect()
     with client.lock("x") as lock:
-        holder = client.lock("x").status().holder
-        assert holder is not None
+        holder = present(client.lock("x").status().holder)
         assert client.status("y").holder is None
         statuses = client.describe()
         assert [status.node for status in statuses] == ["n1", "n2"]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.expect import checked
 from support.real_nodes import ask
 
 import fencelock
@@ -146,8 +147,7 @@ def test_tasks_count(paxos_nodes: list[Node], name: str) -> None:
 
 
 def test_callers_inside_a_node_count(connect: Connect, paxos_nodes: list[Node], name: str) -> None:
-    changed = ask(paxos_nodes[0], AddToCounter(counter=name, amount=2))
-    assert isinstance(changed, CounterChanged)
+    changed = checked(CounterChanged, ask(paxos_nodes[0], AddToCounter(counter=name, amount=2)))
     assert (changed.before, changed.after) == (0, 2)
     assert connect().counter(name).add() == 3
 
@@ -265,9 +265,7 @@ def test_tasks_take_and_give(paxos_nodes: list[Node], name: str) -> None:
 def test_callers_inside_a_node_take_and_give(
     connect: Connect, paxos_nodes: list[Node], name: str
 ) -> None:
-    taken = ask(paxos_nodes[0], TakePermits(pool=name, size=3, amount=2))
-    assert isinstance(taken, PermitsTaken)
+    checked(PermitsTaken, ask(paxos_nodes[0], TakePermits(pool=name, size=3, amount=2)))
     assert made(connect(), name).available() == 1
-    given = ask(paxos_nodes[1], GivePermits(pool=name, amount=2))
-    assert isinstance(given, PermitsGiven)
+    given = checked(PermitsGiven, ask(paxos_nodes[1], GivePermits(pool=name, amount=2)))
     assert (given.changed, given.taken) == (True, 0)

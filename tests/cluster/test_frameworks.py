@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from fastapi import Depends, FastAPI
+from support.expect import present
 
 import fencelock
 from fencelock import aio
@@ -170,8 +171,7 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
             assert hold
             assert hold.fence == lock.fence
             await lock.release()
-        again = await asyncio.wait_for(lock.acquire(), 5)
-        assert again is not None
+        again = present(await asyncio.wait_for(lock.acquire(), 5))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.lock("waited for").acquire(), 0.05)
         await again.release()
@@ -266,8 +266,7 @@ def test_a_hold_may_be_released_by_any_thread(
         thread = threading.Thread(target=partial(put_acquired, lock, holds))
         thread.start()
         thread.join(PATIENCE_S)
-        hold = holds.get(timeout=PATIENCE_S)
-        assert hold is not None
+        hold = present(holds.get(timeout=PATIENCE_S))
         assert (lock.held, lock.fence) == (True, hold.fence)
         release(hold)
         assert_free(other, "handed on")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.expect import only, present
 from support.lock_scene import Scene
 from support.real_nodes import Cluster, started, until
 
@@ -63,8 +64,7 @@ def test_a_hold_goes_to_another_client_before_all_who_wait(
     with pytest.raises(NotHeldError, match="this hold was detached already"):
         hold.detach()
     taken.release()
-    after = waiting.result(PATIENCE_S)
-    assert after is not None
+    after = present(waiting.result(PATIENCE_S))
     assert after.fence > taken.fence
     after.release()
     with web.lock(name, retain=retain):  # The session knows that it holds nothing.
@@ -143,8 +143,7 @@ def test_the_status_shows_who_detached_it_but_no_token(web: fencelock.Client, na
     secret = lock_and_secret(token)[1]
     assert not any(form in repr((status, hold)) for form in (token, secret.hex(), repr(secret)))
     taken = web.attach(token, label="worker")
-    seen = web.status(name).holder
-    assert seen is not None
+    seen = present(web.status(name).holder)
     assert (seen.fence, seen.label.endswith(", worker")) == (taken.fence, True)
     taken.release()
 
@@ -264,8 +263,7 @@ def test_an_interrupted_detach_that_was_not_sent_releases_the_lock(scene: Scene)
     session.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         hold.detach()
-    (cancel,) = session.told
-    assert isinstance(cancel, Cancel)
+    cancel = only(Cancel, session.told)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", hold.token)
 
 

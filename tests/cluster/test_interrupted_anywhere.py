@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from support.expect import present
 
 from fencelock import AcquireCancelledError, Client, Hold, LockStatus, NotHeldError, aio
 from fencelock.cluster.client.hold import BaseHold
@@ -118,8 +119,7 @@ def test_a_release_that_is_interrupted_anywhere_may_be_repeated(
     client, other = cluster.connect(), cluster.connect()
     instant = len(kind) % STRIDE
     while True:
-        hold = MAKERS[kind](client, "release").acquire(timeout=PATIENCE_S)
-        assert hold is not None
+        hold = present(MAKERS[kind](client, "release").acquire(timeout=PATIENCE_S))
 
         def work(hold: Any = hold) -> None:
             hold.release()
@@ -146,8 +146,7 @@ def test_a_detach_that_is_interrupted_anywhere_keeps_the_lock_for_its_time_at_mo
     client, other = cluster.connect(), cluster.connect()
     instant = len(kind) % STRIDE
     while True:
-        hold = MAKERS[kind](client, "detach").acquire(timeout=PATIENCE_S)
-        assert hold is not None
+        hold = present(MAKERS[kind](client, "detach").acquire(timeout=PATIENCE_S))
 
         def work(hold: Any = hold) -> None:
             hold.detach(within=0.02)

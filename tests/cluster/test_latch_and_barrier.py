@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.expect import checked
 from support.real_nodes import ask
 
 import fencelock
@@ -153,9 +154,7 @@ def test_tasks_await_a_latch(paxos_nodes: list[Node], name: str) -> None:
 def test_callers_inside_a_node_count_and_wait(
     connect: Connect, paxos_nodes: list[Node], name: str
 ) -> None:
-    counted = ask(paxos_nodes[0], CountDown(latch=name, count=2))
-    assert isinstance(counted, CountedDown)
-    assert counted.left == 1
+    assert checked(CountedDown, ask(paxos_nodes[0], CountDown(latch=name, count=2))).left == 1
     assert connect().latch(name, 2).count_down() == 0
     assert isinstance(ask(paxos_nodes[1], AwaitLatch(latch=name, count=2)), LatchPassed)
 
@@ -282,8 +281,7 @@ def test_callers_inside_a_node_meet_others(
 ) -> None:
     waits = pool.submit(connect().barrier(name, 2).wait, PATIENCE_S)
     until_arrived(connect(), name)
-    passed = ask(paxos_nodes[0], AwaitBarrier(barrier=name, parties=2))
-    assert isinstance(passed, BarrierPassed)
+    passed = checked(BarrierPassed, ask(paxos_nodes[0], AwaitBarrier(barrier=name, parties=2)))
     assert (passed.index, waits.result(PATIENCE_S)) == (1, 0)
 
 

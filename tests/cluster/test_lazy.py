@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.expect import present
 
 import fencelock
 from fencelock import ClosedError, ConfigError, LockOwnershipLostError, UnavailableError, aio
@@ -78,9 +79,7 @@ def test_objects_of_a_module_connect_at_their_first_use() -> None:
         fencelock.map("m").put("key", b"value")
         assert fencelock.lock_all("a", "b").acquire(timeout=1)
     with fencelock.election("e").lead("me"):
-        leader = fencelock.election("e").leader()
-        assert leader is not None
-        assert leader.value == "me"
+        assert present(fencelock.election("e").leader()).value == "me"
     assert fencelock.latch("l", 1).count_down() == 0
     assert fencelock.barrier("b", 1).wait() == 0
     assert clients() == 1

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.expect import checked, present
 from support.real_nodes import ask, running_nodes
 
 import fencelock
@@ -43,9 +44,7 @@ def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> 
         assert tuple(holds.fences) == names
         assert list(holds.fences.values()) == [holds.fence + place for place in range(3)]
         for name, fence in holds.fences.items():
-            holder = two.status(name).holder
-            assert holder is not None
-            assert holder.fence == fence
+            assert present(two.status(name).holder).fence == fence
             assert two.lock(name).acquire(blocking=False) is None
         assert two.lock_all("free", names[2]).acquire(blocking=False) is None
         assert (_held := two.lock("free").acquire(blocking=False))
@@ -140,8 +139,7 @@ def test_tasks_hold_several_locks(paxos_nodes: list[Node], names: tuple[str, str
                     pass
                 waits.cancel()
                 assert await client.lock(names[0]).acquire(blocking=False) is None
-            again = await client.lock_all(*names).acquire(timeout=PATIENCE_S)
-            assert again is not None
+            again = present(await client.lock_all(*names).acquire(timeout=PATIENCE_S))
             await again.release()
 
     asyncio.run(scene())
@@ -149,8 +147,7 @@ def test_tasks_hold_several_locks(paxos_nodes: list[Node], names: tuple[str, str
 
 def test_an_ask_holds_several_locks(paxos_nodes: list[Node], names: tuple[str, str, str]) -> None:
     node = paxos_nodes[0]
-    granted = ask(node, AcquireAll(locks=names))
-    assert isinstance(granted, Granted)
+    granted = checked(Granted, ask(node, AcquireAll(locks=names)))
     assert granted.count == 3
     assert ask(node, Inspect(lock=names[2])).holder.fence == granted.fence + 2
     assert ask(node, Release(lock=granted.lock, fence=granted.fence)).count == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from support.expect import present
 from support.lock_scene import PATIENCE_S, Scene
 from support.samples import fence_of
 
@@ -437,8 +438,7 @@ def test_an_owner_that_acquires_while_it_releases_elsewhere_waits_for_that(
 ) -> None:
     lock = client.lock("both", owner="job")
     for _ in range(20):
-        hold = lock.acquire()
-        assert hold is not None
+        hold = present(lock.acquire())
         hold.release()
         with client.lock("both", owner="job", timeout=PATIENCE_S) as again:
             assert again.fence > hold.fence
@@ -520,8 +520,7 @@ def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Clien
 
 def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.Client) -> None:
     told: list[fencelock.Notice] = []
-    hold = client.lock("evicted").acquire()
-    assert hold is not None
+    hold = present(client.lock("evicted").acquire())
     client.evict("evicted", hold.fence)
     end = time.monotonic() + PATIENCE_S
     while not hold.lost:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
+from support.expect import checked, present
 from support.real_nodes import ask, running_nodes
 
 import fencelock
@@ -55,9 +56,7 @@ def test_an_entry_that_one_client_puts_is_read_by_all_clients(
     other = connect().map(name)
     assert other.get("colour") == fencelock.Entry(b"red", version, None, "")
     assert other.put("colour", b"blue") > version
-    entry = kv.get("colour")
-    assert entry is not None
-    assert entry.value == b"blue"
+    assert present(kv.get("colour")).value == b"blue"
     assert kv.delete("colour") is True
     assert kv.delete("colour") is False
     assert other.get("colour") is None
@@ -65,8 +64,7 @@ def test_an_entry_that_one_client_puts_is_read_by_all_clients(
 
 
 def test_a_change_by_version_fails_if_somebody_was_faster(kv: fencelock.Map) -> None:
-    first = kv.put_if_absent("k", b"1")
-    assert first is not None
+    first = present(kv.put_if_absent("k", b"1"))
     assert kv.put_if_absent("k", b"2") is None
     second = kv.replace("k", b"2", version=first)
     with pytest.raises(VersionMismatchError, match=f"has version {second}, but version") as failed:
@@ -85,8 +83,7 @@ def test_many_threads_count_without_losing_one(kv: fencelock.Map, pool: ThreadPo
 
     def increment(_: int) -> None:
         while True:
-            entry = kv.get("count")
-            assert entry is not None
+            entry = present(kv.get("count"))
             try:
                 kv.replace("count", b"%d" % (int(entry.value) + 1), version=entry.version)
             except VersionMismatchError:
@@ -94,8 +91,7 @@ def test_many_threads_count_without_losing_one(kv: fencelock.Map, pool: ThreadPo
             return
 
     list(pool.map(increment, range(60)))
-    entry = kv.get("count")
-    assert entry is not None
+    entry = present(kv.get("count"))
     assert entry.value == b"60"
 
 
@@ -106,8 +102,7 @@ def test_an_entry_expires_and_a_put_without_ttl_makes_it_last(kv: fencelock.Map)
     kv.put("kept", b"")
     while kv.get("short") is not None:
         pass
-    entry = kv.get("long")
-    assert entry is not None
+    entry = present(kv.get("long"))
     assert entry.expires is not None
     assert 990 < entry.expires <= 1_000
     assert keys_of(kv) == ["kept", "long"]
@@ -119,9 +114,7 @@ def test_an_ephemeral_entry_lives_as_long_as_its_client(
     worker = connect()
     worker.map(name).put("worker/1", b"", ephemeral=True)
     worker.map(name).put("worker/2", b"", ephemeral=True)
-    entry = kv.get("worker/1")
-    assert entry is not None
-    assert worker.session in entry.session
+    assert worker.session in present(kv.get("worker/1")).session
     kv.put("worker/2", b"taken over")
     worker.close()
     while kv.get("worker/1") is not None:
@@ -166,9 +159,7 @@ def test_a_late_holder_cannot_write(
         assert other.map(name).put("k", b"next", fence=next_hold)
         with pytest.raises(NotHeldError):
             kv.put("k", b"late", fence=hold)
-    entry = kv.get("k")
-    assert entry is not None
-    assert entry.value == b"next"
+    assert present(kv.get("k")).value == b"next"
     assert kv.get("new") is None
 
 
@@ -300,8 +291,7 @@ def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
             assert len(await kv.items("n/")) == 50
             entries = await asyncio.gather(*(kv.get(f"n/{number % 50}") for number in range(1_000)))
             assert all(entry is not None for entry in entries)
-            entry = await kv.get("guarded")
-            assert entry is not None
+            entry = present(await kv.get("guarded"))
             assert entry.value == b"3"
             cancelled = asyncio.create_task(kv.put("cancelled", b""))
             await asyncio.sleep(0)
@@ -315,8 +305,7 @@ def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
 def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None:
     node = paxos_nodes[0]
     put = fencelock.PutEntry(map=name, entry_key="k", value=LARGE)
-    reply = ask(node, put)
-    assert isinstance(reply, fencelock.EntryChanged)
+    reply = checked(fencelock.EntryChanged, ask(node, put))
     assert reply.changed
     found = ask(node, fencelock.GetEntry(map=name, entry_key="k"))
     assert found.entries == (fencelock.EntrySeen("k", LARGE, reply.version, None, ""),)
@@ -356,8 +345,7 @@ Connect = Callable[[], fencelock.Client]
 
 def listing(watch: fencelock.MapWatch) -> dict[str, bytes | None]:
     """Return the entries of the next listing, by key."""
-    seen = watch.get(PATIENCE_S)
-    assert isinstance(seen, MapListing)
+    seen = checked(MapListing, watch.get(PATIENCE_S))
     return {entry.key: entry.value for entry in seen.entries}
 
 
@@ -468,8 +456,7 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
         return False
 
     watch._channel = WatchedChannel(watch._channel, changed_meanwhile)  # type: ignore[assignment]  # pyright: ignore
-    seen = watch.get(PATIENCE_S)
-    assert isinstance(seen, MapListing)
+    seen = checked(MapListing, watch.get(PATIENCE_S))
     assert [entry.key for entry in seen.entries] == [f"k{number}" for number in range(9)]
     assert seen.entries[-1] == MapChange("k8", b"new", puts[0])
     assert seen.version < puts[0]
@@ -482,8 +469,7 @@ def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
         async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
             kv = client.map(name)
             watch = kv.watch("a")
-            first = await anext(watch)
-            assert isinstance(first, MapListing)
+            first = checked(MapListing, await anext(watch))
             assert first.entries == ()
             version = await kv.put("a", b"x")
             async for change in watch:

@@ -13,6 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 from redis.retry import Retry
+from support.expect import present
 from support.real_nodes import make_keys
 from support.redis_door import RawClient, door_node, port_of
 from typer.testing import CliRunner
@@ -58,8 +59,7 @@ def test_clients_of_the_door_and_native_clients_exclude_each_other() -> None:
 
 
 def status_owner(native: fencelock.Client, lock: str) -> str:
-    holder = native.status(lock).holder
-    assert holder is not None
+    holder = present(native.status(lock).holder)
     return holder.owner
 
 

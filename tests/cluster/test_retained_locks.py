@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import pytest
+from support.expect import present
 from support.real_nodes import until
 
 import fencelock
@@ -140,21 +141,17 @@ def test_another_client_waits_for_the_owner_that_has_it_and_for_no_other(
     connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
     lock, other = connect().lock(name, retain=60), connect().lock(name)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     theirs = pool.submit(other.acquire)
     until(lambda: len(lock.status().waiters) == 1)
     mine = pool.submit(lock.acquire)
     until(lambda: len(lock.status().waiters) == 2)
     assert not theirs.done()
     hold.release()
-    second = theirs.result(PATIENCE_S)
-    assert second is not None
+    second = present(theirs.result(PATIENCE_S))
     assert second.fence > hold.fence
     second.release()
-    third = mine.result(PATIENCE_S)
-    assert third is not None
-    assert third.fence > second.fence
+    assert present(mine.result(PATIENCE_S)).fence > second.fence
 
 
 def test_a_cohort_has_it_before_another_client(
@@ -162,8 +159,7 @@ def test_a_cohort_has_it_before_another_client(
 ) -> None:
     monkeypatch.setattr("fencelock.actors.session.retained.COHORT_MS", 1_000 * PATIENCE_S)
     lock, other = connect().lock(name, retain=60, cohort=2), connect().lock(name)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     order: list[str] = []
 
     def work(who: str, lock: fencelock.Lock) -> None:
@@ -240,8 +236,7 @@ def test_readers_of_one_client_share_one_hold(
 ) -> None:
     one, two = connect().rwlock(name, retain=60), connect().rwlock(name)
     with one.read() as first:
-        second = pool.submit(one.read().acquire).result(PATIENCE_S)
-        assert second is not None
+        second = present(pool.submit(one.read().acquire).result(PATIENCE_S))
         assert first.fence < second.fence
         assert [holder.owner for holder in one.status().holders] == ["*readers"]
         writer = pool.submit(two.write().acquire)
@@ -292,8 +287,7 @@ def test_a_loss_during_a_release_is_reported_by_the_release(
 ) -> None:
     client = connect()
     lock = client.lock(name, retain=60)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     retaining = client._connection.retaining
     release = retaining.release
 
@@ -356,8 +350,7 @@ def test_a_loop_that_is_gone_does_not_stop_the_client(paxos_addresses: str, name
     """A task waits for a retained lock on a loop that is closed; then its turn comes."""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
         lock = client.lock(name)
-        hold = lock.acquire()
-        assert hold is not None
+        hold = present(lock.acquire())
         loop = asyncio.new_event_loop()
         waiting = AsyncLock(lock._channel, lock._registry, lock._options)
         tasks: list[asyncio.Task[Any]] = []
@@ -380,8 +373,7 @@ def test_a_lost_lock_is_reported_to_the_owner_that_has_it(connect: Connect, name
     lock.on_lost(lambda notice: lost.append(notice.lock))
     with lock:
         pass
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     client.evict(name, holder_of(lock)[1], "root")
     until(lambda: bool(lost))
     assert hold.state is HoldState.LOST

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.expect import checked, present
 from support.real_nodes import ask, running_nodes
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
@@ -306,8 +307,7 @@ def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
                     pass
                 cancelled.cancel()
                 await semaphore.release(2)
-                got = await small
-                assert got is not None
+                got = present(await small)
                 assert got.fence > hold.fence
             assert amounts(await semaphore.status()) == ([1], [])
             await got.release()
@@ -325,8 +325,7 @@ def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: s
     assert (one.lock, one.count, two.count) == (lock, 2, 1)
     with pytest.raises(InvalidRequestError, match="3 permits were released, 2 are held"):
         ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=3))
-    left = ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=1))
-    assert isinstance(left, Released)
+    left = checked(Released, ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=1)))
     assert left.count == 1
     assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
     assert ask(node, ReleasePermits(semaphore=name, fence=one.fence)).count == 0
@@ -527,8 +526,7 @@ def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
                 assert await reader > hold.fence
                 with pytest.raises(fencelock.AlreadyHeldError):
                     await rw.write().acquire()
-            held = await rw.read().acquire()
-            assert held is not None
+            held = present(await rw.read().acquire())
             await rw.evict(held.fence, "root")
             with pytest.raises(fencelock.LockOwnershipLostError):
                 await rw.read().release()
@@ -539,12 +537,9 @@ def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
 
 def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) -> None:
     node, lock = paxos_nodes[0], object_name(RWLOCK, name)
-    one = ask(node, AcquireReadWrite(rwlock=name, write=True))
-    assert isinstance(one, Granted)
+    one = checked(Granted, ask(node, AcquireReadWrite(rwlock=name, write=True)))
     assert (one.lock, one.count) == (lock, 1)
-    left = ask(node, Downgrade(rwlock=name, fence=one.fence))
-    assert isinstance(left, Released)
-    assert left.count == 1
+    assert checked(Released, ask(node, Downgrade(rwlock=name, fence=one.fence))).count == 1
     two = ask(node, AcquireReadWrite(rwlock=name))
     assert two.fence > one.fence
     assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
+from support.expect import present
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import proxy_of
@@ -134,8 +135,7 @@ def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.Monke
     sound: Callable[..., Any] = TicketAttempts.on_collected
 
     def unattributed(attempts: TicketAttempts, leader: str, said: Collected, now: Instant) -> Any:
-        attempt = attempts.timers.find(said.lock, said.who, said.request)
-        assert attempt is not None
+        attempt = present(attempts.timers.find(said.lock, said.who, said.request))
         return sound(attempts, leader, replace(said, round=attempt.entry.round), now)
 
     plant(monkeypatch, (Patch(TicketAttempts, "on_collected", unattributed),))

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.expect import present
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.api.message import Reason, Refused
@@ -253,9 +254,7 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     for _ in range(3):
         trio.pass_time(BAKERY_TIMING.resend_ms)
     assert len(trio.heard(Locked)) == 1
-    attempt = trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)
-    assert attempt is not None
-    assert attempt.entry.round <= 6
+    assert present(trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)).entry.round <= 6
 
 
 def test_a_leader_that_granted_a_request_keeps_it_whoever_ranks_first() -> None:
@@ -282,8 +281,7 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
     trio = LeaderTrio()
     trio.hold("n3")
     trio.lock("n3")
-    attempt = trio.leaders["n3"].attempts.timers.find("x", ANN, 1)
-    assert attempt is not None
+    attempt = present(trio.leaders["n3"].attempts.timers.find("x", ANN, 1))
     assert attempt.held == FENCE
     trio.under_way.clear()
     ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
@@ -355,8 +353,7 @@ def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
     trio = expired_at_n1()
     table = trio.leaders["n1"].tickets
     ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), proxy_of("n1"), 500, 500, "")
-    entry = table.put(ben, "n1", NOW, None)
-    assert entry is not None
+    entry = present(table.put(ben, "n1", NOW, None))
     table.vote(entry, FENCE + 1, NOW)
     trio.say(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
@@ -440,8 +437,7 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     trio.lock("n1")
     trio.settle()
     assert trio.owners() == ["n1"]
-    attempt = trio.leaders["n1"].attempts.timers.find("x", ANN, 1)
-    assert attempt is not None
+    attempt = present(trio.leaders["n1"].attempts.timers.find("x", ANN, 1))
     assert attempt.step in {TicketStep.HELD, TicketStep.WAITING, TicketStep.VOTING}
 
 

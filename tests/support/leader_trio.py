@@ -18,6 +18,7 @@ from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Instant, Message, node_of
+from support.expect import present
 from support.role_harness import HOST
 
 ANN = Who("c", "ann")
@@ -133,8 +134,7 @@ class LeaderTrio:
         ticket = Ticket("x", ANN, 1, turn, proxy_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:
             table = self.leaders[name].tickets
-            entry = table.put(ticket, owner, self.now, None)
-            assert entry is not None
+            entry = present(table.put(ticket, owner, self.now, None))
             table.vote(entry, FENCE, self.now)
 
 

@@ -14,6 +14,7 @@ from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
+from support.expect import checked
 from support.role_harness import HOST, T0, sent
 
 PROXY, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -38,8 +39,7 @@ def log_proxy(kind: type[P], node: str = "n1") -> P:
 
 def in_flight_at(proxy: Proxy) -> InFlightRequests:
     """Return the requests in flight of ``proxy``."""
-    backend = proxy.backend
-    assert isinstance(backend, PaxosBackend)
+    backend = checked(PaxosBackend, proxy.backend)
     return backend.in_flight
 
 

@@ -18,6 +18,7 @@ from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Queued, Result
+from support.expect import checked, present
 from support.role_harness import RoleHarness, only_sent, sent
 from support.samples import READY
 
@@ -103,9 +104,7 @@ class SessionHarness(KeptAlive):
     @property
     def trust(self) -> SessionTrust:
         """The client's trust in the session in force, which its threads read."""
-        trust = self.role.session_state.session_lease.trust
-        assert trust is not None
-        return trust
+        return present(self.role.session_state.session_lease.trust)
 
     def lease(self, user: Address = ANN, lock: str = "x") -> Lease | None:
         """Return the deadlines of the hold of ``user``, which the client's threads read."""
@@ -113,8 +112,7 @@ class SessionHarness(KeptAlive):
 
     def until(self, user: Address = ANN, lock: str = "x") -> Instant:
         """Return the deadline of a hold that has one."""
-        lease = self.lease(user, lock)
-        assert lease is not None
+        lease = present(self.lease(user, lock))
         return lease.until
 
     def acquire(
@@ -169,8 +167,7 @@ class SessionHarness(KeptAlive):
     def undo(self, said: list[Send]) -> list[Send]:
         """Confirm the last `Cancel` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, api.Cancel)][-1]
-        cancel = asked.message
-        assert isinstance(cancel, api.Cancel)
+        cancel = checked(api.Cancel, asked.message)
         return self.hear(asked.to, api.Cancelled(**cancel.fields()))
 
     def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:

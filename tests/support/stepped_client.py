@@ -34,6 +34,7 @@ from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.waiting import LocalWaits
 from fencelock.cluster.host.pending_asks import AskReply
+from support.expect import present
 from support.local_callers import LocalNode
 
 
@@ -256,8 +257,7 @@ class Caller:
 
     def cancel(self) -> None:
         """Stop waiting: the operation undoes its steps."""
-        operation = self._operation
-        assert operation is not None
+        operation = present(self._operation)
         try:
             operation.throw(asyncio.CancelledError())
         except asyncio.CancelledError:

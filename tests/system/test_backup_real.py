@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.real_nodes import until
 
 import fencelock
@@ -136,9 +137,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
         assert holders(client) == held
         assert client.status("kept-7").waiters[0].session == waiters[0].session
         assert client.semaphore("permits", 5).status().holders[0].times == 3
-        hold = client.lock("fresh").acquire()
-        assert hold is not None
-        assert hold.fence > load.fence + (1 << 39)
+        assert present(client.lock("fresh").acquire()).fence > load.fence + (1 << 39)
 
 
 def _wait_for(client: fencelock.Client, name: str) -> None:
@@ -168,8 +167,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
         old.start("n3")
         two = ",".join(new.addresses[node] for node in ("n1", "n2"))
         with fencelock.connect(two, cluster=new.cluster, connect_timeout=LONG_S) as client:
-            hold = client.lock("fresh").acquire(timeout=LONG_S)
-            assert hold is not None
+            hold = present(client.lock("fresh").acquire(timeout=LONG_S))
             refused, statuses = 0, client.describe()
             while not refused:
                 statuses = client.describe()
@@ -204,8 +202,7 @@ def test_a_backup_comes_from_the_last_member_if_no_majority_is_left(
 ) -> None:
     file = tmp_path / "rescue.backup"
     with fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client:
-        held = client.lock("kept", owner="worker").acquire()
-        assert held is not None
+        held = present(client.lock("kept", owner="worker").acquire())
         leader = leader_among(client.describe())
         left = next(node for node in old.names if node != leader)
         wait_until_learned(old, left, held.fence)

@@ -106,7 +106,6 @@ def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
     with members.client_of(PROXY) as holder, members.client_of("n3") as other:
         lock = holder.lock("a")
         fence = fence_of(lock.acquire(timeout=LONG_S))
-        assert fence is not None
 
         members.restart(*restarted)
         wait_until_ready(holder, PROXY)
@@ -127,7 +126,6 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
         with members.client_of(PROXY) as holder:
             held = holder.lock("a").acquire(timeout=LONG_S)
             fence = fence_of(held)
-            assert fence is not None
             members.restart(*restarted)
             wait_until_ready(holder, PROXY)
         wait_until_ready(other, "n3")
@@ -150,7 +148,6 @@ def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
             holder.close()
         members.kill(PROXY)
         holder.close()
-        assert fence is not None
         assert granted_in_time(other) > fence
         members.start(PROXY)
 

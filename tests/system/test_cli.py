@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.expect import checked
 from support.real_nodes import loopback_addresses, running
 from support.samples import fence_of
 from typer.testing import CliRunner
@@ -145,8 +146,7 @@ def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
         ["--port", "65534"],
         ["--port", "-1"],
     ):
-        error = run(app, ["init", "--config", str(path), *wrong]).exception
-        assert isinstance(error, ConfigError)
+        error = checked(ConfigError, run(app, ["init", "--config", str(path), *wrong]).exception)
         assert wrong[0].removeprefix("--") in str(error)
     assert not path.exists()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from support.expect import checked
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
@@ -253,8 +254,7 @@ def test_a_session_that_is_not_listed_is_not_asked_about(
     client: MadeHold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
-    error = run("sessions", "close", "client-1f.18").exception
-    assert isinstance(error, NotHeldError)
+    error = checked(NotHeldError, run("sessions", "close", "client-1f.18").exception)
     assert "'client-1f.18' is not open" in str(error)
     assert [asked for asked in client.asked if asked[0] == "close_session"] == []
 
@@ -275,8 +275,7 @@ def test_a_closing_as_json_says_which_session_and_how_much_it_had(client: MadeHo
 def test_a_closing_that_is_not_meant_for_certain_is_refused(
     client: MadeHold, arguments: tuple[str, ...], words: str
 ) -> None:
-    error = run("sessions", *arguments).exception
-    assert isinstance(error, ConfigError)
+    error = checked(ConfigError, run("sessions", *arguments).exception)
     assert words in str(error)
     assert client.asked == []
 
@@ -289,8 +288,7 @@ def test_sessions_are_listed_where_no_subcommand_is_given(client: MadeHold) -> N
 
 
 def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeHold) -> None:
-    error = run("release", "orders/42", "--fence", "7").exception
-    assert isinstance(error, ConfigError)
+    error = checked(ConfigError, run("release", "orders/42", "--fence", "7").exception)
     assert "--yes" in str(error)
     assert client.asked == []
 
@@ -303,8 +301,7 @@ def test_a_hold_that_is_not_there_is_told_with_what_is(
 ) -> None:
     del terminal
     client.state = state
-    error = run("release", "orders/42", "--fence", "7", says="y\n").exception
-    assert isinstance(error, NotHeldError)
+    error = checked(NotHeldError, run("release", "orders/42", "--fence", "7", says="y\n").exception)
     assert advice in str(error)
     assert [asked for asked in client.asked if asked[0] == "evict"] == []
 
@@ -392,6 +389,5 @@ def test_only_bytes_have_a_unit() -> None:
 def test_arguments_that_contradict_each_other_are_refused(
     arguments: list[str], problem: str
 ) -> None:
-    error = CliRunner().invoke(app, arguments).exception
-    assert isinstance(error, ConfigError)
+    error = checked(ConfigError, CliRunner().invoke(app, arguments).exception)
     assert problem in str(error)

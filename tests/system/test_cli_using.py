@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.expect import present
 from support.hub_station import PATIENCE_S
 from support.real_nodes import running_nodes
 from support.retained_world import RawRetainer, retaining
@@ -182,8 +183,7 @@ def test_entries_are_put_only_under_the_conditions_that_are_given(
     put = ("map", "put", "config", "colour")
     code, version, _ = shell.run(*put, "blue")
     assert code == 0
-    entry = client.map("config").get("colour")
-    assert entry is not None
+    entry = present(client.map("config").get("colour"))
     assert (entry.value, entry.version) == (b"blue", int(version))
 
     assert shell.run(*put, "red", "--if-absent") == (
@@ -200,8 +200,7 @@ def test_entries_are_put_only_under_the_conditions_that_are_given(
         "--if-absent and --version exclude each other: leave one out",
     )
     done = shell.run(*put, "-", "--version", version, "--ttl", "60", "--json", says="from a pipe")
-    entry = client.map("config").get("colour")
-    assert entry is not None
+    entry = present(client.map("config").get("colour"))
     assert json.loads(done[1]) == {"map": "config", "key": "colour", "version": entry.version}
     assert entry.value == b"from a pipe"
     assert entry.expires is not None
@@ -315,8 +314,7 @@ def test_a_command_whose_lock_is_lost_is_stopped(
     paxos_addresses: str, lock_client: fencelock.Client, code: str, grace: str
 ) -> None:
     process = holding(paxos_addresses, "taken", "--grace", grace, *python(code))
-    holder = lock_client.status("taken").holder
-    assert holder is not None
+    holder = present(lock_client.status("taken").holder)
     assert holder.fence is not None
     lock_client.evict("taken", holder.fence)
     err = ended(process)
@@ -352,8 +350,7 @@ def test_processes_that_a_command_started_end_too_if_the_lock_is_lost(
     child = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = holding(paxos_addresses, "family", "--grace", "0.2", *python(code))
-    holder = lock_client.status("family").holder
-    assert holder is not None
+    holder = present(lock_client.status("family").holder)
     assert holder.fence is not None
     lock_client.evict("family", holder.fence)
     ended(process)
@@ -451,8 +448,7 @@ def test_a_command_runs_once_a_period_unless_it_fails(
     assert (code, out) == (75, "")
     assert re.fullmatch(r"job: it runs once in 1d, and ran \S+( \S+)? ago, as 'machine 1'\n", err)
     assert run(paxos_addresses, *once, "-q", "-E", "0", *python(PRINTS)) == (0, "", "")
-    entry = lock_client.map("once").get("nightly")
-    assert entry is not None
+    entry = present(lock_client.map("once").get("nightly"))
     assert entry.expires is not None
     assert 0.9 < entry.expires / 86_400 < 0.951  # The next night may begin a little early.
 
@@ -463,9 +459,7 @@ def test_a_lock_is_held_at_least_so_long(
     process = begin(paxos_addresses, "least", "--hold-at-least", "1h", *python("print('ended')"))
     assert process.stdout is not None
     assert process.stdout.readline() == "ended\n"
-    holder = lock_client.status("least").holder
-    assert holder is not None
-    assert holder.label.endswith(Path(sys.executable).name)
+    assert present(lock_client.status("least").holder).label.endswith(Path(sys.executable).name)
     process.send_signal(signal.SIGTERM)
     process.wait(PATIENCE_S)
     process.communicate()
@@ -590,8 +584,7 @@ def test_a_recall_is_repeated_and_the_next_owner_gets_a_fence_above_the_span(
         assert lock.acquire(timeout=0.5) is None
         assert retainer.recalled.wait(PATIENCE_S)
         retainer.in_use = False
-        hold = lock.acquire(timeout=PATIENCE_S)
-        assert hold is not None
+        hold = present(lock.acquire(timeout=PATIENCE_S))
         assert hold.fence >= fence + 50
         hold.release()
     assert len(retainer.recalls) > 1

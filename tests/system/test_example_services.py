@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from support import programs
+from support.expect import present
 from support.paths import EXAMPLES
 
 from fencelock import aio
@@ -28,8 +29,7 @@ PATIENCE_S = 60
 
 def loaded(name: str) -> ModuleType:
     """Return the example ``name`` as a new module."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
+    spec = present(importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py"))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.real_nodes import until
 
 import fencelock
@@ -74,8 +75,7 @@ def test_a_killed_process_has_handed_its_lock_over_and_no_third_one_gets_between
         assert status.holder is not None
         assert (status.holder.fence, waiting.done()) == (fence, False)
         assert worker.end() == ""
-        hold = waiting.result(PATIENCE_S)
-        assert hold is not None
+        hold = present(waiting.result(PATIENCE_S))
         assert hold.fence == fence + 1
         hold.release()
 

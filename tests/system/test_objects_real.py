@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.expect import checked, present
 from support.real_nodes import (
     NODES,
     PATIENCE_S,
@@ -211,8 +212,7 @@ def test_a_wait_times_out_and_its_client_counts_on(cluster: Cluster) -> None:
 
 def test_a_caller_inside_a_node_counts_too(cluster: Cluster) -> None:
     node = cluster.running["n1"]
-    reply = node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S)
-    assert isinstance(reply, CountedDown)
+    reply = checked(CountedDown, node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S))
     assert (reply.left, count_down(cluster.connect(), 2, "a")) == (1, 0)
 
 
@@ -308,9 +308,7 @@ def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
         ) as process:
             assert process.stdout is not None
             version = int(process.stdout.readline())
-            entry = workers.get("one")
-            assert entry is not None
-            assert entry.version == version
+            assert present(workers.get("one")).version == version
             process.kill()
         while workers.get("one") is not None:
             pass

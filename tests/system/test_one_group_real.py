@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.collected import Line, Lines, logged_lines
+from support.expect import checked, present
 from support.real_nodes import LONG_S, loopback_addresses, running, until
 from support.rogue_roles import ROGUE, with_rogue
 from typer.testing import CliRunner
@@ -237,9 +238,7 @@ class IdentityCluster:
             self.nodes.pop(name).stop()
 
     def folder(self, name: str) -> Path:
-        folder = self.config.folder_of(name)
-        assert folder is not None
-        return folder
+        return present(self.config.folder_of(name))
 
     def lock(self, name: str, through: str, timeout: float = LONG_S) -> int | None:
         """Take a lock through one node, and keep it; return its fence, None without a majority."""
@@ -252,9 +251,7 @@ class IdentityCluster:
         return None if hold is None else hold.fence
 
     def status(self, name: str) -> NodeStatus:
-        status = self.nodes[name].proxy.ask(Describe(), timeout=LONG_S)
-        assert isinstance(status, NodeStatus)
-        return status
+        return checked(NodeStatus, self.nodes[name].proxy.ask(Describe(), timeout=LONG_S))
 
     def wait_until(self, name: str, is_so: Callable[[NodeStatus], bool]) -> None:
         for _ in range(2_000):  # Each question waits for the node's answer.

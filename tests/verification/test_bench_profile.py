@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.hub_station import Make, alive, stations, until
 
 from fencelock.cluster.testing.ports import free_ports
@@ -75,8 +76,7 @@ def logs(times: int = 1) -> dict[str, NodeMarks]:
 
 
 def test_the_way_of_a_request_is_followed_back_from_its_answer() -> None:
-    way = way_of(logs(), CALL, BACK)
-    assert way is not None
+    way = present(way_of(logs(), CALL, BACK))
     assert sum(span.ns for span in way) == BACK - CALL
     assert way[:6] == [
         Span(CLIENT, "call", 10),
@@ -112,8 +112,7 @@ def test_an_answer_that_nobody_sent_has_no_way() -> None:
 def test_a_frame_that_comes_while_its_node_works_was_not_on_the_wire_for_long() -> None:
     marks = [Mark("poll", 0, 1_040), *LEADER_MARKS[1:]]
     known = {**logs(), "n1": NodeMarks("n1", marks, {"client-1": CLIENT})}
-    way = way_of(known, CALL, BACK)
-    assert way is not None
+    way = present(way_of(known, CALL, BACK))
     assert sum(span.ns for span in way) == BACK - CALL
     at_leader = [span for span in way if span.place == "n1"]
     assert at_leader[0] == Span("n1", "dispatch", 32)
