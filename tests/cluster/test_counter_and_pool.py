@@ -128,22 +128,19 @@ def test_lists_show_counters_which_clash_with_no_map_or_lock(
     assert repr(counter) == f"<Counter '{name}'>"
 
 
-def test_tasks_count(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            counter = client.counter(name)
-            values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
-            assert sorted(values) == list(range(1, CALLS + 1))
-            assert await counter.get_and_add(-CALLS) == CALLS
-            assert await counter.get() == 0
-            assert await counter.compare_and_set(0, 4)
-            async with client.lock(name) as hold:
-                assert await counter.set(8, fence=hold) == 4
-            with pytest.raises(fencelock.NotHeldError):
-                await counter.add(fence=hold)
-
-    asyncio.run(scene())
+async def test_tasks_count(paxos_nodes: list[Node], name: str) -> None:
+    addresses = ",".join(node.address for node in paxos_nodes)
+    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+        counter = client.counter(name)
+        values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
+        assert sorted(values) == list(range(1, CALLS + 1))
+        assert await counter.get_and_add(-CALLS) == CALLS
+        assert await counter.get() == 0
+        assert await counter.compare_and_set(0, 4)
+        async with client.lock(name) as hold:
+            assert await counter.set(8, fence=hold) == 4
+        with pytest.raises(fencelock.NotHeldError):
+            await counter.add(fence=hold)
 
 
 def test_callers_inside_a_node_count(connect: Connect, paxos_nodes: list[Node], name: str) -> None:
@@ -242,24 +239,21 @@ def test_values_out_of_their_limits_are_refused(connect: Connect, name: str) -> 
     pool.release(3)
 
 
-def test_tasks_take_and_give(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            pool = client.semaphore(name, 3, session_aware=False)
-            async with pool:
-                assert await pool.drain() == 2
-                waits = asyncio.create_task(pool.acquire())
-                while not (await pool.status()).waiters:
-                    pass
-                await pool.release()
-                assert await waits is True
-                assert await pool.acquire(blocking=False) is False
-                await pool.release(2)
-                assert await pool.resize(4) == 3
-            assert await pool.available() == 4
-
-    asyncio.run(scene())
+async def test_tasks_take_and_give(paxos_nodes: list[Node], name: str) -> None:
+    addresses = ",".join(node.address for node in paxos_nodes)
+    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+        pool = client.semaphore(name, 3, session_aware=False)
+        async with pool:
+            assert await pool.drain() == 2
+            waits = asyncio.create_task(pool.acquire())
+            while not (await pool.status()).waiters:
+                pass
+            await pool.release()
+            assert await waits is True
+            assert await pool.acquire(blocking=False) is False
+            await pool.release(2)
+            assert await pool.resize(4) == 3
+        assert await pool.available() == 4
 
 
 def test_callers_inside_a_node_take_and_give(

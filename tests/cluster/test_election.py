@@ -390,34 +390,31 @@ def test_close_ends_a_watch_that_waits_for_a_page_of_its_listing(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_close_ends_the_loop_of_a_task(
+async def test_close_ends_the_loop_of_a_task(
     paxos_addresses: str, name: str, kind: str, elsewhere: bool
 ) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
-            watch = watch_of(client, kind, name)
-            seen: asyncio.Queue[Any] = asyncio.Queue()
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        watch = watch_of(client, kind, name)
+        seen: asyncio.Queue[Any] = asyncio.Queue()
 
-            async def consume() -> None:
-                async for item in watch:
-                    seen.put_nowait(item)
+        async def consume() -> None:
+            async for item in watch:
+                seen.put_nowait(item)
 
-            task = asyncio.create_task(consume())
-            await seen.get()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(task), 0.1)
-            if elsewhere:
-                await asyncio.to_thread(watch.close)
-            else:
-                watch.close()
-            await asyncio.wait_for(task, PATIENCE_S)
-            with pytest.raises(fencelock.ClosedError, match="was closed"):
-                await watch.get()
-            async with watch_of(client, kind, name) as other:
-                await other.get()
-                waits = asyncio.create_task(other.get())
-                await asyncio.sleep(0)
-            with pytest.raises(fencelock.ClosedError, match="was closed"):
-                await asyncio.wait_for(waits, PATIENCE_S)
-
-    asyncio.run(scene())
+        task = asyncio.create_task(consume())
+        await seen.get()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), 0.1)
+        if elsewhere:
+            await asyncio.to_thread(watch.close)
+        else:
+            watch.close()
+        await asyncio.wait_for(task, PATIENCE_S)
+        with pytest.raises(fencelock.ClosedError, match="was closed"):
+            await watch.get()
+        async with watch_of(client, kind, name) as other:
+            await other.get()
+            waits = asyncio.create_task(other.get())
+            await asyncio.sleep(0)
+        with pytest.raises(fencelock.ClosedError, match="was closed"):
+            await asyncio.wait_for(waits, PATIENCE_S)

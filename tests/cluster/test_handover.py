@@ -160,26 +160,23 @@ def test_an_attached_hold_has_a_duration_of_its_own(web: fencelock.Client, name:
         assert hold.deadline is None
 
 
-def test_tasks_hand_a_lock_over_and_a_cancelled_attach_holds_nothing(
+async def test_tasks_hand_a_lock_over_and_a_cancelled_attach_holds_nothing(
     paxos_addresses: str, name: str
 ) -> None:
-    async def run() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
-            token = await (await client.lock(name).acquire()).detach()
-            async with await client.attach(token) as hold:
-                assert hold.held
-            token = await (await client.lock(name).acquire()).detach()
-            task = asyncio.create_task(client.attach(token))
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            with pytest.raises(TypeError, match="token is 7, and must be str"):
-                await client.attach(7)  # type: ignore[arg-type]
-            async with client.lock(name, timeout=PATIENCE_S):
-                pass
-
-    asyncio.run(run())
+    async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        token = await (await client.lock(name).acquire()).detach()
+        async with await client.attach(token) as hold:
+            assert hold.held
+        token = await (await client.lock(name).acquire()).detach()
+        task = asyncio.create_task(client.attach(token))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(TypeError, match="token is 7, and must be str"):
+            await client.attach(7)  # type: ignore[arg-type]
+        async with client.lock(name, timeout=PATIENCE_S):
+            pass
 
 
 @pytest.mark.usefixtures("fencelock_cluster")

@@ -417,15 +417,12 @@ def test_an_owner_that_waits_for_itself_may_be_cancelled(cluster: LocalCluster) 
         assert cancelled(lock)
 
 
-def test_another_task_may_cancel_an_acquire_that_waits(cluster: LocalCluster) -> None:
-    async def run() -> None:
-        async with cluster.connect_aio() as client, client.lock("task"):
-            lock = client.lock("task")
-            waiter = asyncio.create_task(lock.acquire())
-            while not waiter.done():
-                lock.cancel()
-                await asyncio.sleep(0)
-            with pytest.raises(AcquireCancelledError):
-                await waiter
-
-    asyncio.run(run())
+async def test_another_task_may_cancel_an_acquire_that_waits(cluster: LocalCluster) -> None:
+    async with cluster.connect_aio() as client, client.lock("task"):
+        lock = client.lock("task")
+        waiter = asyncio.create_task(lock.acquire())
+        while not waiter.done():
+            lock.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(AcquireCancelledError):
+            await waiter

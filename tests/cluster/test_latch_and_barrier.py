@@ -132,23 +132,20 @@ def test_a_client_that_closes_ends_its_waits(
     assert not stays.latch(name, 1).status().waiters
 
 
-def test_tasks_await_a_latch(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            latch = client.latch(name, count=2)
-            waits = asyncio.create_task(latch.wait())
-            given_up = asyncio.create_task(latch.wait())
-            while len((await latch.status()).waiters) < 2:
-                pass
-            given_up.cancel()
-            assert await latch.wait(0.01) is False
-            assert (await latch.count_down(), await latch.count()) == (1, 1)
-            assert await latch.count_down() == 0
-            assert await waits is True
-            assert [one.left for one in await client.objects() if name in one.lock] == [0]
-
-    asyncio.run(scene())
+async def test_tasks_await_a_latch(paxos_nodes: list[Node], name: str) -> None:
+    addresses = ",".join(node.address for node in paxos_nodes)
+    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+        latch = client.latch(name, count=2)
+        waits = asyncio.create_task(latch.wait())
+        given_up = asyncio.create_task(latch.wait())
+        while len((await latch.status()).waiters) < 2:
+            pass
+        given_up.cancel()
+        assert await latch.wait(0.01) is False
+        assert (await latch.count_down(), await latch.count()) == (1, 1)
+        assert await latch.count_down() == 0
+        assert await waits is True
+        assert [one.left for one in await client.objects() if name in one.lock] == [0]
 
 
 def test_callers_inside_a_node_count_and_wait(
@@ -256,24 +253,21 @@ def test_parties_must_agree_and_arguments_have_limits(
     assert repr(client.barrier(name, 2)) == f"<Barrier '{name}' of 2 parties>"
 
 
-def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
+async def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
     paxos_nodes: list[Node], name: str
 ) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            barrier = client.barrier(name, parties=3)
-            indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
-            assert sorted(indices) == [0, 1, 2]
-            waits = [asyncio.create_task(barrier.wait()) for _ in range(2)]
-            while await barrier.n_waiting() < 2:
-                pass
-            waits[0].cancel()
-            with pytest.raises(fencelock.BrokenBarrierError):
-                await waits[1]
-            assert not (await barrier.status()).waiters
-
-    asyncio.run(scene())
+    addresses = ",".join(node.address for node in paxos_nodes)
+    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+        barrier = client.barrier(name, parties=3)
+        indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
+        assert sorted(indices) == [0, 1, 2]
+        waits = [asyncio.create_task(barrier.wait()) for _ in range(2)]
+        while await barrier.n_waiting() < 2:
+            pass
+        waits[0].cancel()
+        with pytest.raises(fencelock.BrokenBarrierError):
+            await waits[1]
+        assert not (await barrier.status()).waiters
 
 
 def test_callers_inside_a_node_meet_others(

@@ -128,21 +128,20 @@ def test_names_out_of_their_limits_are_refused(connect: Connect) -> None:
         client.lock_all("a", b"b")  # type: ignore[arg-type]
 
 
-def test_tasks_hold_several_locks(paxos_nodes: list[Node], names: tuple[str, str, str]) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            async with client.lock_all(*names) as holds:
-                assert holds.fences[names[0]] == holds.fence
-                waits = asyncio.create_task(client.lock_all(*names).acquire())
-                while not (await client.status(names[2])).waiters:
-                    pass
-                waits.cancel()
-                assert await client.lock(names[0]).acquire(blocking=False) is None
-            again = present(await client.lock_all(*names).acquire(timeout=PATIENCE_S))
-            await again.release()
-
-    asyncio.run(scene())
+async def test_tasks_hold_several_locks(
+    paxos_nodes: list[Node], names: tuple[str, str, str]
+) -> None:
+    addresses = ",".join(node.address for node in paxos_nodes)
+    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+        async with client.lock_all(*names) as holds:
+            assert holds.fences[names[0]] == holds.fence
+            waits = asyncio.create_task(client.lock_all(*names).acquire())
+            while not (await client.status(names[2])).waiters:
+                pass
+            waits.cancel()
+            assert await client.lock(names[0]).acquire(blocking=False) is None
+        again = present(await client.lock_all(*names).acquire(timeout=PATIENCE_S))
+        await again.release()
 
 
 def test_an_ask_holds_several_locks(paxos_nodes: list[Node], names: tuple[str, str, str]) -> None:

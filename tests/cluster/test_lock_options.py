@@ -88,20 +88,17 @@ def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
         check_owner(owner)
 
 
-def test_outside_of_a_task_there_is_no_owner() -> None:
-    async def ask() -> None:
-        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+async def test_outside_of_a_task_there_is_no_owner() -> None:
+    said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def look() -> None:
-            try:
-                owner_of_task()
-            except RuntimeError as error:
-                said.set_result(str(error))
+    def look() -> None:
+        try:
+            owner_of_task()
+        except RuntimeError as error:
+            said.set_result(str(error))
 
-        asyncio.get_running_loop().call_soon(look)
-        assert "give the lock an owner" in await said
-
-    asyncio.run(ask())
+    asyncio.get_running_loop().call_soon(look)
+    assert "give the lock an owner" in await said
 
 
 def test_people_see_host_and_process_and_an_operator_user_and_host() -> None:
@@ -258,28 +255,23 @@ def test_an_error_of_the_function_goes_on_and_the_lock_is_released(
     assert not client.lock("fails").locked()
 
 
-def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
-    async def run() -> None:
-        async with aio.connect(
-            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
-        ) as client:
-            inside: list[int] = []
+async def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
+    async with aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        inside: list[int] = []
 
-            @client.locked("job/{number}", timeout=PATIENCE_S)
-            async def work(number: int) -> bool:
-                inside.append(number)
-                assert inside.count(number) == 1
-                held = await client.lock(f"job/{number}").locked()
-                inside.remove(number)
-                return held
+        @client.locked("job/{number}", timeout=PATIENCE_S)
+        async def work(number: int) -> bool:
+            inside.append(number)
+            assert inside.count(number) == 1
+            held = await client.lock(f"job/{number}").locked()
+            inside.remove(number)
+            return held
 
-            calls = (work(number % 3) for number in range(12))
-            assert await asyncio.gather(*calls) == [True] * 12
-            assert not await client.lock("job/0").locked()
-            with pytest.raises(TypeError, match="not a coroutine function"):
-                client.locked("job")(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-    asyncio.run(run())
+        calls = (work(number % 3) for number in range(12))
+        assert await asyncio.gather(*calls) == [True] * 12
+        assert not await client.lock("job/0").locked()
+        with pytest.raises(TypeError, match="not a coroutine function"):
+            client.locked("job")(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
@@ -483,29 +475,26 @@ def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
 
 
 @pytest.mark.parametrize("kind", LOCKS)
-def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
+async def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
     far: fencelock.Client, cables: list[Cable], kind: str
 ) -> None:
-    async def run() -> None:
-        addresses = ",".join(cable.address for cable in cables)
-        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-            lock = LOCKS[kind](client, "cancelled")
-            fence = fence_of(await lock.acquire())
-            for cable in cables:
-                cable.cut()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await lock.release()
-            began = time.monotonic()
-            with suppress(UnavailableError):
-                assert await lock.acquire(timeout=0.5) is None
-            assert time.monotonic() - began >= 0.5
-            mend(cables)
-            assert fence_of(await lock.acquire(timeout=PATIENCE_S)) > fence
-            await lock.release()
-
     del far  # For its fixture.
-    asyncio.run(run())
+    addresses = ",".join(cable.address for cable in cables)
+    async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        lock = LOCKS[kind](client, "cancelled")
+        fence = fence_of(await lock.acquire())
+        for cable in cables:
+            cable.cut()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await lock.release()
+        began = time.monotonic()
+        with suppress(UnavailableError):
+            assert await lock.acquire(timeout=0.5) is None
+        assert time.monotonic() - began >= 0.5
+        mend(cables)
+        assert fence_of(await lock.acquire(timeout=PATIENCE_S)) > fence
+        await lock.release()
 
 
 def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Client) -> None:

@@ -274,32 +274,29 @@ def test_wrong_arguments_are_refused_in_words(kv: fencelock.Map, what: str) -> N
     assert kv.items() == []
 
 
-def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
-            kv = client.map(name)
-            version = await kv.put("k", b"1", ephemeral=True)
-            assert await kv.put_if_absent("k", b"2") is None
-            assert await kv.replace("k", b"2", version=version) > version
-            with pytest.raises(VersionMismatchError):
-                await kv.delete("k", version=version)
-            async with client.lock(name) as hold:
-                await kv.put("guarded", b"3", fence=hold)
-            with pytest.raises(NotHeldError):
-                await kv.put("guarded", b"4", fence=hold)
-            await asyncio.gather(*(kv.put(f"n/{number}", b"") for number in range(50)))
-            assert len(await kv.items("n/")) == 50
-            entries = await asyncio.gather(*(kv.get(f"n/{number % 50}") for number in range(1_000)))
-            assert all(entry is not None for entry in entries)
-            entry = present(await kv.get("guarded"))
-            assert entry.value == b"3"
-            cancelled = asyncio.create_task(kv.put("cancelled", b""))
-            await asyncio.sleep(0)
-            cancelled.cancel()
-            await asyncio.gather(cancelled, return_exceptions=True)
-            assert await kv.put("cancelled", b"after") > version
-
-    asyncio.run(scene())
+async def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        kv = client.map(name)
+        version = await kv.put("k", b"1", ephemeral=True)
+        assert await kv.put_if_absent("k", b"2") is None
+        assert await kv.replace("k", b"2", version=version) > version
+        with pytest.raises(VersionMismatchError):
+            await kv.delete("k", version=version)
+        async with client.lock(name) as hold:
+            await kv.put("guarded", b"3", fence=hold)
+        with pytest.raises(NotHeldError):
+            await kv.put("guarded", b"4", fence=hold)
+        await asyncio.gather(*(kv.put(f"n/{number}", b"") for number in range(50)))
+        assert len(await kv.items("n/")) == 50
+        entries = await asyncio.gather(*(kv.get(f"n/{number % 50}") for number in range(1_000)))
+        assert all(entry is not None for entry in entries)
+        entry = present(await kv.get("guarded"))
+        assert entry.value == b"3"
+        cancelled = asyncio.create_task(kv.put("cancelled", b""))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert await kv.put("cancelled", b"after") > version
 
 
 def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None:
@@ -464,19 +461,16 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
     assert watch.get(PATIENCE_S) == MapChange("k8", b"last", last)
 
 
-def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
-            kv = client.map(name)
-            watch = kv.watch("a")
-            first = checked(MapListing, await anext(watch))
-            assert first.entries == ()
-            version = await kv.put("a", b"x")
-            async for change in watch:
-                assert change == MapChange("a", b"x", version)
-                break
-
-    asyncio.run(scene())
+async def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        kv = client.map(name)
+        watch = kv.watch("a")
+        first = checked(MapListing, await anext(watch))
+        assert first.entries == ()
+        version = await kv.put("a", b"x")
+        async for change in watch:
+            assert change == MapChange("a", b"x", version)
+            break
 
 
 def test_an_ask_reads_changes_of_a_map(paxos_nodes: list[Node], name: str) -> None:

@@ -287,39 +287,36 @@ def test_the_proxy_of_a_client_takes_requests_about_locks(client: fencelock.Clie
     assert (waiting.get(timeout=LONG_S).fence > granted.fence, released.count) == (True, 0)
 
 
-def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
-    async def main() -> None:
-        async with aio.connect(addresses(nodes), connect_timeout=LONG_S) as client:
-            counter = client.ref("n2/counter")
-            total = (await counter.ask(Count(amount=0), timeout=LONG_S)).total
-            clock = await client.ref("n1/clock").ask(ReadClock(), timeout=LONG_S)
-            assert_type(clock, ClockTime)
-            counter.tell(Count(amount=1))
-            later = asyncio.create_task(counter.ask(AwaitCount(total=total + 2)))
-            counts = await asyncio.gather(*(counter.ask(Count(amount=0)) for _ in range(20)))
-            assert {count.total for count in counts} == {total + 1}
-            counter.tell(Count(amount=1))
-            assert (await later).total == total + 2
-            with pytest.raises(RoleGoneError, match="n9 cannot be reached"):
-                await client.ref("n9/clock").ask(ReadClock(), timeout=LONG_S)
-            with pytest.raises(TimeoutError, match=r"n2/counter sent no reply within 0.05 s"):
-                await counter.ask(AwaitCount(total=10**9), timeout=0.05)
-            cancelled = asyncio.create_task(counter.ask(AwaitCount(total=10**9), timeout=0.3))
-            await asyncio.sleep(0)
-            cancelled.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-            while (await counter.ask(Count(amount=0), timeout=LONG_S)).waiting:
-                await asyncio.sleep(0.01)
-            granted = await client.proxy.ask(Acquire(lock="task"), timeout=LONG_S)
-            with pytest.raises(TimeoutError):
-                await client.proxy.ask(Acquire(lock="task"), timeout=0.05)
-            release = Release(lock="task", fence=granted.fence)
-            assert (await client.proxy.ask(release, timeout=LONG_S)).count == 0
-        with pytest.raises(ClosedError):
-            await counter.ask(Count(amount=1), timeout=LONG_S)
-
-    asyncio.run(main())
+async def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
+    async with aio.connect(addresses(nodes), connect_timeout=LONG_S) as client:
+        counter = client.ref("n2/counter")
+        total = (await counter.ask(Count(amount=0), timeout=LONG_S)).total
+        clock = await client.ref("n1/clock").ask(ReadClock(), timeout=LONG_S)
+        assert_type(clock, ClockTime)
+        counter.tell(Count(amount=1))
+        later = asyncio.create_task(counter.ask(AwaitCount(total=total + 2)))
+        counts = await asyncio.gather(*(counter.ask(Count(amount=0)) for _ in range(20)))
+        assert {count.total for count in counts} == {total + 1}
+        counter.tell(Count(amount=1))
+        assert (await later).total == total + 2
+        with pytest.raises(RoleGoneError, match="n9 cannot be reached"):
+            await client.ref("n9/clock").ask(ReadClock(), timeout=LONG_S)
+        with pytest.raises(TimeoutError, match=r"n2/counter sent no reply within 0.05 s"):
+            await counter.ask(AwaitCount(total=10**9), timeout=0.05)
+        cancelled = asyncio.create_task(counter.ask(AwaitCount(total=10**9), timeout=0.3))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        while (await counter.ask(Count(amount=0), timeout=LONG_S)).waiting:
+            await asyncio.sleep(0.01)
+        granted = await client.proxy.ask(Acquire(lock="task"), timeout=LONG_S)
+        with pytest.raises(TimeoutError):
+            await client.proxy.ask(Acquire(lock="task"), timeout=0.05)
+        release = Release(lock="task", fence=granted.fence)
+        assert (await client.proxy.ask(release, timeout=LONG_S)).count == 0
+    with pytest.raises(ClosedError):
+        await counter.ask(Count(amount=1), timeout=LONG_S)
 
 
 def test_a_role_that_raises_stops_alone_and_its_callers_know(tmp_path: Path) -> None:

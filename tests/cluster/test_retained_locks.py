@@ -432,23 +432,20 @@ def test_a_forked_child_of_a_retaining_client_grants_nothing(connect: Connect, n
     assert lock.acquire(timeout=0)
 
 
-def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
+async def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
     paxos_addresses: str, name: str
 ) -> None:
-    async def scene() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
-            lock = client.lock(name)
-            async with lock as hold:
-                waiting = asyncio.create_task(lock.acquire())
-                while not waiting_here(lock):
-                    await asyncio.sleep(0)
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-            async with lock as again:
-                assert again.fence == hold.fence + 1
-
-    asyncio.run(scene())
+    async with aio.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+        lock = client.lock(name)
+        async with lock as hold:
+            waiting = asyncio.create_task(lock.acquire())
+            while not waiting_here(lock):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        async with lock as again:
+            assert again.fence == hold.fence + 1
 
 
 def test_threads_that_fight_for_retained_locks_exclude_each_other(

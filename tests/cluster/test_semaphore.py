@@ -100,19 +100,16 @@ def test_a_semaphore_is_resized_while_it_is_held(
         one.resize(3)
 
 
-def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
-            semaphore = client.semaphore(name, 3)
-            async with semaphore:
-                assert await semaphore.available() == 2
-                assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
-                assert await semaphore.available() == 0
-                await semaphore.release(2)
-                assert await semaphore.resize(4) == 3
-            assert await semaphore.available() == semaphore.permits == 4
-
-    asyncio.run(scene())
+async def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
+    async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
+        semaphore = client.semaphore(name, 3)
+        async with semaphore:
+            assert await semaphore.available() == 2
+            assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
+            assert await semaphore.available() == 0
+            await semaphore.release(2)
+            assert await semaphore.resize(4) == 3
+        assert await semaphore.available() == semaphore.permits == 4
 
 
 def test_clients_hold_as_many_permits_as_there_are(
@@ -292,29 +289,26 @@ def test_an_operator_takes_the_permits_of_one_grant(
     assert amounts(operator.status()) == ([1], [])
 
 
-def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
-            semaphore = client.semaphore(name, 3)
-            async with semaphore as hold:
-                assert await semaphore.acquire(2)
-                assert await semaphore.acquire(blocking=False) is None
-                cancelled = asyncio.create_task(semaphore.acquire(3))
-                while amounts(await semaphore.status())[1] != [3]:
-                    pass
-                small = asyncio.create_task(semaphore.acquire())
-                while amounts(await semaphore.status())[1] != [3, 1]:
-                    pass
-                cancelled.cancel()
-                await semaphore.release(2)
-                got = present(await small)
-                assert got.fence > hold.fence
-            assert amounts(await semaphore.status()) == ([1], [])
-            await got.release()
-            with pytest.raises(ValueError, match="released"):
-                await semaphore.release()
-
-    asyncio.run(scene())
+async def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
+    async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
+        semaphore = client.semaphore(name, 3)
+        async with semaphore as hold:
+            assert await semaphore.acquire(2)
+            assert await semaphore.acquire(blocking=False) is None
+            cancelled = asyncio.create_task(semaphore.acquire(3))
+            while amounts(await semaphore.status())[1] != [3]:
+                pass
+            small = asyncio.create_task(semaphore.acquire())
+            while amounts(await semaphore.status())[1] != [3, 1]:
+                pass
+            cancelled.cancel()
+            await semaphore.release(2)
+            got = present(await small)
+            assert got.fence > hold.fence
+        assert amounts(await semaphore.status()) == ([1], [])
+        await got.release()
+        with pytest.raises(ValueError, match="released"):
+            await semaphore.release()
 
 
 def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: str) -> None:
@@ -508,31 +502,28 @@ def test_a_lock_and_a_semaphore_of_the_same_name_are_other_objects(
         assert client.status(name).permits == 1
 
 
-def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            rw = client.rwlock(name)
+async def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
+    addresses = ",".join(node.address for node in paxos_nodes)
+    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+        rw = client.rwlock(name)
 
-            async def read() -> int:
-                async with rw.read() as hold:
-                    return hold.fence
+        async def read() -> int:
+            async with rw.read() as hold:
+                return hold.fence
 
-            async with rw.write() as hold:
-                reader = asyncio.create_task(read())
-                while amounts(await rw.status())[1] != [1]:
-                    pass
-                await rw.write().downgrade()
-                assert await reader > hold.fence
-                with pytest.raises(fencelock.AlreadyHeldError):
-                    await rw.write().acquire()
-            held = present(await rw.read().acquire())
-            await rw.evict(held.fence, "root")
-            with pytest.raises(fencelock.LockOwnershipLostError):
-                await rw.read().release()
-            assert (await rw.status()).holder is None
-
-    asyncio.run(scene())
+        async with rw.write() as hold:
+            reader = asyncio.create_task(read())
+            while amounts(await rw.status())[1] != [1]:
+                pass
+            await rw.write().downgrade()
+            assert await reader > hold.fence
+            with pytest.raises(fencelock.AlreadyHeldError):
+                await rw.write().acquire()
+        held = present(await rw.read().acquire())
+        await rw.evict(held.fence, "root")
+        with pytest.raises(fencelock.LockOwnershipLostError):
+            await rw.read().release()
+        assert (await rw.status()).holder is None
 
 
 def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) -> None:

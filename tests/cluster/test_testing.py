@@ -104,19 +104,16 @@ def test_a_delay_delays_and_ends(cluster: LocalCluster) -> None:
     assert lock.acquire(timeout=PATIENCE_S)
 
 
-def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
-    async def run() -> None:
-        told = asyncio.Event()
-        async with cluster.connect_aio() as client:
-            hold = await client.lock("a").acquire()
-            assert hold
-            hold.on_lost(lambda _: told.set())
-            lose(hold)
-            assert hold.lost
-            async with asyncio.timeout(PATIENCE_S):
-                await told.wait()
-
-    asyncio.run(run())
+async def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
+    told = asyncio.Event()
+    async with cluster.connect_aio() as client:
+        hold = await client.lock("a").acquire()
+        assert hold
+        hold.on_lost(lambda _: told.set())
+        lose(hold)
+        assert hold.lost
+        async with asyncio.timeout(PATIENCE_S):
+            await told.wait()
 
 
 SERVICE_TESTS = """
