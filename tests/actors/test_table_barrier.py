@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Cancel, Reason, Refused
@@ -17,11 +17,6 @@ from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(BARRIER, "B")
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def arrive(session: str = A, request: int = 1, **fields: Any) -> AwaitBarrier:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, table_of_three, text_of
+from support.table_scene import applied, restored, text_of
 
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.counter import (
@@ -26,11 +26,6 @@ from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(COUNTER, "C")
 A, B = "s.1", "t.2"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def add(amount: int = 1, request: int = 1, session: str = A, **fields: Any) -> AddToCounter:

@@ -28,11 +28,6 @@ LEASE_MS = 400 + 100 + ROUNDING_MS
 WEEK_MS = 7 * 24 * 3_600_000
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def acquire(session: str = A, request: int = 1, **fields: Any) -> Acquire:
     made = Acquire(lock="L", session=session, owner="o", request=request)
     return replace(made, hold_ms=400, grace_ms=100, **fields)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
@@ -81,11 +81,6 @@ AWAITED = {
 
 held_kinds = pytest.mark.parametrize("kind", HELD.values(), ids=HELD)
 all_kinds = pytest.mark.parametrize("kind", (HELD | AWAITED).values(), ids=HELD | AWAITED)
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def make_wait(table: LockTable, kind: Kind, *others: Any) -> None:

@@ -24,11 +24,6 @@ LOCK = object_name(LATCH, "L")
 A, B, C = "s.1", "t.2", "u.3"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def down(session: str = A, request: int = 1, **fields: Any) -> CountDown:
     made = CountDown(latch="L", count=2, session=session, owner="o", request=request)
     return replace(made, **fields)

@@ -20,11 +20,6 @@ from fencelock.actors.table.table import LockTable
 A, B, C = "s.1", "t.2", "u.3"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def both(session: str, locks: str = "ab", request: int = 1, **fields: Any) -> AcquireAll:
     made = AcquireAll(locks=tuple(locks), session=session, owner="o", request=request)
     return replace(made, **fields)

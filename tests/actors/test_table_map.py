@@ -42,11 +42,6 @@ from fencelock.transport.codec import decode, encode
 A, B = "s.1", "t.2"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 class Writer:
     """An owner that sends requests, each under a new number."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.account import Purge
 from fencelock.actors.api.message import Cancel, Refused
@@ -27,11 +27,6 @@ from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(POOL, "P")
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def take(session: str, amount: int = 1, request: int = 1, **fields: Any) -> TakePermits:

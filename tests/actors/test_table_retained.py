@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, demand_found, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
@@ -27,11 +27,6 @@ from fencelock.actors.table.wire import Result
 
 A, B, C = "s.1", "t.2", "u.3"
 READ_WRITE = object_name(RWLOCK, "a")
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def retain(session: str = A, lock: str = "a", request: int = 1, **fields: Any) -> AcquireRetained:

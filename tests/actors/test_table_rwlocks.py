@@ -19,11 +19,6 @@ LOCK = object_name(RWLOCK, "S")
 A, B, C = "s.1", "t.2", "u.3"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def read(session: str, request: int = 1, **fields: Any) -> AcquireReadWrite:
     made = AcquireReadWrite(rwlock="S", session=session, owner="o", request=request)
     return replace(made, **fields)

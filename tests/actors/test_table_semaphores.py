@@ -27,11 +27,6 @@ LOCK = object_name(SEMAPHORE, "S")
 A, B, C = "s.1", "t.2", "u.3"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def acquire(session: str, amount: int = 1, request: int = 1, **fields: Any) -> AcquirePermits:
     made = AcquirePermits(
         semaphore="S", permits=3, amount=amount, session=session, owner="o", request=request

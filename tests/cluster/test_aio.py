@@ -11,9 +11,10 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+from support.faces import Cable, cut, mend, over
 from support.paths import EXAMPLES
 from support.samples import fence_of
 
@@ -350,29 +351,17 @@ async def other_releases(lock: aio.Lock) -> None:
     await lock.release()
 
 
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 async def test_an_acquire_that_is_cancelled_while_no_endpoint_replies_leaves_nothing_held(
     paxos_addresses: str, cables: list[Cable]
 ) -> None:
-    far = ",".join(cable.address for cable in cables)
+    far = over(cables)
     async with two_clients(far) as (client, _), two_clients(paxos_addresses) as (_, other):
         lock = client.lock("cut", owner="job")
         assert await lock.acquire()
-        for cable in cables:
-            cable.cut()
+        cut(cables)
         assert await cancelled_after(5, lock.release())
         assert await cancelled_after(5, acquire_and_release(client, "cut too"))
-        for cable in cables:
-            cable.mend()
+        mend(cables)
         await assert_free(other, "cut")
         await assert_free(other, "cut too")
 

@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from support.expect import present
-from support.real_nodes import loopback_addresses, until
+from support.faces import Cable, Face, cut, mend, over
+from support.real_nodes import Cluster, started, until
 from support.samples import fence_of
 
 import fencelock
@@ -35,7 +35,6 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.aio_client import AsyncClient
 from fencelock.cluster.client.callback_executor import Notice
-from fencelock.cluster.node.config import Config, parse, starting_config
 from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
@@ -272,30 +271,6 @@ TTL_S = 1.5
 Do = Callable[[Deed], Any]
 
 
-class Face(Protocol):
-    """See `conftest.py`."""
-
-    client: Any
-
-    def user(self, name: str, **terms: Any) -> Do: ...
-
-    def slow_user(self, name: str, **terms: Any) -> Callable[[Deed], Future[Any]]: ...
-
-    def on_loop(self, work: Any) -> Any: ...
-
-    def close(self) -> None: ...
-
-
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 @pytest.fixture(params=[("threads", TTL_S), ("tasks", TTL_S)], ids=["threads", "tasks"])
 def far(
     request: pytest.FixtureRequest,
@@ -304,7 +279,7 @@ def far(
 ) -> Iterator[Face]:
     """Users behind cables. Their session lives for one TTL without a message."""
     kind, ttl = request.param
-    face = make_face(kind, ",".join(cable.address for cable in cables), ttl)
+    face = make_face(kind, over(cables), ttl)
     yield face
     mend(cables)
     face.close()
@@ -315,16 +290,6 @@ def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
-
-
-def cut(cables: list[Cable]) -> None:
-    for cable in cables:
-        cable.cut()
-
-
-def mend(cables: list[Cable]) -> None:
-    for cable in cables:
-        cable.mend()
 
 
 def acquire(lock: Any) -> Any:
@@ -527,43 +492,9 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
     next_hold.release()
 
 
-MAJORITY = "majority"
-
-
-class MajorityCluster:
-    """Three nodes in this process that can be stopped and started again."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.running: dict[str, Node] = {}
-        self.clients = ExitStack()
-
-    def start(self, *nodes: str) -> None:
-        for node in nodes:
-            self.running[node] = Node.start(self.config, node, found=True)
-
-    def stop(self, *nodes: str) -> None:
-        for node in nodes:
-            assert self.running.pop(node).stop(PATIENCE_S)
-
-    def connect(self, ttl: float = 15.0) -> fencelock.Client:
-        addresses = ",".join(self.config.nodes.values())
-        client = fencelock.connect(addresses, cluster=MAJORITY, connect_timeout=PATIENCE_S, ttl=ttl)
-        return self.clients.enter_context(client)
-
-    def close(self) -> None:
-        self.clients.close()
-        self.stop(*self.running)
-
-
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[MajorityCluster]:
-    at = loopback_addresses()
-    text = starting_config(at, cluster=MAJORITY, protocol="paxos")
-    cluster = MajorityCluster(parse(text, tmp_path))
-    cluster.start(*at)
-    yield cluster
-    cluster.close()
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    yield from started(Cluster("paxos", 3, tmp_path))
 
 
 def leader(client: fencelock.Client) -> str:
@@ -580,7 +511,7 @@ def leader(client: fencelock.Client) -> str:
 
 
 def test_a_request_that_goes_on_at_another_node_is_the_same_request(
-    cluster: MajorityCluster,
+    cluster: Cluster,
 ) -> None:
     holder, other, witness = (cluster.connect() for _ in range(3))
     held, waited = holder.lock("x"), other.lock("x")
@@ -605,7 +536,7 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
 
 
 def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_anything(
-    cluster: MajorityCluster,
+    cluster: Cluster,
 ) -> None:
     client, other = cluster.connect(ttl=1.0), cluster.connect()
     states: list[HoldState] = []
@@ -629,7 +560,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     assert fence_of(other.lock("x").acquire(timeout=PATIENCE_S)) > fence
 
 
-def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) -> None:
+def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: Cluster) -> None:
     client = cluster.connect()
     lost: list[fencelock.Notice] = []
     client.on_lost(lost.append)

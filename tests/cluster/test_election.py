@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
+from support.faces import Cable, over
 from support.real_nodes import ask, running_nodes
 
 import fencelock
@@ -26,9 +27,6 @@ from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.client import watch as watch_module
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
-
-if TYPE_CHECKING:
-    from conftest import Cable
 
 PATIENCE_S = 60
 
@@ -157,8 +155,7 @@ def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
 def test_a_watch_follows_its_client_from_node_to_node(
     cables: list[Cable], paxos_nodes: list[Node], name: str
 ) -> None:
-    addresses = ",".join(cable.address for cable in cables)
-    with fencelock.connect(addresses, cluster="faces") as client:
+    with fencelock.connect(over(cables), cluster="faces") as client:
         watch = client.election(name).watch()
         assert next(watch) is None
         for cable in cables:

@@ -30,12 +30,6 @@ REQUESTS = 12
 
 
 @pytest.fixture
-def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        yield client
-
-
-@pytest.fixture
 def other(paxos_addresses: str) -> Iterator[fencelock.Client]:
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.expect import present
+from support.real_nodes import until
 
 import fencelock
 from fencelock import ClosedError, ConfigError, LockOwnershipLostError, UnavailableError, aio
@@ -49,16 +50,6 @@ lock_async = aio.lock("module")
 def clients() -> int:
     """Return the number of clients of this process, each of which has a thread."""
     return sum(thread.name.startswith("fencelock-client-") for thread in threading.enumerate())
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait until a thread that ends has done so."""
-    ended = threading.Event()
-    for _ in range(PATIENCE_S * 100):
-        if true():
-            return
-        ended.wait(0.01)
-    raise AssertionError
 
 
 @pytest.mark.usefixtures("fencelock_cluster")
@@ -124,13 +115,13 @@ def test_a_client_of_a_loop_that_nobody_shut_down_ends_when_another_is_used(
         held = loop.run_until_complete(client.lock("x").acquire(timeout=PATIENCE_S))
         assert held
         loop.close()
-    wait_until(lambda: clients() == 1)
+    until(lambda: clients() == 1)
 
     async def use() -> None:
         assert await client.lock("y").acquire(timeout=PATIENCE_S)
 
     asyncio.run(use())
-    wait_until(lambda: clients() == 0)
+    until(lambda: clients() == 0)
 
 
 def test_a_service_starts_while_no_node_runs() -> None:
@@ -264,7 +255,7 @@ def test_a_dropped_client_is_freed_with_what_it_held(
             assert hold  # It keeps the client.
             del hold
         gc.collect()
-        wait_until(lambda: clients() == before[0] and descriptors() <= before[1])
+        until(lambda: clients() == before[0] and descriptors() <= before[1])
     assert sum("client was dropped" in text for text in texts) == 5
     assert observer.lock("x").acquire(blocking=False)
 

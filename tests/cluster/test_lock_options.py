@@ -9,10 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from support.expect import present
+from support.faces import Cable, cut, mend, over
 from support.lock_scene import PATIENCE_S, Scene
 from support.samples import fence_of
 
@@ -205,12 +206,6 @@ def test_addresses_are_a_text_or_a_list_and_all_else_is_refused(
 CLUSTER = "faces"
 
 
-@pytest.fixture
-def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        yield client
-
-
 def test_a_function_holds_the_lock_of_its_arguments_while_it_runs(
     client: fencelock.Client,
 ) -> None:
@@ -378,29 +373,14 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
     assert [type(asked) for asked, _ in session.asked] == [Acquire, Release, Acquire]
 
 
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 @pytest.fixture
 def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
     """A client behind cables, which waits for a release for less than ten seconds."""
     monkeypatch.setattr(session, "ANSWER_MS", 300)
-    addresses = ",".join(cable.address for cable in cables)
+    addresses = over(cables)
     with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
         mend(cables)
-
-
-def mend(cables: list[Cable]) -> None:
-    for cable in cables:
-        cable.mend()
 
 
 LOCKS: dict[str, Callable[[Any, str], Any]] = {
@@ -442,8 +422,7 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
 ) -> None:
     lock = LOCKS[kind](far, "unconfirmed")
     fence = fence_of(lock.acquire())
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     with pytest.raises(UnavailableError):
         lock.release()
     for timeout in (0.5, 1.0):
@@ -461,8 +440,7 @@ def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
 ) -> None:
     lock = far.lock("hot", owner="job")
     lock.acquire()
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     with pytest.raises(UnavailableError):
         lock.release()
     began = time.monotonic()
@@ -479,12 +457,11 @@ async def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
     far: fencelock.Client, cables: list[Cable], kind: str
 ) -> None:
     del far  # For its fixture.
-    addresses = ",".join(cable.address for cable in cables)
+    addresses = over(cables)
     async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         lock = LOCKS[kind](client, "cancelled")
         fence = fence_of(await lock.acquire())
-        for cable in cables:
-            cable.cut()
+        cut(cables)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await lock.release()

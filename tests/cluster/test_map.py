@@ -35,11 +35,6 @@ LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
 
 
 @pytest.fixture
-def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
-    return connect()
-
-
-@pytest.fixture
 def kv(client: fencelock.Client, name: str) -> fencelock.Map:
     return client.map(name)
 

@@ -267,12 +267,6 @@ def test_a_second_release_waits_for_the_first_no_longer_than_usual(
         lock.acquire()
 
 
-@pytest.fixture
-def client(paxos_addresses: str) -> Any:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        yield client
-
-
 MADE: dict[str, Callable[[Any, str], Any]] = {
     "lock": lambda client, name: client.lock(name, confirm_release=False),
     "named": lambda client, name: client.lock(name, owner="job", confirm_release=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_type
@@ -12,7 +12,7 @@ from typing import Any, assert_type
 import pykka
 import pytest
 from support.own_role import AwaitCount, Count, Counted, Counter, Fail, Internal, Refuse
-from support.real_nodes import LONG_S, NODES, keyed_nodes, running_nodes
+from support.real_nodes import LONG_S, NODES, keyed_nodes, running_nodes, until
 
 import fencelock
 from fencelock import aio
@@ -76,13 +76,6 @@ def client(nodes: dict[str, Node]) -> Iterator[fencelock.Client]:
         yield client
 
 
-def awaited(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.005)
-
-
 def answers(clock: fencelock.RemoteRef) -> bool:
     try:
         clock.ask(ReadClock(), timeout=LONG_S)
@@ -141,12 +134,12 @@ def test_a_client_that_knows_one_node_asks_roles_of_another_through_it(
 ) -> None:
     n1 = nodes["n1"].address
     with fencelock.connect(n1, connect_timeout=LONG_S, stay=True) as client:
-        awaited(lambda: answers(client.ref("n2/clock")))  # The nodes may just have started.
+        until(lambda: answers(client.ref("n2/clock")))  # The nodes may just have started.
         before = nodes["n2"].ref("clock").ask(ReadClock(), timeout=LONG_S).time
         assert client.ref("n2/clock").ask(ReadClock(), timeout=LONG_S).time >= before
         total = client.ref("n2/counter").ask(Count(amount=0), timeout=LONG_S).total
         client.ref("n2/counter").tell(Count(amount=5))
-        awaited(
+        until(
             lambda: client.ref("n2/counter").ask(Count(amount=0), timeout=LONG_S).total == total + 5
         )
         with pytest.raises(UnsupportedError, match="role clock of node n2 does not take Count"):
@@ -208,7 +201,7 @@ def test_an_ask_times_out_and_its_role_is_notified(client: fencelock.Client) -> 
     future = counter.ask(AwaitCount(total=10**9), block=False, timeout=0.1)
     with pytest.raises(AskTimeoutError, match=r"n2/counter sent no reply within 0.1 s"):
         future.get(timeout=LONG_S)
-    awaited(lambda: counter.ask(Count(amount=0), timeout=LONG_S).waiting == 0)
+    until(lambda: counter.ask(Count(amount=0), timeout=LONG_S).waiting == 0)
 
 
 def test_a_role_refuses_and_its_caller_receives_the_error(client: fencelock.Client) -> None:
@@ -365,13 +358,13 @@ def test_a_node_that_is_killed_is_gone_for_those_who_wait_and_is_back_when_it_is
         first = clock.ask(ReadClock(), timeout=LONG_S).time
         assert kind.ask(DescribeRole(), timeout=LONG_S).kind == "Leader"
         members.kill("n2")
-        awaited(lambda: not answers(clock))  # The broken link is noticed some time later.
+        until(lambda: not answers(clock))  # The broken link is noticed some time later.
         with pytest.raises(RoleGoneError, match=r"node n2 .*the client has links to n1, n3,"):
             clock.ask(ReadClock(), timeout=LONG_S)
         assert client.ref("n1/clock").ask(ReadClock(), timeout=LONG_S).time > 0
         members.start("n2")
 
-        awaited(lambda: answers(clock))
+        until(lambda: answers(clock))
         assert clock.ask(ReadClock(), timeout=LONG_S).time > first
 
 
@@ -389,7 +382,7 @@ def test_with_keys_only_operators_ask_other_roles_than_the_proxy(
                 with pytest.raises(ForbiddenError, match="AskRole needs the role operator"):
                     shop.ref(f"n1/{role}").ask(DescribeRole(), timeout=LONG_S)
         with keyed.connect("alice", only="n1") as operator:
-            awaited(lambda: answers(operator.ref("n2/clock")))
+            until(lambda: answers(operator.ref("n2/clock")))
         with keyed.connect("shop", only="n1") as shop:
             assert shop.ref("n2/proxy").ask(DescribeRole(), timeout=LONG_S).kind == "Proxy"
             with pytest.raises(ForbiddenError, match="AskRole needs the role operator"):

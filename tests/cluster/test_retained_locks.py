@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from support.expect import present
+from support.faces import Cable, cut, mend, over
 from support.real_nodes import until
 
 import fencelock
@@ -29,33 +30,16 @@ CLUSTER = "faces"
 READ, WRITE = "read", "write"
 
 
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 Connect = Callable[[], fencelock.Client]
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 @pytest.fixture
 def far(cables: list[Cable]) -> Iterator[fencelock.Client]:
     """A client behind cables, whose session is suspect after 0.75 s of silence."""
-    addresses = ",".join(cable.address for cable in cables)
+    addresses = over(cables)
     with fencelock.connect(addresses, cluster=CLUSTER, ttl=1.5, retain=60) as client:
         yield client
-        for cable in cables:
-            cable.mend()
+        mend(cables)
 
 
 def holder_of(lock: Any) -> tuple[str, int]:
@@ -86,8 +70,7 @@ def test_an_idle_lock_is_taken_again_without_a_message(
     lock = far.lock(name)
     with lock:
         pass
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     with lock as hold:
         assert hold.held
     assert lock.acquire(blocking=False)
@@ -100,8 +83,7 @@ def test_while_the_session_is_suspect_nothing_is_granted_here(
     watched = far.lock(f"{name} too", retain=0).acquire()
     with lock:
         pass
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     until(lambda: watched.suspect)
     with pytest.raises(fencelock.UnavailableError):
         lock.acquire(timeout=0.1)

@@ -35,11 +35,6 @@ def addresses_of(nodes: list[Node]) -> str:
     return ",".join(node.address for node in nodes)
 
 
-@pytest.fixture
-def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
-    return connect()
-
-
 def test_all_permits_that_are_free_are_taken_in_one_step(
     connect: Callable[[], fencelock.Client], name: str
 ) -> None:

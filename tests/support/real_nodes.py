@@ -120,8 +120,8 @@ class Cluster:
     """Nodes in this process that can be stopped and started again."""
 
     def __init__(self, protocol: str, nodes: int, data: Path) -> None:
-        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
-        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at, data=data)
+        addresses = loopback_addresses(nodes)
+        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=addresses, data=data)
         self.running: dict[str, Node] = {}
         self.clients = ExitStack()
 
@@ -129,22 +129,22 @@ class Cluster:
         for node in nodes:
             self.running[node] = Node.start(self.config, node, found=True)
 
-    def stop(self, node: str) -> None:
-        assert self.running.pop(node).stop(PATIENCE_S)
+    def stop(self, *nodes: str) -> None:
+        for node in nodes:
+            assert self.running.pop(node).stop(PATIENCE_S)
 
     def addresses(self, *nodes: str) -> str:
         return ",".join(self.config.nodes[node] for node in nodes)
 
-    def connect(self, *nodes: str) -> Client:
+    def connect(self, *nodes: str, ttl: float = 15.0) -> Client:
         addresses = self.addresses(*(nodes or self.config.nodes))
         return self.clients.enter_context(
-            connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+            connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
         )
 
     def close(self) -> None:
         self.clients.close()
-        for node in list(self.running):
-            self.stop(node)
+        self.stop(*self.running)
 
 
 def started(cluster: Cluster) -> Iterator[Cluster]:

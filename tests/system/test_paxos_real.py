@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from support.real_nodes import LONG_S, NODES, PaxosProcesses, running_members, wait_until_ready
+from support.real_nodes import LONG_S, NODES, PaxosProcesses, wait_until_ready
 from support.samples import fence_of
 
 import fencelock
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
-    with running_members(tmp_path) as members:
-        yield members
 
 
 def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
