@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, present
-from support.planted_bugs import Plant, demand_found, hold_of, with_fields
+from support.planted_bugs import (
+    Plant,
+    acquiring_again_tells_the_whole,
+    as_plant,
+    demand_found,
+    hold_of,
+    instead,
+    the_time_without_a_leader_counts,
+    with_fields,
+)
 from support.table_comparison import DeadlineComposer
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
@@ -347,17 +356,11 @@ def test_the_numbers_do_not_depend_on_how_often_the_leader_changed() -> None:
     assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
 
 
-def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
-    table.sessions.extend(max(table.time_ms, time_ms))
-
-
 def renews_with(change: Callable[[LeasedHold, Renew], Renew]) -> Plant:
-    def plant(sound: Any) -> Any:
-        def broken(table: TableState, command: Renew, out: list[Result]) -> None:
-            hold = hold_of(table, command.lock)
-            sound(table, change(hold, command) if isinstance(hold, LeasedHold) else command, out)
-
-        return broken
+    @as_plant
+    def plant(sound: Any, table: TableState, command: Renew, out: list[Result]) -> None:
+        hold = hold_of(table, command.lock)
+        sound(table, change(hold, command) if isinstance(hold, LeasedHold) else command, out)
 
     return plant
 
@@ -380,30 +383,20 @@ def a_renewal_may_shorten(hold: LeasedHold, table: TableState) -> None:
     hold.extend(table, table.time_ms + hold.lasts_ms + hold.grace_ms + ROUNDING_MS)
 
 
-def ended_holds_stay_in_the_heap(sound: Any) -> Any:
-    def broken(hold: LeasedHold, table: TableState) -> None:
-        sound(hold, table)
-        table.timeouts.add(hold)
-
-    return broken
-
-
-def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
-    TableHold.acquire_again(hold, request)
+@as_plant
+def ended_holds_stay_in_the_heap(sound: Any, hold: LeasedHold, table: TableState) -> None:
+    sound(hold, table)
+    table.timeouts.add(hold)
 
 
 PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "time without a leader counts": (
-        LockTable,
-        "shift",
-        lambda _: the_time_without_a_leader_counts,
-    ),
-    "a renewal may shorten": (LeasedHold, "restart", lambda _: a_renewal_may_shorten),
+    "time without a leader counts": (LockTable, "shift", instead(the_time_without_a_leader_counts)),
+    "a renewal may shorten": (LeasedHold, "restart", instead(a_renewal_may_shorten)),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
     "acquiring again tells the whole": (
         LeasedHold,
         "acquire_again",
-        lambda _: acquiring_again_tells_the_whole,
+        instead(acquiring_again_tells_the_whole),
     ),
     "a snapshot loses deadlines": (snapshot, "_hold_record", with_fields(lease=None)),
     "a wait loses its terms": (snapshot, "_wait_record", with_fields(hold_ms=0)),

@@ -24,6 +24,7 @@ from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
+from support.planted_bugs import Plant, plant
 
 
 def is_violated(run: Callable[[], object]) -> bool:
@@ -119,13 +120,13 @@ def demand_clean(
 def demand_caught(
     monkeypatch: pytest.MonkeyPatch,
     workload: Workload,
-    plants: Mapping[tuple[object, str], object],
+    plants: Mapping[tuple[object, str], Plant],
     judge: str,
     first: int = 0,
 ) -> None:
     """Plant bugs at attributes, and run seeds, from ``first`` on, until the judge finds one."""
-    for (place, name), bug in plants.items():
-        monkeypatch.setattr(place, name, bug)
+    for (place, name), planted in plants.items():
+        plant(monkeypatch, place, name, planted)
     seeds = range(first, first + SEEDS_FOR_A_MUTANT)
     reports = (run_seed("paxos", seed, workload=workload) for seed in seeds)
     assert any(report.violation and judge in report.violation for report in reports)
