@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
 from support.expect import only
+from support.programs import run_to_end
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -346,9 +346,6 @@ def test_a_run_is_the_same_under_every_hash_seed() -> None:
             "PYTHONHASHSEED": seed,
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        run = subprocess.run(
-            [sys.executable, "-c", script, __file__],
-            env=environment, capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
+        run = run_to_end([sys.executable, "-c", script, __file__], env=environment, check=True)
         hashes.add(run.stdout)
     assert len(hashes) == 1

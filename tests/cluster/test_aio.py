@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from support.faces import Cable, cut, mend, over
 from support.paths import EXAMPLES
+from support.programs import run_to_end
 from support.samples import fence_of
 
 import fencelock
@@ -170,13 +170,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
         "    print(hold.fence)\n"
         "asyncio.run(main())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, paxos_addresses],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, "-W", "error", "-c", program, paxos_addresses], check=True)
     assert int(ended.stdout) > 0
     assert ended.stderr == ""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER) as client:
@@ -219,13 +213,7 @@ def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
 
 def test_the_example_for_tasks_does_what_it_says(paxos_addresses: str) -> None:
     example = EXAMPLES / "aio.py"
-    ended = subprocess.run(
-        [sys.executable, str(example), paxos_addresses, CLUSTER],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, str(example), paxos_addresses, CLUSTER])
     assert ended.returncode == 0, ended.stderr
     assert "5 tasks held the lock, one after the other" in ended.stdout
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import CLUSTER, PATIENCE_S, Cluster, started, threads, until
 from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
@@ -379,13 +379,7 @@ def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Clu
         "print(connect(sys.argv[1], cluster='test').lock('x').acquire().fence)\n"
     )
     addresses = cluster.addresses("n1", "n2")
-    ended = subprocess.run(
-        [sys.executable, "-c", program, addresses],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, "-c", program, addresses], check=True, timeout=PATIENCE_S)
     assert int(ended.stdout) > 0
     assert (_held := cluster.connect().lock("x").acquire(timeout=PATIENCE_S))
 

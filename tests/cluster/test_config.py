@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.programs import run_to_end
 
 import fencelock
 from fencelock.actors.api.role_request import LOG_LEVELS
@@ -507,15 +507,7 @@ def test_a_client_reads_a_file_without_pydantic_settings(tmp_path: Path) -> None
         "assert 'pydantic' in sys.modules and 'pydantic_settings' not in sys.modules"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FENCELOCK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_to_end([sys.executable, "-c", program], cwd=tmp_path, env=clean, check=True)
     assert "tcp://10.0.0.1:4040" in done.stdout
 
 

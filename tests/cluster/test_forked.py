@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.expect import present
 from support.own_role import Counter
+from support.programs import run_to_end
 from support.real_nodes import LONG_S
 
 from fencelock import (
@@ -190,14 +191,10 @@ def test_without_assertions_no_node_starts_and_one_line_says_so(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     config(tmp_path)
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "fencelock", *command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONOPTIMIZE": "1"},
-        timeout=PATIENCE_S,
-        capture_output=True,
-        check=False,
-        text=True,
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI
 from support.expect import present
+from support.programs import run_to_end
 
 import fencelock
 from fencelock import aio
@@ -237,9 +237,7 @@ def test_a_pytest_asyncio_fixture_holds_and_releases(
         "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ended = subprocess.run(
-        command, capture_output=True, timeout=PATIENCE_S, check=False, text=True, cwd=tmp_path
-    )
+    ended = run_to_end(command, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "3 passed" in ended.stdout
     for name in ("a fixture", "another fixture"):

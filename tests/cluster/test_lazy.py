@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import until
 
 import fencelock
@@ -279,13 +279,7 @@ def test_a_program_that_leaves_everything_to_the_end_ends_well(
     fencelock_cluster: LocalCluster,
 ) -> None:
     program = "import fencelock\nhold = fencelock.lock('x').acquire()\nprint(hold.fence)\n"
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, "-W", "error", "-c", program], check=True)
     assert (int(ended.stdout) > 0, ended.stderr) == (True, "")
     assert not fencelock_cluster.connect().lock("x").locked()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import until
 
 import fencelock
@@ -30,14 +31,7 @@ class RestoredProcesses(NodeProcesses):
 
 
 def fencelock_command(*arguments: str, status: int = 0) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "fencelock", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    ended = run_to_end([sys.executable, "-m", "fencelock", *arguments], stdin=subprocess.DEVNULL)
     assert ended.returncode == status, ended.stderr + ended.stdout
     return ended.stdout + ended.stderr
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from support.collected import Collected
 from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -424,13 +425,8 @@ def shown(five: Processes) -> str:
 def run(five: Processes, *options: str) -> str:
     """Return the output of ``status``, which exits with 3 while the cluster is down."""
     command = [sys.executable, "-m", "fencelock", "status", "--connect", five.connect]
-    done = subprocess.run(
-        [*command, "--cluster", CLUSTER, *options],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
+    done = run_to_end(
+        [*command, "--cluster", CLUSTER, *options], env={**os.environ, "COLUMNS": "200"}
     )
     assert done.returncode == (3 if "is down" in done.stdout else 0), done.stderr
     return done.stdout

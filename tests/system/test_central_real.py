@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from support.programs import run_to_end
 from support.real_nodes import until
 from support.samples import fence_of
 
@@ -165,7 +165,7 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
         "os._exit(0)\n"
     )
     command = [sys.executable, "-c", code]
-    dead = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
+    dead = run_to_end(command, check=True)
     members.restart(PROXY)
 
     with members.client_of("n3") as other:
@@ -180,6 +180,6 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
             dead.stdout.strip(),
         ]
         operate += ["--yes", "--connect", members.addresses["n3"], "--cluster", CLUSTER]
-        done = subprocess.run(operate, capture_output=True, text=True, timeout=LONG_S, check=False)
+        done = run_to_end(operate)
         assert done.returncode == 0, done.stderr
         assert granted_in_time(other) > int(dead.stdout)

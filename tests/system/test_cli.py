@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.expect import checked
+from support.programs import run_to_end
 from support.real_nodes import loopback_addresses, running
 from support.samples import fence_of
 from typer.testing import CliRunner
@@ -40,14 +41,7 @@ def fencelock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return run_to_end([sys.executable, *arguments], cwd=folder)
 
 
 @contextmanager

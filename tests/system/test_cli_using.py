@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.expect import present
 from support.hub_station import PATIENCE_S
+from support.programs import run_to_end
 from support.real_nodes import running_nodes
 from support.retained_world import RawRetainer, retaining
 from typer.testing import CliRunner, Result
@@ -385,7 +386,7 @@ def test_as_many_commands_run_as_there_are_permits(paxos_addresses: str) -> None
 
 
 def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
-    shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    shown = run_to_end([*COMMAND, "--help"], check=True).stdout
     own = (
         ExitStatus.LOST,
         ExitStatus.NOT_ACQUIRED,
@@ -405,13 +406,10 @@ def test_without_a_command_nothing_is_locked(paxos_addresses: str) -> None:
 
 
 def test_without_a_node_it_waits_as_long_as_it_is_told_and_says_why() -> None:
-    process = subprocess.run(
+    process = run_to_end(
         [*COMMAND, "x", "--connect", "tcp://127.0.0.1:1", "--timeout", "3", *python(PRINTS)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
         env=os.environ,
+        timeout=PATIENCE_S,
     )
     assert process.returncode == ExitStatus.NO_ANSWER
     waits, ends = process.stderr.splitlines()

@@ -19,6 +19,7 @@ import pytest
 from support import programs
 from support.expect import present
 from support.paths import EXAMPLES
+from support.programs import run_to_end
 
 from fencelock import aio
 from fencelock.cluster.testing.ports import free_ports
@@ -122,13 +123,7 @@ def test_cron_on_two_machines_runs_one_job(fencelock_cluster: LocalCluster, tmp_
 
 
 def test_the_fenced_sql_write_is_refused() -> None:
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / "fenced_sql.py")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
+    ended = run_to_end([sys.executable, str(EXAMPLES / "fenced_sql.py")], check=True)
     refused, state = ended.stdout.splitlines()
     assert "is stale, since fence" in refused
     assert state == "the order is paid"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import run_to_end
 from support.real_nodes import until
 from support.storm import LONG_S, Storm, raging
 from typer.testing import CliRunner, Result
@@ -239,13 +239,7 @@ def test_operators_see_and_change_the_members_of_real_nodes(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
     where = ["--connect", storm.members.connect, "--cluster", storm.members.cluster]
-    nobody = subprocess.run(
-        [sys.executable, "-m", "fencelock", "join", "n9", *where],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    nobody = run_to_end([sys.executable, "-m", "fencelock", "join", "n9", *where])
     assert nobody.returncode == 2
     assert "n9" in nobody.stderr
     assert "Traceback" not in nobody.stderr

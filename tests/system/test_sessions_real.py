@@ -17,6 +17,7 @@ import pytest
 import zmq
 from support.collected import Lines, logged_lines
 from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import LONG_S, running_nodes
 
 import fencelock
@@ -177,14 +178,7 @@ COMMAND = (sys.executable, "-m", "fencelock", "sessions")
 
 def run(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of ``fencelock sessions`` without a terminal."""
-    return subprocess.run(
-        [*COMMAND, *arguments, "--connect", address],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    return run_to_end([*COMMAND, *arguments, "--connect", address], stdin=subprocess.DEVNULL)
 
 
 def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import run_to_end
 
 from fencelock.cluster.client.client import connect
 from fencelock.verification.bench.deaths import CLIENTS, LeaderDeath, RelayedMembers
@@ -162,9 +162,7 @@ def test_the_links_of_a_node_are_cut_with_or_without_those_of_clients(tmp_path: 
 def test_the_command_measures_each_kind_of_death() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "failover", "--json"]
     options = ["--kind", "cut-off", "--times", "1"]
-    done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=3 * LONG_S, check=False
-    )
+    done = run_to_end([*command, *options], timeout=3 * LONG_S)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     (gap,) = report["rounds"]["cut_off_gap_ms"]

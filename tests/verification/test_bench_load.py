@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.expect import present
-from support.programs import redis_server
+from support.programs import redis_server, run_to_end
 from support.real_nodes import running_nodes
 
 import fencelock
@@ -45,13 +45,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fencelock", "bench", *options],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-        env={**os.environ, "COLUMNS": "120"},
+    return run_to_end(
+        [sys.executable, "-m", "fencelock", "bench", *options], env={**os.environ, "COLUMNS": "120"}
     )
 
 

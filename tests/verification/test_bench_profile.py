@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.expect import present
 from support.hub_station import Make, alive, stations, until
+from support.programs import run_to_end
 
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.machine import this_machine
@@ -188,13 +188,7 @@ def test_frames_are_marked_with_the_link_that_they_took(station: Make) -> None:
 @pytest.mark.long
 def test_a_real_pair_is_taken_apart_and_adds_up() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "locks", "--profile"]
-    ended = subprocess.run(
-        [*command, "--seconds", "1", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    ended = run_to_end([*command, "--seconds", "1", "--json"], timeout=LONG_S)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["followed"] > found["pairs"] / 2
