@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.judged import assert_seen
+from support.judged import assert_seen, clean, demand_met, seen_in
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery import leader_requests, leader_selection, state_transfer
@@ -356,13 +355,9 @@ def test_two_holders_are_seen_where_clients_see_them(
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_seen_where_nothing_is_planted(part: int) -> None:
-    grants = 0
-    for seed in range(part, SEEDS_SOUND, PARTS):
-        report = run_bakery_seed(seed)
-        assert report.violation is None, f"seed {seed}: {report.violation}"
-        assert not report.marks.get("notice.error"), f"seed {seed} accuses a member"
-        grants += report.grants
-    assert grants >= SEEDS_SOUND // PARTS  # One a seed: none of them is idle.
+    seen = clean(map(run_bakery_seed, range(part, SEEDS_SOUND, PARTS)))
+    assert not seen["notice.error"]  # Nobody accuses a member.
+    assert seen["grants"] >= SEEDS_SOUND // PARTS  # One a seed: none of them is idle.
 
 
 def test_a_late_grant_for_which_no_request_waits_is_no_second_reply() -> None:
@@ -410,16 +405,10 @@ def run_shared(seed: int, blows: tuple[Blow, ...], judged: frozenset[str] | None
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
-    marks: Counter[str] = Counter()
-    missing = list(MET)
-    for seed in range(SHARED_SEEDS_MOST):
-        if seed >= SEEDS and not missing:
-            break
-        for report in (run_seed("bakery", seed, workload=RWLOCKS), run_shared(seed, (), None)):
-            assert report.violation is None, (seed, report.violation)
-            marks.update(report.marks)
-        missing = [name for name in missing if not marks[name]]
-    assert missing == []
+    def run(seed: int) -> tuple[RunReport, ...]:
+        return run_seed("bakery", seed, workload=RWLOCKS), run_shared(seed, (), None)
+
+    demand_met(run, MET, range(SEEDS), SHARED_SEEDS_MOST)
 
 
 def past_a_waiting_writer(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
@@ -515,8 +504,5 @@ def test_a_writer_beside_readers_is_seen_where_clients_see_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TicketQueue, "against", exclusive_ones)
-    for seed in range(SHARED_SEEDS_MOST):
-        violation = run_shared(seed, (), frozenset()).violation
-        if violation and "capacity" in violation:
-            return
-    pytest.fail(f"not seen in {SHARED_SEEDS_MOST} seeds")
+    reports = (run_shared(seed, (), frozenset()) for seed in range(SHARED_SEEDS_MOST))
+    assert seen_in("capacity", reports)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.expect import present
+from support.judged import assert_seen, clean, demand_met, seen_in
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.api.message import Reason, Refused
@@ -73,9 +73,7 @@ def calm(nodes: int, seed: int = 1) -> RunReport:
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5])
 def test_clusters_of_every_size_serve_everybody(nodes: int) -> None:
-    report = calm(nodes)
-    assert report.violation is None
-    assert report.grants >= 8
+    assert clean([calm(nodes)])["grants"] >= 8
 
 
 def test_a_calm_cluster_elects_once() -> None:
@@ -84,17 +82,9 @@ def test_a_calm_cluster_elects_once() -> None:
 
 
 def test_no_seed_breaks_a_promise_and_what_is_rare_was_met() -> None:
-    seen: Counter[str] = Counter()
-    missing = list(RARE)
-    for seed in range(FIRST, FIRST + SEEDS_MOST):
-        if seed >= FIRST + SEEDS and not missing:
-            break
-        report = run_seed("bakery", seed)
-        assert report.violation is None, f"seed {seed}: {report.violation}"
-        assert not report.marks.get("notice.error"), f"seed {seed} accuses a member"
-        seen.update(report.marks)
-        missing = [mark for mark in missing if not seen[mark]]
-    assert missing == []
+    seeds = range(FIRST, FIRST + SEEDS)
+    seen = demand_met(lambda seed: [run_seed("bakery", seed)], RARE, seeds, SEEDS_MOST)
+    assert not seen["notice.error"]  # Nobody accuses a member.
     assert seen["bakery.granted"] > 5 * SEEDS
 
 
@@ -206,18 +196,17 @@ def test_a_lease_beyond_what_the_members_know_is_seen(
     monkeypatch.setattr(*BUGS[bug])
     monkeypatch.setattr("fencelock.actors.bakery.max_lease.RECENT_MS", 200)
     monkeypatch.setattr("fencelock.actors.bakery.leader.SWEEP_MS", 200)
-    judged = frozenset({"longest-lease-known"})
-    for seed in range(FIRST_SEED, FIRST_SEED + LEASE_SEEDS_MOST):
-        report = run_bakery_seed(seed, judged=judged, workload=LONG_LOCKS)
-        if ": longest-lease-known, " in (report.violation or ""):
-            return
-    pytest.fail(f"not seen in {LEASE_SEEDS_MOST} seeds")
+
+    def run(seed: int, judged: frozenset[str]) -> RunReport:
+        return run_bakery_seed(seed, judged=judged, workload=LONG_LOCKS)
+
+    assert_seen("longest-lease-known", range(FIRST_SEED, FIRST_SEED + LEASE_SEEDS_MOST), run)
 
 
 def test_leaders_that_stay_deaf_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_selection, "working", all_work)
     reports = (run_deaf_seed(seed) for seed in range(LEASE_SEEDS_MOST))
-    assert any(": deaf-leaders-replaced, " in (report.violation or "") for report in reports)
+    assert seen_in(": deaf-leaders-replaced, ", reports)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -231,9 +220,7 @@ def test_long_leases_are_known_while_two_leaders_are_lost(
 
 
 def test_deaf_leaders_are_replaced_once() -> None:
-    report = run_deaf_seed(0)
-    assert report.violation is None
-    assert report.faults[Blow.DEAF.value] > 0
+    assert clean([run_deaf_seed(0)])[Blow.DEAF.value] > 0
 
 
 LEASE_MS = 1_000
