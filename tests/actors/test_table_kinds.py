@@ -99,8 +99,9 @@ def advanced(table: LockTable, now: int) -> list[str]:
 def test_a_free_object_is_granted_under_a_fence_that_rises(table: LockTable, kind: Kind) -> None:
     """Rules free-is-granted-at-once, fences-rise."""
     fences: list[int] = []
-    for request, session in enumerate((A, B, A, B)):
-        granted = only(Granted, table.apply(0, kind.claim(session, 2 * request + 1)))
+    for request, (session, wait_ms) in enumerate(((A, None), (B, 0), (A, 1_000), (B, None))):
+        claim = kind.claim(session, 2 * request + 1, wait_ms=wait_ms)
+        granted = only(Granted, table.apply(0, claim))
         assert granted.fence > 0
         fences.append(granted.fence)
         table.apply(0, kind.release(session, granted.fence, 2 * request + 2))
@@ -116,6 +117,7 @@ def test_a_release_grants_the_first_waiter_of_any_kind(table: LockTable, kind: K
     assert freed == f"{A} has 0 left"
     assert held.startswith(f"{B} holds")
     assert kind.waiters(table) == [(C, 1)]
+    assert applied(table, kind.release(B, int(held.split()[-1])))[1].startswith(f"{C} holds")
 
 
 @held_kinds
@@ -145,10 +147,14 @@ def test_a_repeated_grant_and_a_repeated_release_have_no_second_effect(
 def test_a_try_never_waits(table: LockTable, kind: Kind) -> None:
     """Rules tries-never-wait, waits-end-by-log-time."""
     make_wait(table, kind)
-    before = table.status(kind.seen)
+    before, claims = table.status(kind.seen), table.claims
     assert applied(table, kind.claim(B, wait_ms=0)) == [f"{B} TIMED_OUT"]
-    assert table.status(kind.seen) == before
+    assert (table.status(kind.seen), table.claims) == (before, claims)
     assert (table.waits_checksum, table.timeouts.items) == (0, {})
+    assert table.sessions.by_id[B].claims == 0
+    if kind in HELD.values():
+        applied(table, kind.release(A, 1))
+    assert applied(table, kind.claim(B, wait_ms=0)) == [f"{B} TIMED_OUT"]  # It was sent again.
 
 
 @all_kinds
@@ -157,18 +163,23 @@ def test_a_wait_for_any_object_ends_by_log_time(table: LockTable, kind: Kind) ->
     make_wait(table, kind, kind.claim(B))
     assert table.timeouts.items == {}
     applied(table, kind.claim(C, wait_ms=100))
+    assert table.due_ms() == 100
     assert advanced(table, 99) == []
     assert kind.waiters(table) == [(B, 1), (C, 1)]
     assert f"{C} TIMED_OUT" in advanced(table, 100)
     assert table.timeouts.items == {}
+    if kind is not AWAITED["barrier"]:  # It is broken.
+        assert advanced(table, 9_999) == []
+        assert kind.waiters(table) == [(B, 1)]
 
 
 @all_kinds
 def test_a_repeated_wait_neither_cancels_nor_doubles(table: LockTable, kind: Kind) -> None:
     """Rule one-outcome."""
     wait = kind.claim(B, wait_ms=100)
-    make_wait(table, kind, wait, wait)
+    make_wait(table, kind, wait, wait, *(replace(wait, wait_ms=ms) for ms in (None, 0, 50)))
     assert kind.waiters(table) == [(B, 1)]
+    assert (len(table.timeouts.items), table.due_ms()) == (1, 100)
     assert advanced(table, 100) == [f"{B} TIMED_OUT"]
     if kind in HELD.values():
         applied(table, kind.release(A, 1))
@@ -178,9 +189,12 @@ def test_a_repeated_wait_neither_cancels_nor_doubles(table: LockTable, kind: Kin
 @all_kinds
 def test_a_new_request_cancels_the_wait_of_its_owner(table: LockTable, kind: Kind) -> None:
     """Rule new-request-ends-the-wait."""
-    make_wait(table, kind, kind.claim(B))
-    assert applied(table, kind.claim(B, 2)) == [f"{B} CANCELLED", f"{B} waits"]
-    assert kind.waiters(table) == [(B, 2)]
+    make_wait(table, kind, kind.claim(B), kind.claim(C))
+    first = [] if kind is AWAITED["barrier"] else [(C, 1)]  # A barrier breaks.
+    for request, wait_ms in ((2, None), (3, 100)):
+        cancelled, *_, waits = applied(table, kind.claim(B, request, wait_ms=wait_ms))
+        assert (cancelled, waits) == (f"{B} CANCELLED", f"{B} waits")
+        assert kind.waiters(table) == [*first, (B, request)]
 
 
 @all_kinds
