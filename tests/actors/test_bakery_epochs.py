@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, chosen
-from support.role_harness import HOST
+from support.role_harness import HOST, sent
 
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import (
@@ -205,8 +205,7 @@ def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refus
 
 
 def proposed(effects: Effects) -> set[int]:
-    sent = [effect.message for effect in effects if isinstance(effect, Send)]
-    return {message.epoch for message in sent if isinstance(message, messages.Propose)}
+    return {message.epoch for message in sent(effects, messages.Propose)}
 
 
 def test_a_member_that_forges_epochs_does_not_use_them_up() -> None:
