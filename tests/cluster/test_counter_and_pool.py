@@ -17,7 +17,6 @@ import fencelock.aio
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, CounterChanged
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
-from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.node.node import Node
 
 CALLS = 90
@@ -147,12 +146,6 @@ def test_callers_inside_a_node_count(connect: Connect, paxos_nodes: list[Node], 
     changed = checked(CounterChanged, ask(paxos_nodes[0], AddToCounter(counter=name, amount=2)))
     assert (changed.before, changed.after) == (0, 2)
     assert connect().counter(name).add() == 3
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_other_protocols_name_the_one_that_has_counters(protocol: str) -> None:
-    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
-        demand(protocol, Guarantee.COUNTERS)
 
 
 PATIENCE_S = 60

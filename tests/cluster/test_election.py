@@ -7,13 +7,12 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
 from support.faces import Cable, over
-from support.real_nodes import ask, running_nodes
+from support.real_nodes import ask
 
 import fencelock
 import fencelock.aio
@@ -249,22 +248,6 @@ def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> N
     assert empty.version < begin.version < end.version == version
     with pytest.raises(fencelock.InvalidRequestError, match="lock 'x' cannot be watched"):
         ask(node, ReadChanges(watched="x"))
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_a_protocol_without_elections_names_the_one_that_has_them(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        for request in (Lead(election="a"), ReadChanges(watched=object_name(ELECTION, "a"))):
-            with pytest.raises(fencelock.UnsupportedError, match="paxos"):
-                ask(nodes["n1"], request)
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(fencelock.UnsupportedError, match=r"elections .an election has.*paxos"),
-        ):
-            client.election("a")
 
 
 KINDS = ("map", "election")

@@ -17,7 +17,6 @@ import fencelock.aio
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.name import object_name
-from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
@@ -156,12 +155,6 @@ def test_callers_inside_a_node_count_and_wait(
     assert isinstance(ask(paxos_nodes[1], AwaitLatch(latch=name, count=2)), LatchPassed)
 
 
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_other_protocols_name_the_one_that_has_latches(protocol: str) -> None:
-    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
-        demand(protocol, Guarantee.LATCHES)
-
-
 ROUNDS = 5
 
 
@@ -277,9 +270,3 @@ def test_callers_inside_a_node_meet_others(
     until_arrived(connect(), name)
     passed = checked(BarrierPassed, ask(paxos_nodes[0], AwaitBarrier(barrier=name, parties=2)))
     assert (passed.index, waits.result(PATIENCE_S)) == (1, 0)
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_other_protocols_name_the_one_that_has_barriers(protocol: str) -> None:
-    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
-        demand(protocol, Guarantee.BARRIERS)

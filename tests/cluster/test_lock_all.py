@@ -7,11 +7,10 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from support.expect import checked, present
-from support.real_nodes import ask, running_nodes
+from support.real_nodes import ask
 
 import fencelock
 import fencelock.aio
@@ -154,20 +153,3 @@ def test_an_ask_holds_several_locks(paxos_nodes: list[Node], names: tuple[str, s
     ask(node, Cancel(lock=named.lock, session="", owner="me", request=7))
     while ask(node, Inspect(lock=names[0])).holder is not None:
         pass
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_a_protocol_that_grants_one_lock_at_a_time_names_the_one_that_grants_several(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(fencelock.UnsupportedError, match="paxos"):
-            ask(nodes["n1"], AcquireAll(locks=("a", "b")))
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(
-                fencelock.UnsupportedError, match=r"lock all .several locks.*paxos has it"
-            ),
-        ):
-            client.lock_all("a", "b")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
 from support.expect import checked, present
-from support.real_nodes import ask, running_nodes
+from support.real_nodes import ask
 
 import fencelock
 import fencelock.aio
@@ -19,12 +18,7 @@ from fencelock import MapChange, MapListing
 from fencelock.actors.api.changes import Change, ReadChanges
 from fencelock.actors.api.map import MAP, VALUE_BYTES_MAX, ListEntries, PutEntry
 from fencelock.actors.api.name import object_name
-from fencelock.actors.error import (
-    InvalidRequestError,
-    NotHeldError,
-    UnsupportedError,
-    VersionMismatchError,
-)
+from fencelock.actors.error import InvalidRequestError, NotHeldError, VersionMismatchError
 from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
@@ -307,26 +301,6 @@ def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None
     assert ask(node, fencelock.DeleteEntry(map=name, entry_key="k")).changed
     with pytest.raises(InvalidRequestError, match="value of 65537 bytes"):
         ask(node, fencelock.PutEntry(map=name, entry_key="k", value=LARGE + b"x"))
-
-
-@pytest.mark.parametrize("protocol", ["central", "lamport", "bakery"])
-def test_other_protocols_name_the_one_that_has_maps(tmp_path: Path, protocol: str) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(
-                UnsupportedError, match=rf"{protocol} does not promise maps .*; paxos has it"
-            ),
-        ):
-            client.map("config")
-        node = next(iter(nodes.values()))
-        for request in (
-            fencelock.PutEntry(map="a", entry_key="k", value=b""),
-            fencelock.GetEntry(map="a", entry_key="k"),
-        ):
-            with pytest.raises(UnsupportedError, match="paxos has it"):
-                ask(node, request)
 
 
 # Watches of maps with threads and tasks, on a `paxos` cluster

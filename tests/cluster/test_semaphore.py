@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from support.expect import checked, present
-from support.real_nodes import ask, running_nodes
+from support.real_nodes import ask
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
@@ -19,12 +18,7 @@ from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Rele
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.error import (
-    InvalidRequestError,
-    LockOwnershipLostError,
-    LockTimeoutError,
-    UnsupportedError,
-)
+from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, LockTimeoutError
 from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
@@ -230,18 +224,6 @@ def test_arguments_of_wrong_types_are_refused_by_name(client: fencelock.Client, 
         client.semaphore(name, cast("Any", "3"))
     with pytest.raises(TypeError, match=r"^prefix is None, and must be str$"):
         client.locks(cast("Any", None))
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_a_protocol_without_semaphores_names_the_one_that_has_them(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(UnsupportedError, match="paxos"):
-            ask(nodes["n1"], AcquirePermits(semaphore="a", permits=1))
-        addresses = addresses_of(list(nodes.values()))
-        with fencelock.connect(addresses) as client, pytest.raises(UnsupportedError, match="paxos"):
-            client.semaphore("a", 1)
 
 
 def test_a_client_that_closes_gives_everything_back(
@@ -536,24 +518,6 @@ def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) 
     ask(node, Cancel(lock=lock, session="", owner="me", request=7))
     while ask(node, Inspect(lock=lock)).holder is not None:
         pass
-
-
-@pytest.mark.parametrize("protocol", ["central", "lamport"])
-def test_a_protocol_without_read_write_locks_names_the_one_that_has_them(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(fencelock.UnsupportedError, match="paxos"):
-            ask(nodes["n1"], AcquireReadWrite(rwlock="a"))
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(
-                fencelock.UnsupportedError,
-                match=r"rwlocks .any number of owners.*bakery and paxos have it",
-            ),
-        ):
-            client.rwlock("a")
 
 
 def test_a_read_write_lock_of_paxos_has_no_duration(connect: Connect, name: str) -> None:

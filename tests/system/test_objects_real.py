@@ -21,7 +21,7 @@ from support.real_nodes import (
 )
 
 import fencelock
-from fencelock import Client, LockTimeoutError, UnsupportedError
+from fencelock import Client, LockTimeoutError
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.cluster.client.operation import drive
@@ -214,15 +214,6 @@ def test_a_caller_inside_a_node_counts_too(cluster: Cluster) -> None:
     node = cluster.running["n1"]
     reply = checked(CountedDown, node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S))
     assert (reply.left, count_down(cluster.connect(), 2, "a")) == (1, 0)
-
-
-@pytest.mark.parametrize("protocol", ["central", "lamport", "bakery"])
-def test_a_protocol_without_the_table_names_the_one_that_has_it(
-    protocol: str, tmp_path: Path
-) -> None:
-    for other in started(Cluster(protocol, 3, tmp_path)):
-        with pytest.raises(UnsupportedError, match=f"{protocol} has no CountDown; paxos has it"):
-            count_down(other.connect())
 
 
 WRITERS = 3
