@@ -25,13 +25,7 @@ from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
-from support.real_nodes import (
-    PATIENCE_S,
-    PaxosProcesses,
-    loopback_addresses,
-    running,
-    running_members,
-)
+from support.real_nodes import PATIENCE_S, PaxosProcesses, loopback_addresses, running
 from support.session_harness import SessionHarness, UnkeptSession
 from support.table_scene import table_of_three
 
@@ -167,7 +161,7 @@ def joined(alone: LoneProcess) -> LoneProcess:
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
     """Return three processes of nodes with journals."""
-    with running_members(tmp_path) as members:
+    with PaxosProcesses(tmp_path) as members:
         yield members
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -66,50 +64,19 @@ def free_row(count: int) -> int:
             return port
 
 
-PROCESS_S = 60.0
+class PaxosProcesses(NodeProcesses):
+    """Three members of `paxos` with journals, which all run at the end, and are killed then."""
 
-
-class PaxosProcesses:
-    """Three `fencelock serve` processes with journals in a folder."""
+    cluster = "fencelock"
 
     def __init__(self, folder: Path) -> None:
-        addresses = loopback_addresses()
-        self.connect = ",".join(addresses.values())
-        self.config = folder / "cluster.toml"
-        self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(folder, "paxos", len(NODES), durable=True)
 
-    def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", node]
-        with (self.folder / f"{node}.log").open("ab") as log:
-            self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.config)], stdout=log, stderr=log
-            )
-
-    def kill(self, node: str) -> None:
-        self.processes[node].kill()
-        self.processes[node].wait(PROCESS_S)
-
-
-def wait_until_ready(client: fencelock.Client, node: str) -> None:
-    ends = time.monotonic() + PROCESS_S
-    while node not in {status.node for status in client.describe() if status.ready}:
-        assert time.monotonic() < ends, f"{node} is not ready"
-        time.sleep(0.05)
-
-
-@contextmanager
-def running_members(folder: Path) -> Generator[PaxosProcesses]:
-    """Run three members; afterwards check that all of them still run, and kill them."""
-    members = PaxosProcesses(folder)
-    for node in NODES:
-        members.start(node)
-    yield members
-    for node, process in members.processes.items():
-        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
-        process.kill()
-        process.wait(PROCESS_S)
+    def __exit__(self, *error: object) -> None:
+        ended = [node for node, process in self.processes.items() if process.poll() is not None]
+        for node in self.processes:
+            self.kill(node)
+        assert error != (None, None, None) or not ended, [self._said(node) for node in ended]
 
 
 PATIENCE_S = 60

@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.expect import checked, present
-from support.real_nodes import (
-    NODES,
-    PATIENCE_S,
-    Cluster,
-    running_members,
-    running_nodes,
-    started,
-    wait_until_ready,
-)
+from support.real_nodes import NODES, PATIENCE_S, Cluster, PaxosProcesses, running_nodes, started
 
 import fencelock
 from fencelock import Client, LockTimeoutError
@@ -247,7 +239,7 @@ def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None
             number += 1
             mine.append(kv.replace(f"{writer}", b"%d" % number, version=mine[-1]))
 
-    with running_members(tmp_path) as members:
+    with PaxosProcesses(tmp_path) as members:
         clients = [connected(members.connect) for _ in range(WRITERS)]
         threads = [
             threading.Thread(target=write, args=(client, writer))
@@ -258,7 +250,7 @@ def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None
         for node in NODES:
             members.kill(node)
             members.start(node)
-            wait_until_ready(clients[0], node)
+            members.wait_until_ready(clients[0])
         killed.set()
         for thread in threads:
             thread.join(PATIENCE_S)
@@ -273,14 +265,14 @@ def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None
 
 
 def test_a_node_that_was_down_gets_the_large_values_that_it_missed(tmp_path: Path) -> None:
-    with running_members(tmp_path) as members:
+    with PaxosProcesses(tmp_path) as members:
         with connected(members.connect) as client:
-            wait_until_ready(client, NODES[-1])
+            members.wait_until_ready(client)
             members.kill(NODES[-1])
             kv = client.map("large")
             last = [kv.put(f"{number % 8}", FILLER) for number in range(MANY)][-8:]
             members.start(NODES[-1])
-            wait_until_ready(client, NODES[-1])
+            members.wait_until_ready(client)
         alone = members.connect.split(",")[-1]
         with connected(alone) as client:
             for number, version in enumerate(last, MANY - 8):
@@ -289,7 +281,7 @@ def test_a_node_that_was_down_gets_the_large_values_that_it_missed(tmp_path: Pat
 
 
 def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
-    with running_members(tmp_path) as members, connected(members.connect) as client:
+    with PaxosProcesses(tmp_path) as members, connected(members.connect) as client:
         workers = client.map("workers")
         with subprocess.Popen(
             [sys.executable, "-c", WORKER, members.connect],

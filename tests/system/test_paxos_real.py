@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.real_nodes import LONG_S, NODES, PaxosProcesses, wait_until_ready
+from support.real_nodes import LONG_S, NODES, PaxosProcesses
 from support.samples import fence_of
 
 import fencelock
@@ -37,7 +37,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses)
             members.kill(node)
             assert other.lock("a").acquire(timeout=1.0) is None
             members.start(node)
-            wait_until_ready(client, node)  # Or the next kill leaves no majority.
+            members.wait_until_ready(client)  # Or the next kill leaves no majority.
             assert lock.fence == fence
         lock.release()
         after = fence_of(other.lock("a").acquire(timeout=LONG_S))
