@@ -16,7 +16,7 @@ from support.table_model import Model
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.effect import Spawn
-from fencelock.actors.message import address_of, node_of
+from fencelock.actors.message import node_of
 from fencelock.actors.paxos import divergence
 from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import Digests, Verdict
@@ -187,7 +187,6 @@ def test_a_sound_member_that_is_quarantined_is_seen_by_the_judge(
 # Digests of the table are equal for equal tables, and a majority of members decides
 
 
-LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 CONFIG = LogConfig(View(0, MEMBERS))
 

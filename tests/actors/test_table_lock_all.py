@@ -207,10 +207,3 @@ def test_a_snapshot_holds_claims_for_several_locks() -> None:
         told = ["s.1 has 0 left", "u.3 holds 1 under 3", "t.2 holds 2 under 4"]
         assert applied(each, release_all(A, 1)) == told
         assert applied(each, release_all(B, 4, "b")) == ["t.2 has 0 left", "u.3 holds 1 under 6"]
-
-
-def table_with_a_wait() -> LockTable:
-    table = table_of_three()
-    table.apply(0, one(A, "b"))
-    table.apply(0, both(B, "ab"))
-    return table

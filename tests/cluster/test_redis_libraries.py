@@ -14,8 +14,6 @@ from support.paths import EXAMPLES, PROGRAMS
 from support.programs import package, program, run_to_end
 from support.redis_door import door_node, port_of
 
-LONG_S = 120.0
-
 PACKAGES = {
     "redis_py": "redis",
     "pottery": "pottery",

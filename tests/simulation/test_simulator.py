@@ -17,7 +17,7 @@ from support.samples import READY
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.host.role_set import RoleSet
@@ -45,10 +45,6 @@ STORM = Faults(
     drift_every_ms=200,
     jump_every_ms=500,
 )
-
-
-class Note(Local):
-    number: int
 
 
 class Pinger(Role[Tock | Alive]):

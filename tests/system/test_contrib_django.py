@@ -14,8 +14,6 @@ from support.programs import run_to_end
 
 from fencelock.testing import LocalCluster
 
-PATIENCE_S = 60
-
 MANAGE = """
 import os, sys
 from django.core.management import execute_from_command_line

@@ -38,8 +38,6 @@ PAIR_MS = 100.0
 SLACK = 5
 """A machine that has much else to do may need so many times as long."""
 
-PAUSE_S = 0.05
-
 AGE_S = 1.0
 """The age bound of local reads (s)."""
 

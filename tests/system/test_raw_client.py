@@ -23,8 +23,6 @@ from fencelock.cluster.node.node import Node as RealNode
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
-PATIENCE_S = 60
-"""Time that a test waits for the program (s), which takes far less."""
 
 
 class AnsweringNode(AnsweringHub):
