@@ -127,9 +127,8 @@ def test_lists_show_counters_which_clash_with_no_map_or_lock(
     assert repr(counter) == f"<Counter '{name}'>"
 
 
-async def test_tasks_count(paxos_nodes: list[Node], name: str) -> None:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+async def test_tasks_count(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
         counter = client.counter(name)
         values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
         assert sorted(values) == list(range(1, CALLS + 1))
@@ -232,9 +231,8 @@ def test_values_out_of_their_limits_are_refused(connect: Connect, name: str) -> 
     pool.release(3)
 
 
-async def test_tasks_take_and_give(paxos_nodes: list[Node], name: str) -> None:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+async def test_tasks_take_and_give(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
         pool = client.semaphore(name, 3, session_aware=False)
         async with pool:
             assert await pool.drain() == 2

@@ -131,9 +131,8 @@ def test_a_client_that_closes_ends_its_waits(
     assert not stays.latch(name, 1).status().waiters
 
 
-async def test_tasks_await_a_latch(paxos_nodes: list[Node], name: str) -> None:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+async def test_tasks_await_a_latch(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
         latch = client.latch(name, count=2)
         waits = asyncio.create_task(latch.wait())
         given_up = asyncio.create_task(latch.wait())
@@ -247,10 +246,9 @@ def test_parties_must_agree_and_arguments_have_limits(
 
 
 async def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
-    paxos_nodes: list[Node], name: str
+    paxos_addresses: str, name: str
 ) -> None:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
         barrier = client.barrier(name, parties=3)
         indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
         assert sorted(indices) == [0, 1, 2]

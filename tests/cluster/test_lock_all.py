@@ -127,11 +127,8 @@ def test_names_out_of_their_limits_are_refused(connect: Connect) -> None:
         client.lock_all("a", b"b")  # type: ignore[arg-type]
 
 
-async def test_tasks_hold_several_locks(
-    paxos_nodes: list[Node], names: tuple[str, str, str]
-) -> None:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+async def test_tasks_hold_several_locks(paxos_addresses: str, names: tuple[str, str, str]) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
         async with client.lock_all(*names) as holds:
             assert holds.fences[names[0]] == holds.fence
             waits = asyncio.create_task(client.lock_all(*names).acquire())

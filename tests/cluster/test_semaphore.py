@@ -25,10 +25,6 @@ PATIENCE_S = 60
 CLUSTER = "faces"
 
 
-def addresses_of(nodes: list[Node]) -> str:
-    return ",".join(node.address for node in nodes)
-
-
 def test_all_permits_that_are_free_are_taken_in_one_step(
     connect: Callable[[], fencelock.Client], name: str
 ) -> None:
@@ -89,8 +85,8 @@ def test_a_semaphore_is_resized_while_it_is_held(
         one.resize(3)
 
 
-async def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
-    async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
+async def test_tasks_drain_a_semaphore(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
         semaphore = client.semaphore(name, 3)
         async with semaphore:
             assert await semaphore.available() == 2
@@ -266,8 +262,8 @@ def test_an_operator_takes_the_permits_of_one_grant(
     assert amounts(operator.status()) == ([1], [])
 
 
-async def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
-    async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
+async def test_tasks_hold_permits(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
         semaphore = client.semaphore(name, 3)
         async with semaphore as hold:
             assert await semaphore.acquire(2)
@@ -479,9 +475,8 @@ def test_a_lock_and_a_semaphore_of_the_same_name_are_other_objects(
         assert client.status(name).permits == 1
 
 
-async def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    async with fencelock.aio.connect(addresses, cluster="faces") as client:
+async def test_tasks_read_and_write(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
         rw = client.rwlock(name)
 
         async def read() -> int:
