@@ -209,13 +209,11 @@ async def _awaited(work: Any) -> Any:
 
 
 def cut(cables: Iterable[Cable]) -> None:
-    """Cut all of them."""
     for cable in cables:
         cable.cut()
 
 
 def mend(cables: Iterable[Cable]) -> None:
-    """Mend all of them."""
     for cable in cables:
         cable.mend()
 

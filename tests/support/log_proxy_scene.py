@@ -38,7 +38,6 @@ def log_proxy(kind: type[P], node: str = "n1") -> P:
 
 
 def in_flight_at(proxy: Proxy) -> InFlightRequests:
-    """Return the requests in flight of ``proxy``."""
     backend = checked(PaxosBackend, proxy.backend)
     return backend.in_flight
 
@@ -60,12 +59,10 @@ def happens(proxy: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
 
 
 def proposals(effects: Effects) -> list[Propose]:
-    """Return the proposals."""
     return sent(effects, Propose, REPLICA)
 
 
 def proposed(effects: Effects) -> list[LogCommand]:
-    """Return the proposed commands."""
     commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
     return commands
 

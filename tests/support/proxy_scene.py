@@ -27,7 +27,6 @@ ASK, LOCAL = Address("n1/ask-1"), Address("n1/session")
 
 
 def proxy_of_n1() -> Proxy:
-    """Return a new proxy."""
     return Proxy(PROXY, HOST, backend=LockManager("n1", ("n1", "n2"), "lamport", BACKEND))
 
 

@@ -31,11 +31,9 @@ class First(Random):
     """A source of chance that always takes the first proxy and never varies a pause."""
 
     def randrange(self, *args: object, **kwargs: object) -> int:
-        """Return 0."""
         return 0
 
     def random(self) -> float:
-        """Return the middle."""
         return 0.5
 
 

@@ -231,13 +231,11 @@ class Caller:
         return [*cancel, self.go_on] if self.answered else cancel
 
     def acquire(self) -> None:
-        """Begin to acquire the object."""
         lock = self._made()
         self._acquires = True
         self._go(lock._acquiring(True, None))  # pyright: ignore[reportPrivateUsage]
 
     def release(self) -> None:
-        """Begin to release the latest hold."""
         self._acquires = False
         self._go(self.holds.pop()._releasing())  # pyright: ignore[reportPrivateUsage]
 

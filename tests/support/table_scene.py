@@ -70,7 +70,6 @@ def text_of(outcome: Result, command: Command | None = None) -> str:
 
 
 def said(outcome: Result) -> str:
-    """Return an outcome in words."""
     match outcome:
         case Granted():
             return f"{outcome.session} holds {outcome.count} under {outcome.fence}"
