@@ -33,6 +33,9 @@ from support.table_comparison import LogComposer, compare, steps_of
 Plant = Callable[[Any], Any]
 """From a sound function to a broken one."""
 
+Patch = tuple[Any, Any, Plant]
+"""A bug with its place: an attribute of an object, or a value of a dictionary."""
+
 LOGS = 20
 """Random logs that must find a bug."""
 
