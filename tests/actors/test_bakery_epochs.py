@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, chosen
+from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, begun_coordinator, chosen
 from support.role_harness import HOST, sent
 
 from fencelock.actors.bakery import message as messages
@@ -104,18 +103,9 @@ def _forged_beat(effect: Effect) -> Effect:
 
 
 def coordinator(limit: EpochLimit) -> ElectionCoordinator:
-    role = ElectionCoordinator(
-        election_of("n1"),
-        HOST,
-        node="n1",
-        members=NAMES,
-        bound_ms=1_000,
-        random=Random(1),
-        records=(),
-        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit),
+    return begun_coordinator(
+        VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit)
     )
-    role.begin(T0)
-    return role
 
 
 def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:

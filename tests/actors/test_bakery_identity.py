@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
 from support.expect import present
 from support.judged import clean, seen_in
-from support.leader_trio import chosen
+from support.leader_trio import begun_coordinator, chosen
 from support.role_harness import HOST, only_sent, sent
 
 import fencelock
@@ -321,18 +321,7 @@ def member(
 
 
 def election(voting: VoterRegistry = VOTING, node: str = "n1") -> ElectionCoordinator:
-    role = ElectionCoordinator(
-        election_of(node),
-        HOST,
-        node=node,
-        members=NAMES,
-        bound_ms=1_000,
-        random=Random(1),
-        records=(Install(seating=SEATING),),
-        voting=voting,
-    )
-    role.begin(T0)
-    return role
+    return begun_coordinator(voting, Install(seating=SEATING), node=node)
 
 
 def test_a_promise_and_what_is_vouched_for_name_the_journal_that_keeps_them() -> None:
