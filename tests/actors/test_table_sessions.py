@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from support.expect import only
@@ -11,7 +13,7 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
 from fencelock.actors.api.map import DeleteEntry, PutEntry
-from fencelock.actors.api.message import Acquire, Granted, KeepAlive
+from fencelock.actors.api.message import Granted, KeepAlive
 from fencelock.actors.api.name import TTL_MS_MAX, object_name, without_secret
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
@@ -40,8 +42,11 @@ def opened(table: LockTable, name: str, at: int = 0, ttl_ms: int = TTL_MS) -> st
     return answer.assigned
 
 
-def acquire(session: str, request: int, lock: str = "L", *, owner: str = "o") -> api.Acquire:
-    return api.Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
+def acquire(
+    session: str, request: int, lock: str = "L", *, owner: str = "o", **fields: Any
+) -> api.Acquire:
+    made = api.Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
+    return replace(made, **fields)
 
 
 def denials(outcomes: list[Result]) -> list[tuple[str, api.Reason]]:
@@ -213,15 +218,7 @@ def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTab
         other = opened(one, "other", ttl_ms=5_000)
         one.apply(0, acquire(holder, 1))
         for request, wait_ms in ((1, 500), (2, 501), (3, 400)):
-            wait = api.Acquire(
-                session=other,
-                owner=f"o{request}",
-                request=request,
-                lock="L",
-                wait_ms=wait_ms,
-                limit=0,
-            )
-            one.apply(0, wait)
+            one.apply(0, acquire(other, request, owner=f"o{request}", wait_ms=wait_ms))
     told = leaps.advance(1_000)
     words = [(type(one).__name__, getattr(one, "owner", "")) for one in told]
     assert words == [
@@ -260,8 +257,8 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
         acquire("client.1", 1, ""),
         acquire("client.1", 1, "L" * 257),
         acquire("client.1", 1, owner="\0"),
-        api.Acquire(session="client.1", owner="o", request=1, lock="L", wait_ms=-1, limit=0),
-        api.Acquire(session="client.1", owner="o", request=1, lock="L", limit=-1),
+        acquire("client.1", 1, wait_ms=-1),
+        acquire("client.1", 1, limit=-1),
         Evict(operator="root", request=0, lock="L", fence=1),
     ],
     ids=str,
@@ -290,19 +287,10 @@ def table_of(sessions: int) -> LockTable:
 def put(
     table: LockTable, number: int, *, ttl_ms: int | None = None, ephemeral: bool = False
 ) -> None:
-    table.apply(
-        table.time_ms,
-        PutEntry(
-            session="s0.1",
-            owner="o",
-            request=number + 1,
-            map="m",
-            entry_key=f"k{number}",
-            value=b"v",
-            ttl_ms=ttl_ms,
-            ephemeral=ephemeral,
-        ),
+    entry = PutEntry(
+        map="m", entry_key=f"k{number}", value=b"v", ttl_ms=ttl_ms, ephemeral=ephemeral
     )
+    table.apply(table.time_ms, replace(entry, session="s0.1", owner="o", request=number + 1))
 
 
 def steps_until_idle(table: LockTable, time_ms: int) -> list[int]:
@@ -347,29 +335,10 @@ def test_deadlines_at_one_time_end_a_thousand_at_a_time(ends: str) -> None:
     table = table_of(MANY if ends == "sessions" else 1)
     for number in range(MANY if ends != "sessions" else 0):
         if ends == "holds":
-            table.apply(
-                0,
-                Acquire(
-                    session="s0.1",
-                    owner="o",
-                    request=number + 1,
-                    lock=f"l{number}",
-                    wait_ms=None,
-                    limit=0,
-                    hold_ms=100,
-                    grace_ms=100,
-                ),
-            )
+            table.apply(0, acquire("s0.1", number + 1, f"l{number}", hold_ms=100, grace_ms=100))
         elif ends == "barriers":
-            party = AwaitBarrier(
-                session="s0.1",
-                owner="o",
-                request=number + 1,
-                barrier=f"b{number}",
-                parties=2,
-                wait_ms=500,
-            )
-            table.apply(0, party)
+            party = AwaitBarrier(barrier=f"b{number}", parties=2, wait_ms=500)
+            table.apply(0, replace(party, session="s0.1", owner="o", request=number + 1))
         else:
             put(
                 table,
@@ -423,19 +392,10 @@ def test_the_waiters_of_an_open_latch_pass_a_thousand_at_a_time_before_their_tim
         return sum(isinstance(one, LatchPassed) for one in outcomes)
 
     for number in range(MANY):
-        wait = AwaitLatch(
-            session="s0.1",
-            owner=f"o{number}",
-            request=number + 1,
-            latch="l",
-            count=1,
-            keep_ms=1_000,
-            wait_ms=5,
-        )
-        table.apply(0, wait)
-    down = CountDown(
-        session="s0.1", owner="d", request=MANY + 1, latch="l", count=1, keep_ms=1_000, amount=1
-    )
+        wait = AwaitLatch(latch="l", count=1, keep_ms=1_000, wait_ms=5)
+        claimant = {"session": "s0.1", "owner": f"o{number}", "request": number + 1}
+        table.apply(0, replace(wait, **claimant))
+    down = CountDown(latch="l", count=1, keep_ms=1_000, session="s0.1", request=MANY + 1)
     passed.append(counted(table.apply(4, down)))
     now_ms = 100
     while table.objects[name].waiting:
@@ -453,16 +413,8 @@ def test_the_waiters_of_an_open_latch_pass_a_thousand_at_a_time_before_their_tim
 def test_a_queue_behind_what_ends_is_served() -> None:
     table = table_of(2 * ENDS_MAX)
     for number in range(ENDS_MAX):
-        for owner, wait_ms in ((number, None), (number + ENDS_MAX, None)):
-            asked = Acquire(
-                session=f"s{owner}.{owner + 1}",
-                owner="o",
-                request=1,
-                lock=f"l{number}",
-                wait_ms=wait_ms,
-                limit=0,
-            )
-            table.apply(0, asked)
+        for owner in (number, number + ENDS_MAX):
+            table.apply(0, acquire(f"s{owner}.{owner + 1}", 1, f"l{number}"))
     for number in range(ENDS_MAX, 2 * ENDS_MAX):
         table.apply(LONG_TTL_MS - 1, KeepAlive(session=f"s{number}.{number + 1}", request=2))
     granted = 0
@@ -485,7 +437,7 @@ BY = "eve (root)"
 
 
 def claim(session: str, request: int, lock: str = "a", owner: str = "o") -> api.Acquire:
-    return api.Acquire(session=session, owner=owner, request=request, lock=lock)
+    return acquire(session, request, lock, owner=owner, limit=1)
 
 
 def closed(claims: int) -> SessionClosed:
