@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.expect import checked
-from support.real_nodes import ask
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -155,8 +155,7 @@ def made(client: fencelock.Client, name: str, permits: int = 3) -> fencelock.Poo
 
 
 def until_awaited(pool: fencelock.Pool) -> None:
-    while not pool.status().waiters:
-        pass
+    until(lambda: pool.status().waiters)
 
 
 def test_a_permit_stays_taken_when_its_client_is_closed(connect: Connect, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.collected import WatchedChannel
 from support.faces import Cable, over
-from support.real_nodes import ask
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -39,8 +39,7 @@ def lead_once(election: fencelock.Election, value: str) -> int:
 
 
 def until_queued(election: fencelock.Election, count: int) -> None:
-    while len(election.status().waiters) != count:
-        pass
+    until(lambda: len(election.status().waiters) == count)
 
 
 def terms(node: Node, name: str, count: int) -> list[int]:
@@ -105,8 +104,7 @@ def test_a_term_ends_by_force_and_with_its_client(
     assert next(watch) == fencelock.Leader("gone", term.fence)
     assert election.evict(term.fence, "root").fence == term.fence
     assert next(watch) is None
-    while not term.lost or not losses:
-        pass
+    until(lambda: term.lost and losses)
     assert candidate.acquire()
     next(watch)
     follower = pool.submit(lead_once, election, "next")

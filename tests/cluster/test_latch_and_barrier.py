@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.expect import checked
-from support.real_nodes import ask
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -25,8 +25,7 @@ Connect = Callable[[], fencelock.Client]
 
 
 def until_awaited(client: fencelock.Client, name: str, waiters: int = 1) -> None:
-    while len(client.status(object_name(LATCH, name)).waiters) < waiters:
-        pass
+    until(lambda: len(client.status(object_name(LATCH, name)).waiters) >= waiters)
 
 
 def test_callers_pass_once_the_count_is_0(
@@ -158,8 +157,7 @@ ROUNDS = 5
 
 
 def until_arrived(client: fencelock.Client, name: str, parties: int = 1) -> None:
-    while client.barrier(name, 9).n_waiting() < parties:
-        pass
+    until(lambda: client.barrier(name, 9).n_waiting() >= parties)
 
 
 def test_all_pass_together_each_with_its_own_index(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.expect import checked, present
-from support.real_nodes import ask
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -33,8 +33,7 @@ def names() -> tuple[str, str, str]:
 
 
 def until_awaited(client: fencelock.Client, name: str) -> None:
-    while not client.status(name).waiters:
-        pass
+    until(lambda: client.status(name).waiters)
 
 
 def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> None:
@@ -101,8 +100,7 @@ def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str,
     holds = one.lock_all(*names).acquire()
     assert holds
     two.evict(names[1], holds.fences[names[1]], "root")
-    while not holds.lost:
-        pass
+    until(lambda: holds.lost)
     assert (_held := two.lock_all(*names).acquire(blocking=False))
     with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         holds.release()
@@ -148,5 +146,4 @@ def test_an_ask_holds_several_locks(paxos_nodes: list[Node], names: tuple[str, s
     assert ask(node, Release(lock=granted.lock, fence=granted.fence)).count == 0
     named = ask(node, AcquireAll(locks=names, owner="me", request=7))
     ask(node, Cancel(lock=named.lock, session="", owner="me", request=7))
-    while ask(node, Inspect(lock=names[0])).holder is not None:
-        pass
+    until(lambda: ask(node, Inspect(lock=names[0])).holder is None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.collected import WatchedChannel
 from support.expect import checked, present
-from support.real_nodes import ask
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -89,8 +89,7 @@ def test_an_entry_expires_and_a_put_without_ttl_makes_it_last(kv: fencelock.Map)
     kv.put("long", b"", ttl=1_000)
     kv.put("kept", b"", ttl=0.2)
     kv.put("kept", b"")
-    while kv.get("short") is not None:
-        pass
+    until(lambda: kv.get("short") is None)
     entry = present(kv.get("long"))
     assert entry.expires is not None
     assert 990 < entry.expires <= 1_000
@@ -106,8 +105,7 @@ def test_an_ephemeral_entry_lives_as_long_as_its_client(
     assert worker.session in present(kv.get("worker/1")).session
     kv.put("worker/2", b"taken over")
     worker.close()
-    while kv.get("worker/1") is not None:
-        pass
+    until(lambda: kv.get("worker/1") is None)
     assert keys_of(kv, prefix="worker/") == ["worker/2"]
 
 
@@ -120,8 +118,7 @@ def test_a_client_keeps_the_session_of_an_ephemeral_entry_alive(
         kv.put("clock", b"", ttl=3)
         while kv.get("clock") is not None:
             assert kv.get("worker") is not None
-    while kv.get("worker") is not None:
-        pass
+    until(lambda: kv.get("worker") is None)
 
 
 def test_a_late_holder_cannot_write(

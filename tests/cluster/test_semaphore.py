@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from support.expect import checked, present
-from support.real_nodes import ask
+from support.real_nodes import ask, until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
@@ -254,8 +254,7 @@ def test_an_operator_takes_the_permits_of_one_grant(
     assert kept
     assert taken
     assert operator.evict(taken.fence, "root").times == 2
-    while not taken.lost:
-        pass
+    until(lambda: taken.lost)
     assert kept.held
     with pytest.raises(LockOwnershipLostError, match="root"):
         taken.release()
@@ -305,8 +304,7 @@ def test_an_ask_of_a_named_owner_can_be_cancelled(paxos_nodes: list[Node], name:
     acquire = AcquirePermits(semaphore=name, permits=1, owner="me", request=7)
     assert ask(node, acquire).count == 1
     ask(node, Cancel(lock=lock, session="", owner="me", request=7))
-    while ask(node, Inspect(lock=lock)).holder is not None:
-        pass
+    until(lambda: ask(node, Inspect(lock=lock)).holder is None)
 
 
 # Read/write locks as users meet them: threads, tasks and asks, on a `paxos` cluster
@@ -455,8 +453,7 @@ def test_an_operator_takes_one_hold(connect: Connect, name: str) -> None:
     assert kept
     assert taken
     assert one.evict(taken.fence, "root").times == 1
-    while not taken.lost:
-        pass
+    until(lambda: taken.lost)
     assert kept.held
     with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         two.read().release()
@@ -511,8 +508,7 @@ def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) 
     named = AcquireReadWrite(rwlock=name, write=True, owner="me", request=7)
     assert ask(node, named).count == 1
     ask(node, Cancel(lock=lock, session="", owner="me", request=7))
-    while ask(node, Inspect(lock=lock)).holder is not None:
-        pass
+    until(lambda: ask(node, Inspect(lock=lock)).holder is None)
 
 
 def test_a_read_write_lock_of_paxos_has_no_duration(connect: Connect, name: str) -> None:

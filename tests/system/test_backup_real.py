@@ -101,8 +101,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
         _held = client.semaphore("permits", 5).acquire(3)
         queued = threading.Thread(target=_wait_for, args=(other, "kept-7"))
         queued.start()
-        while not client.status("kept-7").waiters:
-            pass  # Each question waits for the answer.
+        until(lambda: client.status("kept-7").waiters)
         waiters = client.status("kept-7").waiters
         with Load(client) as load:
             before = load.pairs
@@ -111,8 +110,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
             )
             assert load.pairs > before
             between = load.fence
-            while load.fence < between + 50:
-                pass
+            until(lambda: load.fence >= between + 50)
         held = holders(client)
         assert len(held) == KEPT
         stop(old, *old.names)

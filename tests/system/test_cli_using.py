@@ -18,7 +18,7 @@ import pytest
 from support.expect import present
 from support.hub_station import PATIENCE_S
 from support.programs import run_to_end
-from support.real_nodes import running_nodes
+from support.real_nodes import running_nodes, until
 from support.retained_world import RawRetainer, retaining
 from typer.testing import CliRunner, Result
 
@@ -363,8 +363,7 @@ def test_a_signal_while_it_waits_ends_the_wait(
 ) -> None:
     with lock_client.lock("awaited"):
         process = begin(paxos_addresses, "awaited", *python(PRINTS))
-        while not lock_client.status("awaited").waiters:
-            pass
+        until(lambda: lock_client.status("awaited").waiters)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out) == (128 + signal.SIGTERM, "")

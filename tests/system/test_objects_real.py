@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 from support.expect import checked, present
-from support.real_nodes import NODES, PATIENCE_S, Cluster, PaxosProcesses, running_nodes, started
+from support.real_nodes import (
+    NODES,
+    PATIENCE_S,
+    Cluster,
+    PaxosProcesses,
+    running_nodes,
+    started,
+    until,
+)
 
 import fencelock
 from fencelock import Client, LockTimeoutError
@@ -293,6 +301,5 @@ def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
             version = int(process.stdout.readline())
             assert present(workers.get("one")).version == version
             process.kill()
-        while workers.get("one") is not None:
-            pass
+        until(lambda: workers.get("one") is None)
         assert workers.put_if_absent("one", b"next")

@@ -18,7 +18,7 @@ import zmq
 from support.collected import Lines, logged_lines
 from support.expect import present
 from support.programs import run_to_end
-from support.real_nodes import LONG_S, running_nodes
+from support.real_nodes import LONG_S, running_nodes, until
 
 import fencelock
 import fencelock.aio
@@ -197,8 +197,7 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
                 target=lambda: passed_on.append(waiter.lock("orders/42").acquire(timeout=LONG_S))
             )
             waits.start()
-            while not victim.status("orders/42").waiters:
-                pass
+            until(lambda: victim.status("orders/42").waiters)
             listed = json.loads(run(address, "--json").stdout)
             (handle,) = [one["id"] for one in listed if "victim" in one["label"]]
 
