@@ -49,7 +49,7 @@ from fencelock.actors.error import (
 from fencelock.actors.proxy.role_asks import CLIENT_MAX
 from fencelock.actors.session.ask_error import AskTimeoutError, RoleGoneError
 from fencelock.cluster.node.node import Node
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 ONE_S = 1.0
 
@@ -349,11 +349,8 @@ def test_a_node_that_is_killed_is_gone_for_those_who_wait_and_is_back_when_it_is
 ) -> None:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=True) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=READY_S
-        ) as client,
+        members.ready_client() as client,
     ):
-        members.wait_until_ready(client)
         clock, kind = client.ref("n2/clock"), client.ref("n2/leader")
         first = clock.ask(ReadClock(), timeout=LONG_S).time
         assert kind.ask(DescribeRole(), timeout=LONG_S).kind == "Leader"

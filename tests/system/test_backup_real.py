@@ -67,10 +67,7 @@ def old(tmp_path: Path) -> Iterator[NodeProcesses]:
     folder = tmp_path / "old"
     folder.mkdir()
     with NodeProcesses(folder, "paxos", 3, durable=True) as members:
-        with fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=LONG_S
-        ) as watcher:
-            members.wait_until_ready(watcher)
+        members.ready_client().close()
         yield members
 
 
@@ -124,8 +121,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
     folder.mkdir()
     new = RestoredProcesses(folder, "paxos", 3, durable=True)
     fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
-    with new, fencelock.connect(new.connect, cluster=new.cluster, connect_timeout=LONG_S) as client:
-        new.wait_until_ready(client)
+    with new, new.ready_client() as client:
         assert holders(client) == held
         assert client.status("kept-7").waiters[0].session == waiters[0].session
         assert client.semaphore("permits", 5).status().holders[0].times == 3

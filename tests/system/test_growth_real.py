@@ -62,11 +62,8 @@ class Mixed(NodeProcesses):
 def ready(cluster: Mixed) -> Generator[Mixed]:
     with (
         cluster,
-        fencelock.connect(
-            cluster.connect, cluster=cluster.cluster, connect_timeout=PATIENCE_S
-        ) as watcher,
+        cluster.ready_client(),
     ):
-        cluster.wait_until_ready(watcher)
         yield cluster
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support.programs import run_to_end
 
-from fencelock.cluster.client.client import connect
 from fencelock.verification.bench.deaths import CLIENTS, LeaderDeath, RelayedMembers
 from fencelock.verification.bench.failover import leader_seen_by
 from fencelock.verification.bench.relays import RelayedLink, Relays
@@ -130,9 +129,8 @@ def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(
 ) -> None:
     with (
         RelayedMembers(tmp_path, "paxos", 3) as members,
-        connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S) as client,
+        members.ready_client() as client,
     ):
-        members.wait_until_ready(client)
         lock = client.lock("x", timeout=LONG_S)
         with lock:
             pass

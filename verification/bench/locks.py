@@ -10,12 +10,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.client import Client
 from fencelock.cluster.client.lock_options import RETAIN_S_MAX
 from fencelock.verification.bench.failover import failover
 from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import MachineInfo, this_machine
 from fencelock.verification.bench.members import NodeProcesses
 from fencelock.verification.bench.reads import reads
@@ -139,9 +138,8 @@ def _in_one_cluster(
     with ExitStack() as stack:
         members = NodeProcesses(folder, plan.protocol, plan.nodes, durable=plan.durable)
         stack.enter_context(members)
-        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
+        watcher = members.ready_client()
         stack.enter_context(watcher)
-        members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)
         readings = [reading for part in parts for reading in bench.run(part)]
         return [*readings, *bench.elections()]

@@ -74,11 +74,8 @@ def measure(folder: Path, kept: int, threads: int, rounds: int) -> dict[str, flo
     slices: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
     with (
         NodeProcesses(folder, "paxos", 3, durable=True) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, ttl=600, connect_timeout=LONG_S
-        ) as client,
+        members.ready_client(ttl=600) as client,
     ):
-        members.wait_until_ready(client)
         loads = [Load(client, number) for number in range(threads)]
         asyncio.run(_keep(members, kept, lambda: _measure(members, folder, loads, rounds, slices)))
         size = max(file.stat().st_size for file in folder.glob("*.backup"))

@@ -63,12 +63,9 @@ def measure(folder: Path, rounds: int) -> dict[str, float]:
     with (
         NodeProcesses(folder / WITHOUT, "paxos", 3, durable=True) as plain,
         KeyedProcesses(folder / WITH, "paxos", 3, durable=True) as keyed,
-        fencelock.connect(
-            plain.connect, cluster=plain.cluster, connect_timeout=LONG_S
-        ) as open_client,
+        plain.ready_client() as open_client,
         keyed.client("alice") as secure_client,
     ):
-        plain.wait_until_ready(open_client)
         keyed.wait_until_ready(secure_client)
         clients = {WITHOUT: open_client, WITH: secure_client}
         lone: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}

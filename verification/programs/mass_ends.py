@@ -221,9 +221,8 @@ def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
         tempfile.TemporaryDirectory() as other,
         NodeProcesses(Path(folder), "paxos", 3, durable=True) as nodes,
         NodeProcesses(Path(other), "paxos", 3, durable=True) as calm,
-        connect(nodes.connect, cluster=nodes.cluster, connect_timeout=30.0) as watcher,
+        nodes.ready_client() as watcher,
     ):
-        nodes.wait_until_ready(watcher)
         ends = time.monotonic() + LOAD_S + WATCH_S
         refused = load(nodes, ends)
         loaded = time.monotonic()
