@@ -157,6 +157,10 @@ class NodeProcesses:
         process.wait()
         return at
 
+    def connected(self, ttl: float) -> Client:
+        """Return a client, once a node replied."""
+        return connect(self.connect, cluster=self.cluster, ttl=ttl, connect_timeout=CONNECT_S)
+
     def ready_client(self, *, ttl: float = 15.0) -> Client:
         """Return a client, once each node reports that it can serve.
 
@@ -165,7 +169,7 @@ class NodeProcesses:
             BenchFailedError: see `wait_until_ready`.
 
         """
-        client = connect(self.connect, cluster=self.cluster, ttl=ttl, connect_timeout=CONNECT_S)
+        client = self.connected(ttl)
         try:
             self.wait_until_ready(client)
         except BaseException:

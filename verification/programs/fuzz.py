@@ -59,15 +59,9 @@ def endless(kinds: list[type[Message]], seed: int, session: str) -> Iterator[Mes
 def live(protocol: str, key: str, frames: int, seed: int, folder: Path) -> LiveReport:
     """Run the live part with one kind of key."""
     with ExitStack() as stack:
-        if key == "none":
-            members = NodeProcesses(folder, protocol, 3, durable=True)
-            stack.enter_context(members)
-            client = stack.enter_context(members.ready_client())
-        else:
-            keyed = KeyedProcesses(folder, protocol, 3, durable=True)
-            members = stack.enter_context(keyed)
-            client = stack.enter_context(keyed.client("alice"))
-            members.wait_until_ready(client)
+        kind = NodeProcesses if key == "none" else KeyedProcesses
+        members = stack.enter_context(kind(folder, protocol, 3, durable=True))
+        client = stack.enter_context(members.ready_client())
         fuzzer = LiveFuzzer(members, None if key == "none" else folder / "keys")
         began = time.monotonic()
         with Prober(client, fuzzer.report):
