@@ -19,7 +19,7 @@ from fencelock.verification.bench.machine import MachineInfo, this_machine
 from fencelock.verification.bench.members import NodeProcesses
 from fencelock.verification.bench.reads import reads
 from fencelock.verification.bench.report import NotedFigure
-from fencelock.verification.bench.workers import measured, per_s, started
+from fencelock.verification.bench.workers import bare_round_trips, measured, per_s
 
 PROCESSES = 2
 THREADS = 64
@@ -327,12 +327,7 @@ class _Bench:
         job = replace(self.job, kind=JobKind.TASKS, at_once=TASKS, lock="task")
         rate = per_s(self._measured(job))
         self.say("measuring a bare ROUTER and DEALER")
-        with ExitStack() as stack:
-            echo = started(stack, Job(kind=JobKind.ECHO), self.members.folder, "echo")
-            echo.wait_until_ready()
-            address: str = echo.ready["address"]
-            ping = Job(kind=JobKind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
-            (bare,) = self._measured(ping)
+        bare = bare_round_trips(self.members.folder, self.plan.seconds, TASKS)
         ratio = rate * bare["p50_us"] / 1e6
         return [
             NotedFigure(
