@@ -6,9 +6,12 @@ import dataclasses
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 from support.programs import run_to_end
 
 import fencelock
@@ -20,10 +23,9 @@ from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.node.config import (
-    ALLOWED,
     NODES_MAX,
-    TABLES,
     Config,
+    File,
     load,
     loopback,
     parse,
@@ -391,6 +393,8 @@ OTHERS = {
     "log.folder": '"./log"',
     "log.file_mb": "5",
     "log.files": "3",
+    "redis.address": '"tcp://127.0.0.1:6379"',
+    "nodes.n-2.redis": '"tcp://127.0.0.1:6380"',
 }
 """Every key but the tables, and another value for it."""
 
@@ -407,16 +411,35 @@ def variable(key: str) -> str:
 def test_a_variable_means_what_its_key_means_in_the_file(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "c.toml").write_text(written(BASE))
+    base = BASE | ({"protocol": '"paxos"'} if "redis" in key else {})
+    (tmp_path / "c.toml").write_text(written(base))
     monkeypatch.setenv(variable(key), OTHERS[key].strip('"'))
-    from_file = parse(written(BASE | {key: OTHERS[key]}), tmp_path)
-    assert from_file != parse(written(BASE), tmp_path)
+    from_file = parse(written(base | {key: OTHERS[key]}), tmp_path)
+    assert from_file != parse(written(base), tmp_path)
     assert load(tmp_path / "c.toml") == dataclasses.replace(from_file, overrides=(variable(key),))
 
 
 def test_every_scalar_key_has_a_variable() -> None:
-    scalars = {key.replace("*", "n-2") for key in ALLOWED if key not in {*TABLES, "nodes"}}
-    assert scalars == set(OTHERS)
+    assert set(scalars(File)) == set(OTHERS)
+
+
+def scalars(table: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, field in table.model_fields.items():
+        kind, inner = field.annotation, f"{path}{name}"
+        if name == "nodes":
+            _, kind = get_args(kind)
+            inner = "nodes.n-2"
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from scalars(kind, f"{inner}.")
+        else:
+            yield inner
+
+
+@pytest.mark.parametrize("key", sorted(OTHERS))
+def test_a_wrong_value_of_each_key_is_refused_with_its_allowed_values(key: str) -> None:
+    wrong = "[[]]" if key == "log.trace" else "{}"
+    (line,) = complaints(written(BASE | {key: wrong}))
+    assert re.match(rf"{re.escape(key)}[.0-9]*: .* is not usable: .* is expected", line), line
 
 
 @pytest.mark.parametrize(
