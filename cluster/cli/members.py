@@ -110,7 +110,6 @@ def headline(read: MembersRead) -> str:
 
 
 def members_table(reports: tuple[NodeReport, ...]) -> Rows:
-    """Return a row for each node."""
     columns = [Column(name) for name in ("node", "role", "address")]
     columns += [Column(name, right=True) for name in ("applied", "behind", "silent")]
     rows = [

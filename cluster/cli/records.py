@@ -172,7 +172,6 @@ def _taken_from(one: ListedEviction) -> str:
 
 
 def sessions_table(found: Sequence[ListedSession]) -> Rows:
-    """Return a row for each session."""
     columns = [Column("session"), Column("client")]
     names = ("holds and waits", "retained", "ends in", "ttl")
     columns += [Column(name, right=True) for name in names]
@@ -191,7 +190,6 @@ def sessions_table(found: Sequence[ListedSession]) -> Rows:
 
 
 def audit_table(found: Sequence[ListedEviction]) -> Rows:
-    """Return a row for each eviction."""
     columns = [Column("lock"), Column("fence", right=True), Column("taken from")]
     columns += [Column("by"), Column("when", right=True)]
     rows = [

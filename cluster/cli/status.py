@@ -232,7 +232,6 @@ def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
 
 
 def roles_table(nodes: Sequence[NodeStatus]) -> Rows:
-    """Return a row for each role of each node."""
     columns = ("node", "role", "kind")
     rows = [
         (

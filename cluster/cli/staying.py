@@ -139,13 +139,11 @@ def _plain(entry_key: str, one: Entry) -> dict[str, Any]:
 
 
 def maps_table(found: Sequence[ListedMap]) -> Rows:
-    """Return a row for each map."""
     columns = [Column("map"), Column("entries", right=True), Column("bytes", right=True)]
     return Rows(columns, [(one.name, f"{one.entries:,}", f"{one.bytes:,}") for one in found])
 
 
 def entries_table(found: Sequence[tuple[str, Entry]]) -> Rows:
-    """Return a row for each entry."""
     columns = [Column("key")]
     columns += [Column(name, right=True) for name in ("bytes", "version", "expires in")]
     columns += [Column("ends with session")]
@@ -359,7 +357,6 @@ def _objects_app(kind: str) -> typer.Typer:
 
 
 def objects_table(found: Sequence[ListedObject]) -> Rows:
-    """Return a row for each object."""
     columns = [Column("name"), Column("count"), Column("waiting", right=True)]
     rows = [
         (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found

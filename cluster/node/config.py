@@ -403,7 +403,6 @@ class Config:
         return None if self.data is None else self.data / node
 
     def log_file_of(self, node: str) -> LogFile | None:
-        """Return the log file of ``node``, if there is one."""
         if self.log_folder is None:
             return None
         return LogFile(self.log_folder / f"{node}.log", self.log_file_mb * 10**6, self.log_files)
