@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, cast
 
 from fencelock.actors.api.message import Abandon
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Refusal
 from fencelock.actors.session.holds import ClientHold as SessionHold
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
@@ -140,7 +141,10 @@ class SteppedClient:
         return Semaphore(self.connection, name, 1, None, "")
 
     def rwlock(self, name: str, owner: str) -> RWLock:
-        return RWLock(self.connection, name, None, owner, "", None, None)
+        options = self.connection.options(
+            name, None, owner, "", None, None, kind=RWLOCK, reentrant=True
+        )
+        return RWLock(self.connection, options)
 
 
 class SteppedLog:
