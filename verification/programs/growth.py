@@ -21,6 +21,7 @@ from catch_up import load
 from options import options_of
 
 from fencelock import aio
+from fencelock.cluster.node.storage.journal import Journal
 from fencelock.verification.bench.members import NodeProcesses
 
 OWNERS = 256
@@ -73,8 +74,20 @@ async def grow(members: NodeProcesses, commands: int, kept: int) -> float:
         return time.monotonic() - began
 
 
+def reading_s(folder: Path) -> float:
+    """Return how long the journal of a node that does not run takes to be read (s)."""
+    began = time.monotonic()
+    journal = Journal.open(folder)
+    journal.take_records()
+    read_s = time.monotonic() - began
+    journal.close()
+    return read_s
+
+
 def measure(folder: Path, commands: int, most_bytes: int, kept: int) -> dict[str, float]:
-    """Return the seconds of the load, the largest journal (bytes) and the seconds of a restart."""
+    """Return the largest journal (bytes), and the seconds of the load, of reading the largest
+    journal and of a restart of all members.
+    """
     members = NodeProcesses(folder, "paxos", 3, durable=True)
     with (folder / "cluster.toml").open("a", encoding="utf-8") as file:
         file.write(f"journal_bytes = {most_bytes}\n")  # Of the last table, [paxos].
@@ -84,6 +97,7 @@ def measure(folder: Path, commands: int, most_bytes: int, kept: int) -> dict[str
             seconds = asyncio.run(grow(members, commands, kept))
         for node in members.names:
             members.kill(node)
+        read_s = max(reading_s(folder / "data" / node) for node in members.names)
         began = time.monotonic()
         for node in members.names:
             members.start(node)
@@ -92,6 +106,7 @@ def measure(folder: Path, commands: int, most_bytes: int, kept: int) -> dict[str
             "commands": commands,
             "seconds": seconds,
             "bytes_max": most[0],
+            "read_s": read_s,
             "restart_s": time.monotonic() - began,
         }
 
