@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from fencelock.actors.paxos.event import Applied, Restore
@@ -29,6 +30,13 @@ class SlotSequence(ABC, Generic[T]):
         """The slot to judge next, 0 before the first."""
         self.applied_by: dict[str, int] = {}
         """The slot up to which each node has applied the log in its present life."""
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        """What is judged once all slots before a slot are; see `when_known`."""
+
+    def when_known(self, slot: int, judge: Callable[[], None]) -> None:
+        """Call ``judge`` as soon as all slots before ``slot`` are judged."""
+        self.waiting.append((slot, judge))
+        self._go_on()
 
     def applied(self, slot: int, report: T) -> None:
         """Judge the report of a slot as soon as all earlier slots are judged."""
@@ -54,6 +62,10 @@ class SlotSequence(ABC, Generic[T]):
             self.next += 1
             if of_next is not None:
                 self._judge(of_next)
+        due = [judge for slot, judge in self.waiting if slot <= self.next]
+        self.waiting = [one for one in self.waiting if one[0] > self.next]
+        for judge in due:
+            judge()
 
     @abstractmethod
     def _judge(self, report: T, /) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused
@@ -26,7 +27,7 @@ from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Message, node_of, role_of
-from fencelock.actors.paxos.event import Applied, SlotOutcomes
+from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.deadlines import LogTime
 from fencelock.verification.simulation.judge import JudgedHold
@@ -287,7 +288,6 @@ class RedisJudge(LogJudge):
         """The slot in which the log first has each fence of a key."""
         self.floor = 0
         """The slot after all that any client knows by a reply."""
-        self.reads: list[tuple[tuple[str, ...], KeysRead]] = []
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Observe the log, the requests that nodes receive, and the clients of the doors."""
@@ -299,9 +299,6 @@ class RedisJudge(LogJudge):
             case SlotOutcomes():
                 self._note_slot(event)
                 self.log.applied(event.slot, event)
-                self._judge_reads()
-            case Applied():
-                self._judge_reads()
             case KeysRequest() if event.session:
                 self.log.commands.setdefault(event.key, event)
             case ReadKeys() if role_of(delivered.to) == "session":
@@ -412,20 +409,14 @@ class RedisJudge(LogJudge):
         if read.slot < floor:
             raise ViolationError(f"reads: {read!r} of slot {read.slot}, but {floor} was known")
         self.floor = max(self.floor, read.slot)
-        self.reads.append((keys, read))
-        self._judge_reads()
+        self.log.when_known(read.slot, partial(self._judge_read, keys, read))
 
-    def _judge_reads(self) -> None:
-        reads, self.reads = self.reads, []
-        for keys, read in reads:
-            if read.slot > self.log.next:
-                self.reads.append((keys, read))
-                continue
-            seen = {one.key: one.value for one in read.keys if not one.native}
-            for name in keys:
-                value = self.log.at(name, read.slot)
-                if seen.get(name) != value:
-                    raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
+    def _judge_read(self, keys: tuple[str, ...], read: KeysRead) -> None:
+        seen = {one.key: one.value for one in read.keys if not one.native}
+        for name in keys:
+            value = self.log.at(name, read.slot)
+            if seen.get(name) != value:
+                raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
 
 
 REDIS_DOORS = Workload(RedisLock, RedisJudge, retains=True, doors=door_roles)
