@@ -110,19 +110,12 @@ class CounterLog(GuardLog):
         super().__init__()
         self.commands: dict[Key, CounterRequest] = {}
         """The changes that nodes have received, by their keys."""
-        self.outcomes: dict[Key, CounterChanged] = {}
         self.states: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [(0, 0)])
         """By counter, the slot of each change, and the value from there on."""
 
     def _change(self, changed: Any, slot: int) -> None:
-        if not isinstance(changed, CounterChanged):
+        if not isinstance(changed, CounterChanged) or not self.is_first(changed.key, changed):
             return
-        first = self.outcomes.get(changed.key)
-        if first is not None:
-            if first != changed:
-                raise ViolationError(f"once: {changed!r} after {first!r}")
-            return  # A repetition.
-        self.outcomes[changed.key] = changed
         command, states = self.commands[changed.key], self.states[changed.lock]
         before = states[-1][1]
         match command:

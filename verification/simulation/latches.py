@@ -117,9 +117,6 @@ class LatchLog(SlotSequence[SlotOutcomes]):
         self.amounts: dict[Key, int] = {}
         """The amount of each request to count down that a node has received."""
         self.latches: dict[str, JudgedLatch] = {}
-        self.counted: dict[Key, int] = {}
-        """The count after each request to count down."""
-        self.passed: set[Key] = set()
         self.now_ms = 0
 
     def _judge(self, report: SlotOutcomes, /) -> None:
@@ -127,9 +124,11 @@ class LatchLog(SlotSequence[SlotOutcomes]):
         for outcome in report.outcomes:
             match outcome:
                 case CountedDown(key=key, lock=lock, left=left):
-                    self._on_counted(key, self._latch(lock), left)
+                    if self.is_first(key, outcome):
+                        self._on_counted(key, self._latch(lock), left)
                 case LatchPassed(key=key, lock=lock):
-                    self._on_passed(key, self._latch(lock))
+                    if self.is_first(key, outcome):
+                        self._on_passed(key, self._latch(lock))
                 case Queued(key=key, lock=lock) if kind_of(lock) == LATCH:
                     self._on_queued(key, self._latch(lock))
                 case Refused(lock=lock, key=key) if kind_of(lock) == LATCH:
@@ -148,11 +147,6 @@ class LatchLog(SlotSequence[SlotOutcomes]):
         return latch
 
     def _on_counted(self, key: Key, latch: JudgedLatch, left: int) -> None:
-        if key in self.counted:
-            if self.counted[key] != left:
-                raise ViolationError(f"once: {key} left {left}, and {self.counted[key]} before")
-            return
-        self.counted[key] = left
         before = latch.left
         latch.left = max(0, before - self.amounts[key])
         if left != latch.left:
@@ -163,9 +157,6 @@ class LatchLog(SlotSequence[SlotOutcomes]):
             latch.gone_ms = self.now_ms + KEEP_MS
 
     def _on_passed(self, key: Key, latch: JudgedLatch) -> None:
-        if key in self.passed:
-            return
-        self.passed.add(key)
         if latch.left:
             raise ViolationError(f"early: {key} passes while the count is {latch.left}")
         latch.waits = [one for one in latch.waits if one != key]

@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from fencelock.actors.api.request import Key
 from fencelock.actors.paxos.event import Applied, Restore
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 
 T = TypeVar("T")
 
@@ -30,8 +32,24 @@ class SlotSequence(ABC, Generic[T]):
         """The slot to judge next, 0 before the first."""
         self.applied_by: dict[str, int] = {}
         """The slot up to which each node has applied the log in its present life."""
+        self.outcomes: dict[Key, object] = {}
+        """The first outcome of each request; see `is_first`."""
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         """What is judged once all slots before a slot are; see `when_known`."""
+
+    def is_first(self, key: Key, outcome: object) -> bool:
+        """Return whether ``outcome`` is the first of its request; a repetition must have the same.
+
+        Raises:
+            ViolationError: it has another.
+
+        """
+        if key not in self.outcomes:
+            self.outcomes[key] = outcome
+            return True
+        if self.outcomes[key] != outcome:
+            raise ViolationError(f"once: {outcome!r} after {self.outcomes[key]!r}")
+        return False
 
     def when_known(self, slot: int, judge: Callable[[], None]) -> None:
         """Call ``judge`` as soon as all slots before ``slot`` are judged."""

@@ -193,7 +193,6 @@ class MapLog(GuardLog):
         super().__init__()
         self.commands: dict[Key, EntryRequest] = {}
         """The changes that nodes have received, by their keys."""
-        self.outcomes: dict[Key, EntryChanged] = {}
         self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
         self.slots_of: dict[int, int] = {}
         """The slot of each version."""
@@ -205,14 +204,8 @@ class MapLog(GuardLog):
                 states.append(State(slot, states[-1].version, None))
 
     def _change(self, changed: Any, slot: int) -> None:
-        if not isinstance(changed, EntryChanged):
+        if not isinstance(changed, EntryChanged) or not self.is_first(changed.key, changed):
             return
-        before = self.outcomes.get(changed.key)
-        if before is not None:
-            if before != changed:
-                raise ViolationError(f"once: {changed!r} after {before!r}")
-            return  # A repetition.
-        self.outcomes[changed.key] = changed
         command = self.commands[changed.key]
         states = self.states[command.entry_key]
         last = states[-1]

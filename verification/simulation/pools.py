@@ -97,7 +97,6 @@ class PoolLog(SlotSequence[SlotOutcomes]):
         self.amounts: dict[Key, int] = {}
         """The amount of each request that a node has received."""
         self.pools: dict[str, JudgedPool] = {}
-        self.outcomes: dict[Key, PermitsTaken | PermitsGiven] = {}
 
     def _judge(self, report: SlotOutcomes, /) -> None:
         for outcome in report.outcomes:
@@ -121,12 +120,8 @@ class PoolLog(SlotSequence[SlotOutcomes]):
         return self.pools.setdefault(name, JudgedPool())
 
     def _on_outcome(self, outcome: PermitsTaken | PermitsGiven) -> None:
-        before = self.outcomes.get(outcome.key)
-        if before is not None:
-            if before != outcome:
-                raise ViolationError(f"once: {outcome!r} after {before!r}")
+        if not self.is_first(outcome.key, outcome):
             return
-        self.outcomes[outcome.key] = outcome
         pool, amount = self._pool(outcome.lock), self.amounts[outcome.key]
         if isinstance(outcome, PermitsGiven):
             changed = amount <= pool.taken

@@ -70,7 +70,6 @@ class KeyLog(SlotSequence[SlotOutcomes]):
         self.time = LogTime()
         self.commands: dict[Key, KeysRequest] = {}
         """The requests that nodes have received, by their keys."""
-        self.outcomes: dict[Key, KeysChanged] = {}
         self.held: dict[str, JudgedKey] = {}
         self.forced: dict[str, JudgedKey] = {}
         """What was taken by force in this slot."""
@@ -153,12 +152,8 @@ class KeyLog(SlotSequence[SlotOutcomes]):
 
     def _on_changed(self, changed: KeysChanged) -> None:
         number = changed.key
-        first = self.outcomes.get(number)
-        if first is not None:
-            if first != changed:
-                raise ViolationError(f"once: {changed!r} after {first!r}")
-            return  # A repetition.
-        self.outcomes[number] = changed
+        if not self.is_first(number, changed):
+            return
         command = self.commands[number]
         if isinstance(command, ChangeKeys) and command.receipt:
             self._judge_receipt(command, changed)
