@@ -106,10 +106,10 @@ class CounterUser(LockUser):
 class CounterLog(GuardLog):
     """Replays the changes of the counters in the order of the log, from the outcomes of slots."""
 
+    REQUESTS = (CounterRequest,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.commands: dict[Key, CounterRequest] = {}
-        """The changes that nodes have received, by their keys."""
         self.states: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [(0, 0)])
         """By counter, the slot of each change, and the value from there on."""
 
@@ -212,8 +212,6 @@ class CounterJudge(LogJudge):
                     if isinstance(one, CounterChanged):
                         self._note(one, slot)
                 self.log.applied(slot, outcomes)
-            case CounterRequest() as change if change.session:
-                self.log.commands.setdefault(change.key, change)
             case _:
                 pass
 

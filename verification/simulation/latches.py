@@ -10,13 +10,12 @@ from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import SlotSequence
 from fencelock.verification.simulation.pass_judge import PassJudge
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (
     WAIT_MS_MAX,
@@ -112,10 +111,10 @@ class JudgedLatch:
 class LatchLog(SlotSequence[SlotOutcomes]):
     """Judges the outcomes of latches in the log; see `LatchJudge`."""
 
+    REQUESTS = (CountDown,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.amounts: dict[Key, int] = {}
-        """The amount of each request to count down that a node has received."""
         self.latches: dict[str, JudgedLatch] = {}
         self.now_ms = 0
 
@@ -148,10 +147,10 @@ class LatchLog(SlotSequence[SlotOutcomes]):
 
     def _on_counted(self, key: Key, latch: JudgedLatch, left: int) -> None:
         before = latch.left
-        latch.left = max(0, before - self.amounts[key])
+        latch.left = max(0, before - self.commands[key].amount)
         if left != latch.left:
             raise ViolationError(
-                f"count: {key} took {self.amounts[key]} of {before}, and left {left}"
+                f"count: {key} took {self.commands[key].amount} of {before}, and left {left}"
             )
         if before and not left:
             latch.gone_ms = self.now_ms + KEEP_MS
@@ -182,13 +181,6 @@ class LatchJudge(PassJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.sequence = self.log = LatchLog()
-
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the requests that nodes receive too."""
-        event = delivered.event
-        if isinstance(event, CountDown) and node_of(delivered.to) in self.members:
-            self.log.amounts[event.key] = event.amount
-        super().handled(delivered, effects)
 
 
 LATCHES = Workload(LatchUser, LatchJudge)

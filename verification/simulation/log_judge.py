@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Key
 from fencelock.actors.paxos.event import Applied, Restore
 from fencelock.verification.simulation.judge import LockJudge
@@ -23,6 +24,9 @@ class SlotSequence(ABC, Generic[T]):
     the state is unknown from there on, and nothing more is judged.
     """
 
+    REQUESTS: ClassVar[tuple[type[UpdateRequest], ...]] = ()
+    """The types of the requests to keep in `commands`."""
+
     def __init__(self) -> None:
         self.slots: dict[int, T] = {}
         """Reports of slots that wait for the reports of earlier slots."""
@@ -32,6 +36,8 @@ class SlotSequence(ABC, Generic[T]):
         """The slot to judge next, 0 before the first."""
         self.applied_by: dict[str, int] = {}
         """The slot up to which each node has applied the log in its present life."""
+        self.commands: dict[Key, Any] = {}
+        """The requests that nodes have received, by their keys."""
         self.outcomes: dict[Key, object] = {}
         """The first outcome of each request; see `is_first`."""
         self.waiting: list[tuple[int, Callable[[], None]]] = []
@@ -96,9 +102,13 @@ class LogJudge(LockJudge):
     """The judge of the log."""
 
     def note_progress(self, delivered: Delivery) -> None:
+        """Note what a node has applied, and the requests that it has received."""
         match delivered.event:
             case Applied(slot=slot):
                 self.sequence.progress(delivered.node, slot)
+            case UpdateRequest() as request if request.session:
+                if isinstance(request, self.sequence.REQUESTS):
+                    self.sequence.commands.setdefault(request.key, request)
             case Restore():  # The node reports no outcomes of the slots that a snapshot covers.
                 self.sequence.applied_by.pop(delivered.node, None)
             case _:

@@ -23,7 +23,6 @@ from fencelock.actors.api.map import (
 from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
 from fencelock.actors.api.name import kind_of, object_name, without_secret
 from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
-from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, Timer
@@ -189,10 +188,10 @@ class MapLog(GuardLog):
     Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
     """
 
+    REQUESTS = (EntryRequest,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.commands: dict[Key, EntryRequest] = {}
-        """The changes that nodes have received, by their keys."""
         self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
         self.slots_of: dict[int, int] = {}
         """The slot of each version."""
@@ -304,8 +303,6 @@ class MapJudge(LogJudge):
         match delivered.event:
             case SlotOutcomes(slot=slot, outcomes=outcomes):
                 self.log.applied(slot, outcomes)
-            case EntryRequest() as change if change.session:
-                self.log.commands.setdefault(change.key, change)
             case _:
                 pass
 

@@ -65,11 +65,11 @@ class JudgedKey:
 class KeyLog(SlotSequence[SlotOutcomes]):
     """Replays the holds of the doors in the order of the log; see `RedisJudge`."""
 
+    REQUESTS = (KeysRequest,)
+
     def __init__(self) -> None:
         super().__init__()
         self.time = LogTime()
-        self.commands: dict[Key, KeysRequest] = {}
-        """The requests that nodes have received, by their keys."""
         self.held: dict[str, JudgedKey] = {}
         self.forced: dict[str, JudgedKey] = {}
         """What was taken by force in this slot."""
@@ -294,8 +294,6 @@ class RedisJudge(LogJudge):
             case SlotOutcomes():
                 self._note_slot(event)
                 self.log.applied(event.slot, event)
-            case KeysRequest() if event.session:
-                self.log.commands.setdefault(event.key, event)
             case ReadKeys() if role_of(delivered.to) == "session":
                 self.reading[delivered.node, event.request] = event.keys, self.floor
             case KeysChanged() if role_of(delivered.to) == "redis":
