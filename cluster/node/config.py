@@ -340,6 +340,10 @@ class File(Strict):
     metrics: Metrics = None
 
 
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Strict)
+
+
 def _key_at(path: Sequence[str]) -> tuple[Any, str]:
     """Return the type of a key, and its allowed values as the subject of ``... is expected``."""
     kind: Any = File
@@ -347,7 +351,7 @@ def _key_at(path: Sequence[str]) -> tuple[Any, str]:
     for place, step in enumerate(path):
         if path[0] == "nodes" and place == 1:
             kind, allowed = _Node, NODE
-        elif isinstance(kind, type) and issubclass(kind, Strict):
+        elif _is_table(kind):
             field = kind.model_fields[step]
             kind, allowed = field.annotation, field.description or ""
     if kind is bool:
