@@ -10,13 +10,9 @@ import typer
 from fencelock.actors.proxy.access import CLIENT, NODE, ROLES, Rights
 from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, present
+from fencelock.cluster.cli.target import group
 
-app = typer.Typer(
-    name="keys",
-    rich_markup_mode="rich",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("keys")
 
 FolderOption = Annotated[
     Path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,20 +37,18 @@ from fencelock.cluster.cli.naming import (
     object_spelled,
     unheld_kinds,
 )
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
-    NONE_GIVEN,
+    LOOK,
     AskOptions,
     DoneJsonOption,
-    LookTimeoutOption,
+    LookOptions,
     OperatorOption,
-    TargetOptions,
     WatchOption,
     YesOption,
     asks_cluster,
-    show,
 )
 
 if TYPE_CHECKING:
@@ -80,8 +77,7 @@ def locks(
             "list only objects of that kind; lock: lists only locks.",
         ),
     ] = "",
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
+    given: LookOptions = LOOK,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each lock.")
     ] = False,
@@ -104,18 +100,17 @@ def locks(
     def view(operator: Client) -> View:
         held = tuple(listed(operator, prefix))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
-        ends_at = time.monotonic() + timeout * LOOKS_SHARE
+        ends_at = time.monotonic() + given.timeout * LOOKS_SHARE
         shared = {} if as_json else shared_in(operator, held, ends_at)
         return listing(held, partial(held_table, shared=shared), none, as_json=as_json)
 
-    show(given.target(), timeout, view, watch=watch)
+    given.show(view, watch=watch)
 
 
 @asks_cluster
 def who(
     name: ObjectArgument,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
+    given: LookOptions = LOOK,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: WatchOption = False,
 ) -> None:
@@ -137,7 +132,7 @@ def who(
         meant = elsewhere(status.lock, operator.status) if free else ()
         return View([*described(status), *map(line, meant)])
 
-    show(given.target(), timeout, view, watch=watch)
+    given.show(view, watch=watch)
 
 
 def listing(
@@ -328,16 +323,16 @@ def release(
         kept = next((one for one in held if one.fence == fence and one.span), None)
         if status is not None and kept is not None and not force:
             _recall(asked, status, kept)
-            former, done = kept, "given back by"
+            former, how = kept, "given back by"
         else:
             if not yes and status is not None:
                 _confirm(asked, status, fence)
-            former, done = _evicted(asked, lock, fence, operator), "taken from"
-    if as_json:
-        shown = {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)}
-        typer.echo(json.dumps(shown, indent=2))
-        return
-    say(f"{name} was {done} {in_full(former)}, who held it under fence {fence}.")
+            former, how = _evicted(asked, lock, fence, operator), "taken from"
+    done(
+        {"lock": object_spelled(lock), "fence": fence, "holder": as_plain(former)},
+        f"{name} was {how} {in_full(former)}, who held it under fence {fence}.",
+        as_json=as_json,
+    )
 
 
 def _evicted(asked: Client, lock: str, fence: int, operator: str | None) -> Contender:

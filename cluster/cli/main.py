@@ -71,7 +71,8 @@ def built(name: str, part: typer.Typer | Callable[..., None], help_text: str | N
     alone = typer.Typer(rich_markup_mode="rich")
     alone.callback()(_stand_in)
     if isinstance(part, typer.Typer):
-        for one in part.registered_commands:
+        own = part.registered_callback  # Such as `fencelock sessions` without a further command.
+        for one in (*part.registered_commands, *([own] if own else ())):
             one.callback = one.callback and declared_to_typer(one.callback)
         alone.add_typer(part)
     else:

@@ -26,13 +26,11 @@ from fencelock.cluster.cli.saying import say
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
-    NONE_GIVEN,
+    LOOK,
     AskOptions,
-    LookTimeoutOption,
-    TargetOptions,
+    LookOptions,
     WatchOption,
     asks_cluster,
-    show,
 )
 from fencelock.cluster.log import printable
 
@@ -66,8 +64,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 
 @asks_cluster
 def members(
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
+    given: LookOptions = LOOK,
     as_json: JsonOption = False,
     watch: WatchOption = False,
 ) -> None:
@@ -98,7 +95,7 @@ def members(
         parts += [line(text) for report in read.nodes if (text := advice_on(report)) is not None]
         return View(parts, code)
 
-    show(given.target(), timeout, view, watch=watch)
+    given.show(view, watch=watch)
 
 
 def headline(read: MembersRead) -> str:
@@ -113,7 +110,6 @@ def headline(read: MembersRead) -> str:
 
 
 def members_table(reports: tuple[NodeReport, ...]) -> Rows:
-    """Return a row for each node."""
     columns = [Column(name) for name in ("node", "role", "address")]
     columns += [Column(name, right=True) for name in ("applied", "behind", "silent")]
     rows = [

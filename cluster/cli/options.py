@@ -60,15 +60,15 @@ def declared_to_typer(command: Callable[..., None]) -> Callable[..., None]:
         return command
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
-        kind, *declared = get_args(one.annotation)
-        match declared:
-            case [Option(names, more)]:
-                declared = [typer.Option(*names, **more)]
-            case [Argument(more)]:
-                declared = [typer.Argument(**more)]
+        read: Any = one.annotation
+        match get_args(read):
+            case [kind, Option(names, more)]:
+                read = Annotated[kind, typer.Option(*names, **more)]
+            case [kind, Argument(more)]:
+                read = Annotated[kind, typer.Argument(**more)]
             case _:
                 pass
-        parameters.append(one.replace(annotation=Annotated[(kind, *declared)]))
+        parameters.append(one.replace(annotation=read))
 
     @functools.wraps(command)
     def called(**values: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -15,21 +14,20 @@ from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.locks import listing
 from fencelock.cluster.cli.naming import counted_objects, unheld_kinds
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import done
 from fencelock.cluster.cli.screen import Column, Rows, View
 from fencelock.cluster.cli.staying import confirm_deletion
 from fencelock.cluster.cli.target import (
-    NONE_GIVEN,
+    ASK,
+    LOOK,
+    AskOptions,
     DoneJsonOption,
-    LookTimeoutOption,
+    ListJsonOption,
+    LookOptions,
     OperatorOption,
-    TargetOptions,
-    TimeoutOption,
     WatchOption,
     YesOption,
     asks_cluster,
-    connected_to,
-    show,
 )
 from fencelock.cluster.client.owner import operator_named
 
@@ -84,9 +82,8 @@ def quota(
     claims: Annotated[LimitOption, _limit("Holds and waits.")] = None,
     sessions: Annotated[LimitOption, _limit("Open sessions, one or more a client.")] = None,
     operator: OperatorOption = None,
-    given: TargetOptions = NONE_GIVEN,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
-    timeout: TimeoutOption = 5.0,
 ) -> None:
     """Set [bold]how much a key may have[/bold] in the cluster, or show it (only paxos).
 
@@ -116,7 +113,7 @@ def quota(
     changes = {what: limit_of(what, text) for what, text in wanted.items() if text is not None}
     if size is not None:
         changes["bytes"] = limit_of("bytes", size, sizes=True)
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         known = {one.account: one for one in asked.usage()}
         before = known[account].quota if account in known else Quota()
         every_key = known[EVERY_KEY].limits
@@ -126,17 +123,13 @@ def quota(
         else:
             quotas = before
             limits = known[account].limits if account in known else every_key
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {"account": account, "limits": limits._asdict(), "quota": quotas._asdict()},
-                indent=2,
-            )
-        )
-        return
     verb = "now may have" if changes else "may have"
     parts = (f"{_TITLES[what]} {_shown(what, most)}" for what, most in limits._asdict().items())
-    say(f"{called(account)} {verb}: {'; '.join(parts)}.")
+    done(
+        {"account": account, "limits": limits._asdict(), "quota": quotas._asdict()},
+        f"{called(account)} {verb}: {'; '.join(parts)}.",
+        as_json=as_json,
+    )
 
 
 def limit_of(what: str, text: str, *, sizes: bool = False) -> int | None:
@@ -188,9 +181,8 @@ def _shown(what: str, value: int) -> str:
 @keys.command()
 @asks_cluster
 def usage(
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+    given: LookOptions = LOOK,
+    as_json: ListJsonOption = False,
     watch: WatchOption = False,
 ) -> None:
     """List [bold]what each key has[/bold] in the cluster, and what it may have (only paxos).
@@ -209,7 +201,7 @@ def usage(
     def view(asked: Client) -> View:
         return listing(asked.usage(), usage_table, "No key has anything.", as_json=as_json)
 
-    show(given.target(), timeout, view, watch=watch)
+    given.show(view, watch=watch)
 
 
 def usage_table(found: Sequence[AccountUsage]) -> Rows:
@@ -233,9 +225,8 @@ def purge(
     name: Annotated[str, typer.Argument(help="The key's name.")],
     yes: YesOption = False,
     operator: OperatorOption = None,
-    given: TargetOptions = NONE_GIVEN,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
-    timeout: TimeoutOption = 5.0,
 ) -> None:
     """Delete [bold]what outlived a key's clients[/bold]: map entries, latches and the like.
 
@@ -254,7 +245,7 @@ def purge(
       [cyan]fencelock keys purge shop --key keys/alice.key[/cyan]
 
     """
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         if not yes:
             has = next((one.used for one in asked.usage() if one.account == name), None)
             entries, objects = (has.entries, has.objects) if has else (0, 0)
@@ -266,12 +257,10 @@ def purge(
             kind: asked.purge(Purge(kind=kind, prefix="", operator=who, account=name))
             for kind in (*sorted(unheld_kinds()), REDIS_KEY)
         }
-    if as_json:
-        typer.echo(json.dumps({"key": name, "deleted": deleted}, indent=2))
-        return
-    keys = deleted.pop(REDIS_KEY)
-    parts = (f"{kind}: {count:,}" for kind, count in deleted.items())
-    say(
+    parts = (f"{kind}: {count:,}" for kind, count in deleted.items() if kind != REDIS_KEY)
+    done(
+        {"key": name, "deleted": deleted},
         f"Deleted what key {name} had. {', '.join(parts)}. Holds and waits through Redis doors: "
-        f"{keys:,}."
+        f"{deleted[REDIS_KEY]:,}.",
+        as_json=as_json,
     )

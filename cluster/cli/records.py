@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,28 +15,24 @@ from fencelock.cluster.cli.completion import complete_session
 from fencelock.cluster.cli.formatting import as_plain, duration, person
 from fencelock.cluster.cli.locks import at_terminal, listing
 from fencelock.cluster.cli.naming import object_shown
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import done, say
 from fencelock.cluster.cli.screen import Column, Rows, View, confirm
 from fencelock.cluster.cli.target import (
-    NONE_GIVEN,
+    ASK,
+    LOOK,
+    AskOptions,
     DoneJsonOption,
-    LookTimeoutOption,
+    ListJsonOption,
+    LookOptions,
     OperatorOption,
-    TargetOptions,
-    TimeoutOption,
     WatchOption,
     YesOption,
     asks_cluster,
-    connected_to,
-    show,
 )
 from fencelock.cluster.log import printable
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 
 
 CLOSING = """\
@@ -57,9 +52,8 @@ app = typer.Typer(
 @asks_cluster
 def sessions(
     ctx: typer.Context,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
-    as_json: JsonOption = False,
+    given: LookOptions = LOOK,
+    as_json: ListJsonOption = False,
     watch: WatchOption = False,
 ) -> None:
     """List the [bold]sessions of clients[/bold], the oldest first.
@@ -84,7 +78,7 @@ def sessions(
         found = operator.sessions()
         return listing(found, sessions_table, "No session is open.", as_json=as_json)
 
-    show(given.target(), timeout, view, watch=watch)
+    given.show(view, watch=watch)
 
 
 @app.command()
@@ -100,9 +94,8 @@ def close(
     ],
     yes: YesOption = False,
     operator: OperatorOption = None,
-    given: TargetOptions = NONE_GIVEN,
+    given: AskOptions = ASK,
     as_json: DoneJsonOption = False,
-    timeout: TimeoutOption = 5.0,
 ) -> None:
     """End a session [bold]by force[/bold], with all its locks: the next waiters get them.
 
@@ -120,14 +113,12 @@ def close(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock sessions`, add --yes")
-    with connected_to(given.target(), timeout) as asked:
+    with given.connected() as asked:
         if not yes:
             _confirm(asked.sessions(), handle)
         closed = asked.close_session(handle, operator)
-    if as_json:
-        typer.echo(json.dumps(as_plain(closed), indent=2))
-        return
-    say(f"Session {handle} ({closed.label}) was closed. Its holds and waits: {closed.claims}.")
+    text = f"Session {handle} ({closed.label}) was closed. Its holds and waits: {closed.claims}."
+    done(as_plain(closed), text, as_json=as_json)
 
 
 def _confirm(found: tuple[ListedSession, ...], handle: str) -> None:
@@ -150,9 +141,8 @@ def _confirm(found: tuple[ListedSession, ...], handle: str) -> None:
 
 @asks_cluster
 def audit(
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
-    as_json: JsonOption = False,
+    given: LookOptions = LOOK,
+    as_json: ListJsonOption = False,
 ) -> None:
     """List the [bold]locks that were taken by force[/bold], the oldest first: from whom, by whom.
 
@@ -170,7 +160,7 @@ def audit(
         found = operator.evictions()
         return listing(found, audit_table, "No lock was taken by force.", as_json=as_json)
 
-    show(given.target(), timeout, view)
+    given.show(view)
 
 
 def _taken_from(one: ListedEviction) -> str:
@@ -182,7 +172,6 @@ def _taken_from(one: ListedEviction) -> str:
 
 
 def sessions_table(found: Sequence[ListedSession]) -> Rows:
-    """Return a row for each session."""
     columns = [Column("session"), Column("client")]
     names = ("holds and waits", "retained", "ends in", "ttl")
     columns += [Column(name, right=True) for name in names]
@@ -201,7 +190,6 @@ def sessions_table(found: Sequence[ListedSession]) -> Rows:
 
 
 def audit_table(found: Sequence[ListedEviction]) -> Rows:
-    """Return a row for each eviction."""
     columns = [Column("lock"), Column("fence", right=True), Column("taken from")]
     columns += [Column("by"), Column("when", right=True)]
     rows = [

@@ -22,7 +22,7 @@ from fencelock.actors.api.role_request import (
 )
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster.cli.completion import complete_node, complete_role
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import done, say
 from fencelock.cluster.cli.target import ASK, AskOptions, DoneJsonOption, asks_cluster
 from fencelock.cluster.diagram import ROUTINE, Event, chosen, merged, space_time, text_of
 
@@ -160,12 +160,12 @@ def log(
     request = SetLog(level=level or "", roles=None if trace is None else _roles_in(trace))
     with given.connected() as client:
         now: LogSetting = client.ref(f"{node}/log").ask(request, timeout=given.timeout)
-    if as_json:
-        found = {"node": node, "level": now.level, "trace": list(now.roles)}
-        typer.echo(json.dumps(found, indent=2))
-    else:
-        roles = f", traced roles: {', '.join(now.roles) or 'all'}" if now.level == "TRACE" else ""
-        say(f"{node} logs from level {now.level} on{roles}")
+    roles = f", traced roles: {', '.join(now.roles) or 'all'}" if now.level == "TRACE" else ""
+    done(
+        {"node": node, "level": now.level, "trace": list(now.roles)},
+        f"{node} logs from level {now.level} on{roles}",
+        as_json=as_json,
+    )
 
 
 @asks_cluster

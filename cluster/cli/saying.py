@@ -5,12 +5,22 @@ The library that draws tables takes longer to import than `fencelock lock` has f
 
 from __future__ import annotations
 
+import json
+
 
 def say(text: str, *, err: bool = False, style: str = "") -> None:
     """Print one paragraph, harmless, wrapped at words on a terminal."""
     from fencelock.cluster.cli.screen import print_line  # noqa: PLC0415 (rich)
 
     print_line(text, err=err, style=style)
+
+
+def done(plain: object, text: str, *, as_json: bool) -> None:
+    """Print what a command has done: one JSON object, or a line for a person."""
+    if as_json:
+        print(json.dumps(plain, indent=2))
+    else:
+        say(text)
 
 
 class Unanswered(Exception):  # noqa: N818  (it is an outcome of a look)

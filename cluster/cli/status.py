@@ -23,14 +23,7 @@ from fencelock.cluster.cli.formatting import (
 )
 from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import Cell, Column, Phrase, Rows, View, json_view, line
-from fencelock.cluster.cli.target import (
-    NONE_GIVEN,
-    LookTimeoutOption,
-    TargetOptions,
-    WatchOption,
-    asks_cluster,
-    show,
-)
+from fencelock.cluster.cli.target import LOOK, LookOptions, WatchOption, asks_cluster
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
@@ -47,8 +40,7 @@ PRIORITY_OFF = 15
 
 @asks_cluster
 def status(
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
+    given: LookOptions = LOOK,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each node.")
     ] = False,
@@ -80,21 +72,21 @@ def status(
       [cyan]fencelock status --roles[/cyan] (leader, acceptor, clock, ... of each node)
 
     """
-    where = given.target()
+    asked = len(given.target().endpoints)
 
     def view(operator: Client) -> View:
         surveyed = operator.survey(roles=roles)
         nodes = sorted(surveyed.statuses, key=lambda node: node.node)
         if ready:
             return ready_view(nodes)
-        problems = problems_of(nodes, asked=len(where.endpoints))
+        problems = problems_of(nodes, asked=asked)
         mixed = len({node.protocol for node in nodes}) > 1
         code = ExitStatus.UNSERVED if mixed or not any(node.ready for node in nodes) else 0
         if as_json:
             return json_view([as_plain(node) for node in nodes], code)
         parts: list[RenderableType] = [
             line(headline(nodes), "bold"),
-            nodes_table(nodes, asked=len(where.endpoints)),
+            nodes_table(nodes, asked=asked),
         ]
         if roles:
             parts.append(roles_table(nodes))
@@ -102,7 +94,7 @@ def status(
         parts += [line(problem, "red") for problem in problems]
         return View([*parts, *locks_part(nodes)], code)
 
-    show(where, timeout, view, watch=watch and not ready, failed=ExitStatus.FAILED)
+    given.show(view, watch=watch and not ready, failed=ExitStatus.FAILED)
 
 
 def ready_view(nodes: Sequence[NodeStatus]) -> View:
@@ -240,7 +232,6 @@ def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
 
 
 def roles_table(nodes: Sequence[NodeStatus]) -> Rows:
-    """Return a row for each role of each node."""
     columns = ("node", "role", "kind")
     rows = [
         (

@@ -14,7 +14,7 @@ from fencelock.actors.api.account import ListedMap, Purge
 from fencelock.actors.api.barrier import BARRIER
 from fencelock.actors.api.counter import COUNTER
 from fencelock.actors.api.latch import LATCH
-from fencelock.actors.api.map import MAP, EntrySeen
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import POOL
 from fencelock.actors.api.session_message import ListedObject
@@ -23,29 +23,27 @@ from fencelock.cluster.cli.completion import named_argument
 from fencelock.cluster.cli.formatting import duration, progress_of
 from fencelock.cluster.cli.locks import at_terminal, listing
 from fencelock.cluster.cli.naming import object_shown, plural
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import done, say
 from fencelock.cluster.cli.screen import Column, Phrase, Rows, View, confirm, json_view, line
 from fencelock.cluster.cli.target import (
     ASK,
-    NONE_GIVEN,
+    LOOK,
     AskOptions,
     DoneJsonOption,
-    LookTimeoutOption,
+    ListJsonOption,
+    LookOptions,
     OperatorOption,
-    TargetOptions,
-    TimeoutOption,
     YesOption,
     asks_cluster,
-    connected_to,
-    show,
+    group,
 )
 from fencelock.cluster.client.owner import operator_named
 
 if TYPE_CHECKING:
     from fencelock.cluster.client.client import Client
+    from fencelock.cluster.client.map import Entry
 
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 LimitOption = Annotated[
     int, typer.Option("--limit", min=1, help="List at most this many; a note says if more follow.")
 ]
@@ -59,11 +57,7 @@ KeyNameOption = Annotated[
 ]
 MapArgument = Annotated[str, named_argument(MAP, "The map's name.")]
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
-map_app = typer.Typer(
-    name="map", rich_markup_mode="rich", no_args_is_help=True, context_settings=_HELP
-)
+map_app = group("map")
 
 
 @map_app.callback()
@@ -99,9 +93,8 @@ def list_map(
         str, typer.Option("--prefix", help="Only keys, or names of maps, that begin with this.")
     ] = "",
     limit: LimitOption = LIMIT,
-    given: TargetOptions = NONE_GIVEN,
-    timeout: LookTimeoutOption = 5.0,
-    as_json: JsonOption = False,
+    given: LookOptions = LOOK,
+    as_json: ListJsonOption = False,
 ) -> None:
     """List the [bold]maps[/bold] with the number of their entries, or the entries of one map.
 
@@ -117,65 +110,52 @@ def list_map(
 
     def view(asked: Client) -> View:
         if name is None:
-            found = asked.maps(prefix)
+            named = asked.maps(prefix)
             none = f"No map under {prefix!r} has entries." if prefix else "No map has entries."
-            shown = listing(found[:limit], maps_table, none, as_json=as_json)
-            more = len(found) > limit
+            shown = listing(named[:limit], maps_table, none, as_json=as_json)
+            more = len(named) > limit
         else:
-            entries, more = _entries(asked, name, prefix, limit)
+            found = asked.map(name).items(prefix, limit=limit + 1)
+            entries, more = found[:limit], len(found) > limit
             if as_json:
-                return json_view([_plain(one) for one in entries])
+                return json_view([_plain(*one) for one in entries])
             none = f"Map {name} has no such entry." if prefix else f"Map {name} has no entries."
             shown = listing(entries, entries_table, none, as_json=False)
         note = [line(f"More follow: --limit {limit * 10} lists more of them.")] if more else []
         return shown if as_json else View([*shown.parts, *note])
 
-    show(given.target(), timeout, view)
+    given.show(view)
 
 
-def _entries(asked: Client, name: str, prefix: str, limit: int) -> tuple[list[EntrySeen], bool]:
-    """Return up to ``limit`` entries with the sizes of their values, and whether more follow."""
-    found: list[EntrySeen] = []
-    more, after = True, ""
-    while more and len(found) < limit:
-        page = asked.entry_page(name, prefix, after, limit - len(found))
-        found += page.entries
-        more = page.more and bool(page.entries)
-        after = found[-1].key if found else ""
-    return found, more
-
-
-def _plain(one: EntrySeen) -> dict[str, Any]:
+def _plain(entry_key: str, one: Entry) -> dict[str, Any]:
     """Return an entry for JSON, without its value."""
     return {
-        "key": one.key,
+        "key": entry_key,
         "bytes": len(one.value),
         "version": one.version,
-        "left_ms": one.left_ms,
+        "left_ms": None if one.expires is None else round(1_000 * one.expires),
         "session": one.session,
     }
 
 
 def maps_table(found: Sequence[ListedMap]) -> Rows:
-    """Return a row for each map."""
     columns = [Column("map"), Column("entries", right=True), Column("bytes", right=True)]
     return Rows(columns, [(one.name, f"{one.entries:,}", f"{one.bytes:,}") for one in found])
 
 
-def entries_table(found: Sequence[EntrySeen]) -> Rows:
-    """Return a row for each entry."""
+def entries_table(found: Sequence[tuple[str, Entry]]) -> Rows:
     columns = [Column("key")]
     columns += [Column(name, right=True) for name in ("bytes", "version", "expires in")]
     columns += [Column("ends with session")]
     rows = [
         (
-            one.key,
+            entry_key,
             f"{len(one.value):,}",
             str(one.version),
-            "" if one.left_ms is None else duration(one.left_ms),
+            "" if one.expires is None else duration(round(1_000 * one.expires)),
             one.session,
         )
-        for one in found
+        for entry_key, one in found
     ]
     return Rows(columns, rows)
 
@@ -301,20 +281,13 @@ def confirm_deletion(what: str, charged_to: str | None = None) -> None:
 
 
 def _report(count: int, of: str, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"of": of, "deleted": count}, indent=2))
-    else:
-        say(f"Deleted {count:,} of {of}.")
+    done({"of": of, "deleted": count}, f"Deleted {count:,} of {of}.", as_json=as_json)
 
 
 def _objects_app(kind: str) -> typer.Typer:
     """Return the commands about the objects of one kind."""
-    app = typer.Typer(
-        name=kind,
-        rich_markup_mode="rich",
-        no_args_is_help=True,
-        context_settings=_HELP,
-        help=f"List and delete [bold]{plural(kind)}[/bold], which may outlive their clients.",
+    app = group(
+        kind, f"List and delete [bold]{plural(kind)}[/bold], which may outlive their clients."
     )
 
     @asks_cluster
@@ -322,15 +295,14 @@ def _objects_app(kind: str) -> typer.Typer:
         prefix: Annotated[
             str, typer.Option("--prefix", help="Only names that begin with this.")
         ] = "",
-        given: TargetOptions = NONE_GIVEN,
-        timeout: LookTimeoutOption = 5.0,
-        as_json: JsonOption = False,
+        given: LookOptions = LOOK,
+        as_json: ListJsonOption = False,
     ) -> None:
         def view(asked: Client) -> View:
             found = tuple(asked.objects(object_name(kind, prefix)))
             return listing(found, objects_table, f"No {kind} is in use.", as_json=as_json)
 
-        show(given.target(), timeout, view)
+        given.show(view)
 
     @asks_cluster
     def delete_objects(
@@ -344,13 +316,12 @@ def _objects_app(kind: str) -> typer.Typer:
         charged_to: KeyNameOption = None,
         yes: YesOption = False,
         operator: OperatorOption = None,
-        given: TargetOptions = NONE_GIVEN,
-        timeout: TimeoutOption = 5.0,
+        given: AskOptions = ASK,
         as_json: DoneJsonOption = False,
     ) -> None:
         if (name is not None) + (prefix is not None) + every != 1:
             raise ConfigError("give one NAME, or --prefix, or --all")
-        with connected_to(given.target(), timeout) as asked:
+        with given.connected() as asked:
             within = name or prefix or ""
             if not yes:
                 found = tuple(asked.objects(object_name(kind, within)))
@@ -386,7 +357,6 @@ def _objects_app(kind: str) -> typer.Typer:
 
 
 def objects_table(found: Sequence[ListedObject]) -> Rows:
-    """Return a row for each object."""
     columns = [Column("name"), Column("count"), Column("waiting", right=True)]
     rows = [
         (object_shown(one.lock), Phrase(progress_of(one)), str(one.waiting or "")) for one in found

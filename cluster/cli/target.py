@@ -16,6 +16,8 @@ from fencelock.cluster.cli.options import option
 from fencelock.cluster.cli.saying import Unanswered, say
 
 if TYPE_CHECKING:
+    import typer
+
     from fencelock.cluster.cli.screen import View
     from fencelock.cluster.client.client import Client
     from fencelock.cluster.client.settings import Target
@@ -65,7 +67,23 @@ OperatorOption = Annotated[
     option("--operator", help="Your name, for the record. Default: USER@HOST."),
 ]
 DoneJsonOption = Annotated[bool, option("--json", help="Print what was done as one JSON object.")]
+ListJsonOption = Annotated[bool, option("--json", help="Print one JSON array.")]
 YesOption = Annotated[bool, option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def group(name: str, text: str | None = None) -> typer.Typer:
+    """Return a group of commands; without ``text``, its callback has the help."""
+    import typer  # noqa: PLC0415 (commands without groups start without it)
+
+    made = typer.Typer(
+        name=name,
+        rich_markup_mode="rich",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    if text is not None:
+        made.info.help = text
+    return made
 
 
 class TargetOptions(NamedTuple):
@@ -110,6 +128,36 @@ class AskOptions(NamedTuple):
 
 
 ASK = AskOptions()
+
+
+class LookOptions(NamedTuple):
+    """The options of a command that shows what a cluster replies."""
+
+    connect: ConnectOption = None
+    cluster: ClusterOption = None
+    key: KeyOption = None
+    timeout: LookTimeoutOption = 5.0
+
+    def target(self) -> Target:
+        """Return the target that they name; see `TargetOptions.target`."""
+        return TargetOptions(*self[:3]).target()
+
+    def show(
+        self, view: Callable[[Client], View], *, watch: bool = False, failed: int | None = None
+    ) -> NoReturn:
+        """Print the ``view`` of what the cluster replies, and exit; see `present`."""
+        from fencelock.cluster.cli.screen import present  # noqa: PLC0415 (rich)
+
+        where = self.target()
+
+        def look() -> View:
+            with looking(where, self.timeout) as operator:
+                return view(operator)
+
+        sys.exit(present(look, watch=watch, failed=failed))
+
+
+LOOK = LookOptions()
 
 
 def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
@@ -192,24 +240,6 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
         raise Unanswered(
             str(error), ExitStatus.UNSERVED if connected else ExitStatus.FAILED
         ) from error
-
-
-def show(
-    where: Target,
-    timeout: float,
-    view: Callable[[Client], View],
-    *,
-    watch: bool = False,
-    failed: int | None = None,
-) -> NoReturn:
-    """Print the ``view`` of what a cluster answers, and exit with its status; see `present`."""
-    from fencelock.cluster.cli.screen import present  # noqa: PLC0415 (rich)
-
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            return view(operator)
-
-    sys.exit(present(look, watch=watch, failed=failed))
 
 
 def _why_unserved(operator: Client, error: UnavailableError) -> str:

@@ -32,7 +32,7 @@ from fencelock.cluster.cli.lock import (
     hold_while,
     holder_of,
 )
-from fencelock.cluster.cli.saying import say
+from fencelock.cluster.cli.saying import done, say
 from fencelock.cluster.cli.staying import MapArgument, counter_app, latch_app, map_app
 from fencelock.cluster.cli.target import (
     ASK,
@@ -42,6 +42,7 @@ from fencelock.cluster.cli.target import (
     TargetOptions,
     asks_cluster,
     connected_to,
+    group,
 )
 
 if TYPE_CHECKING:
@@ -63,19 +64,9 @@ CounterArgument = Annotated[str, named_argument(COUNTER, "The counter.")]
 EntryKeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The entry's key.")]
 
 
-def _app(name: str, text: str) -> typer.Typer:
-    return typer.Typer(
-        name=name,
-        rich_markup_mode="rich",
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        help=text,
-    )
-
-
-semaphore_app = _app("semaphore", "Hold permits of a [bold]semaphore[/bold] while a command runs.")
-rw_app = _app("rw", "Hold a [bold]read/write lock[/bold] while a command runs.")
-election_app = _app(
+semaphore_app = group("semaphore", "Hold permits of a [bold]semaphore[/bold] while a command runs.")
+rw_app = group("rw", "Hold a [bold]read/write lock[/bold] while a command runs.")
+election_app = group(
     "election", "[bold]Lead[/bold] while a command runs, print the leader, or watch for it."
 )
 latch_app.info.help = "Count down, wait for, list and delete [bold]latches[/bold]."
@@ -255,10 +246,8 @@ def count_down(
     """
     with given.connected() as asked:
         left = asked.latch(name, count).count_down(by)
-    if as_json:
-        typer.echo(json.dumps({"latch": name, "left": left, "of": count}, indent=2))
-    else:
-        say(f"{left} of {count} left" if left else "open")
+    text = f"{left} of {count} left" if left else "open"
+    done({"latch": name, "left": left, "of": count}, text, as_json=as_json)
 
 
 @latch_app.command("wait")
@@ -303,7 +292,8 @@ def get_counter(
 
     """
     with given.connected() as asked:
-        _counted(name, asked.counter(name).get(), as_json=as_json)
+        value = asked.counter(name).get()
+    done({"counter": name, "value": value}, str(value), as_json=as_json)
 
 
 @counter_app.command("add")
@@ -322,7 +312,8 @@ def add_to_counter(
 
     """
     with given.connected() as asked:
-        _counted(name, asked.counter(name).add(by), as_json=as_json)
+        value = asked.counter(name).add(by)
+    done({"counter": name, "value": value}, str(value), as_json=as_json)
 
 
 @counter_app.command("set", context_settings={"ignore_unknown_options": True})
@@ -350,14 +341,7 @@ def set_counter(
         elif not counter.compare_and_set(expected, value):
             say(f"{name} is not {expected}: nothing was changed", err=True)
             raise typer.Exit(ExitStatus.FAILED)
-    _counted(name, value, as_json=as_json)
-
-
-def _counted(name: str, value: int, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"counter": name, "value": value}, indent=2))
-    else:
-        say(str(value))
+    done({"counter": name, "value": value}, str(value), as_json=as_json)
 
 
 @map_app.command("put")

@@ -22,7 +22,6 @@ from fencelock.actors.api.account import (
     UsageRead,
 )
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
-from fencelock.actors.api.map import EntryList, ListEntries
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -288,14 +287,6 @@ class Administration(BaseClient):
                 lambda known: replace(asked, after=known[-1].name if known else ""),
             )
         )
-
-    @operation
-    def entry_page(self, name: str, prefix: str, after: str, most: int) -> Operation[EntryList]:
-        """Return one page of the entries of a map; `map` has a simpler method."""
-        query = ListEntries(map=name, prefix=prefix, after=after, most=min(most, PAGE_MAX))
-        page = yield from self._channel.ask(checked(query))
-        assert isinstance(page, EntryList)
-        return page
 
     @operation
     def purge(self, purge: Purge) -> Operation[int]:

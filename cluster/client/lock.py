@@ -40,43 +40,28 @@ class Exiting(InThreads):
 class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
 
+    def release(self, *, wait: bool | None = None) -> None:
+        """Give up this hold; see `Lock.release`. Another call of it does nothing.
+
+        Args:
+            wait: see `Lock.release`.
+
+        Raises:
+            NotHeldError: its node restarted and forgot it.
+            LockOwnershipLostError: it was lost before, and no release had reported that.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background; calling `release` again waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing(wait))
+
     def __enter__(self) -> Self:
         return self
 
 
 class LockMethods(BaseLock[H]):
     """The methods that the locks of both clients have."""
-
-    @operation
-    def release(self, *, wait: bool | None = None) -> Operation[None]:
-        """Give up the lock: the hold of this thread if it has one, else the oldest.
-
-        Without waiting, the call returns once the client has recorded the release. It sends the
-        release before whatever it is asked later, and repeats it until the cluster has it. Until
-        then the lock stays held, also for `held`; another acquire waits for that within its
-        timeout. If the hold turns out to have been lost, `on_lost` is called, and the next
-        `acquire` of this object raises the error, or the next `release` while it holds nothing.
-
-        Args:
-            wait: whether to wait until the cluster has confirmed it; None for what
-                ``confirm_release`` of `Client.lock` says, which is to wait.
-
-        Raises:
-            NotHeldError: it is not held through this object, or its node restarted and forgot it.
-                It is a RuntimeError too, which is what ``threading.Lock`` raises.
-            LockOwnershipLostError: it was lost before. It may be acquired again.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background, and `held` stays true meanwhile. Calling `release` again
-                when nothing else is held waits for it once more.
-            ClosedError: the client is closed.
-
-        """
-        return self._releasing(wait)
-
-    @operation
-    def locked(self) -> Operation[bool]:
-        """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
-        return self._is_locked()
 
     @operation
     def renew(self, duration: float | None = None) -> Operation[None]:
@@ -176,6 +161,35 @@ class Lock(LockMethods[Hold], ThreadLock[Hold]):
         """
         return drive(self._acquiring(blocking, timeout))
 
+    def release(self, *, wait: bool | None = None) -> None:
+        """Give up the lock: the hold of this thread if it has one, else the oldest.
+
+        Without waiting, the call returns once the client has recorded the release. It sends the
+        release before whatever it is asked later, and repeats it until the cluster has it. Until
+        then the lock stays held, also for `held`; another acquire waits for that within its
+        timeout. If the hold turns out to have been lost, `on_lost` is called, and the next
+        `acquire` of this object raises the error, or the next `release` while it holds nothing.
+
+        Args:
+            wait: whether to wait until the cluster has confirmed it; None for what
+                ``confirm_release`` of `Client.lock` says, which is to wait.
+
+        Raises:
+            NotHeldError: it is not held through this object, or its node restarted and forgot it.
+                It is a RuntimeError too, which is what ``threading.Lock`` raises.
+            LockOwnershipLostError: it was lost before. It may be acquired again.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background, and `held` stays true meanwhile. Calling `release` again
+                when nothing else is held waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing(wait))
+
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
+        return drive(self._is_locked())
+
 
 class RLock(BaseRLock[Hold], Lock):
     """One named lock of the cluster that its owner may enter again, from `Client.rlock`.
@@ -209,6 +223,10 @@ class AsyncHold(BaseHold, AsyncExiting):
     A cancelled release still happens. A cancelled `detach` either releases the lock, or leaves it
     free after ``within``.
     """
+
+    async def release(self, *, wait: bool | None = None) -> None:
+        """Give up this hold; see `fencelock.Hold.release`."""
+        await drive_async(self._releasing(wait))
 
     async def __aenter__(self) -> Self:
         return self
@@ -255,6 +273,14 @@ class AsyncLock(LockMethods[AsyncHold], TaskLock[AsyncHold]):
 
         """
         return await drive_async(self._acquiring(blocking, timeout))
+
+    async def release(self, *, wait: bool | None = None) -> None:
+        """Give up the lock; see `fencelock.Lock.release`."""
+        await drive_async(self._releasing(wait))
+
+    async def locked(self) -> bool:
+        """Return whether anybody holds the lock; see `fencelock.Lock.locked`."""
+        return await drive_async(self._is_locked())
 
 
 class AsyncRLock(BaseRLock[AsyncHold], AsyncLock):

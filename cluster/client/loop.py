@@ -153,7 +153,6 @@ class LoopExecutor:
             self._loop = asyncio.get_running_loop()
 
     def call(self, callback: Callable[[T], object], argument: T) -> None:
-        """Call ``callback`` with ``argument`` on the loop (CallbackExecutor)."""
         if self._loop is None:
             return  # Nothing is held yet.
         with suppress(RuntimeError):  # The loop was closed.

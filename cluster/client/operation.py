@@ -90,7 +90,8 @@ class InTasks:
 class operation(Generic[P, T]):  # noqa: N801  # A decorator, as `property` is.
     """Makes an operation a method: one that waits in a class for threads, awaited in one for tasks.
 
-    A base class cannot call it: there it has no driver yet.
+    A base class cannot call it: there it has no driver yet. Pyright does not take it for a method
+    of a `Protocol`, so what `threading.Lock` has too is written out in each class.
     """
 
     def __init__(self, function: Callable[Concatenate[Any, P], Operation[T]]) -> None:

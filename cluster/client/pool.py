@@ -44,30 +44,7 @@ class BasePool(BaseObject):
         """The number of permits, on which all clients must agree while any is taken."""
         return self._template.size
 
-    @operation
-    def acquire(
-        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
-    ) -> Operation[bool]:
-        """Wait for ``n`` permits and take them, all at once; return whether they were taken.
-
-        Args:
-            n: number of permits, at most all permits.
-            blocking: whether to wait.
-            timeout: how long to wait (s): 0 to a week, -1 for no limit, or None for the timeout of
-                the object.
-
-        Raises:
-            InvalidRequestError: the semaphore has another number of permits at the cluster.
-            OverloadedError: the cluster has too many such objects, or too many waiters.
-            SessionExpiredError: the client's session ended during the call.
-            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
-                permits were taken.
-            ClosedError: the client is closed.
-            TypeError: an argument is of a wrong type.
-            ValueError: ``n`` or ``timeout`` is out of its range, or ``timeout`` is given without
-                ``blocking``.
-
-        """
+    def _taking(self, n: int, blocking: bool, timeout: float | None) -> Operation[bool]:
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         most = self.permits
@@ -78,17 +55,6 @@ class BasePool(BaseObject):
         except LockTimeoutError:
             return False
         return True
-
-    @operation
-    def release(self, n: int = 1) -> Operation[None]:
-        """Give back ``n`` permits, whoever acquired them.
-
-        Raises:
-            ValueError: fewer are taken; none is given back.
-            FencelockError: see `acquire`.
-
-        """
-        yield from self._giving(n)
 
     @operation
     def drain(self) -> Operation[int]:
@@ -160,6 +126,39 @@ class Pool(BasePool, InThreads):
     it took effect. The same holds for an acquire that is interrupted.
     """
 
+    def acquire(self, n: int = 1, *, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Wait for ``n`` permits and take them, all at once; return whether they were taken.
+
+        Args:
+            n: number of permits, at most all permits.
+            blocking: whether to wait.
+            timeout: how long to wait (s): 0 to a week, -1 for no limit, or None for the timeout of
+                the object.
+
+        Raises:
+            InvalidRequestError: the semaphore has another number of permits at the cluster.
+            OverloadedError: the cluster has too many such objects, or too many waiters.
+            SessionExpiredError: the client's session ended during the call.
+            UnavailableError: no node answered for 10 s. The text says if it is unknown whether the
+                permits were taken.
+            ClosedError: the client is closed.
+            TypeError: an argument is of a wrong type.
+            ValueError: ``n`` or ``timeout`` is out of its range, or ``timeout`` is given without
+                ``blocking``.
+
+        """
+        return drive(self._taking(n, blocking, timeout))
+
+    def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits, whoever acquired them.
+
+        Raises:
+            ValueError: fewer are taken; none is given back.
+            FencelockError: see `acquire`.
+
+        """
+        drive(self._giving(n))
+
     def __enter__(self) -> None:
         """Take one permit, or raise `LockTimeoutError`."""
         drive(self._entering())
@@ -175,6 +174,16 @@ class AsyncPool(BasePool, InTasks):
     Arguments, return values and errors are those of `fencelock.Pool`. It is unknown whether a
     cancelled call takes effect.
     """
+
+    async def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> bool:
+        """Wait for ``n`` permits and take them, all at once; return whether they were taken."""
+        return await drive_async(self._taking(n, blocking, timeout))
+
+    async def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits, whoever acquired them."""
+        await drive_async(self._giving(n))
 
     async def __aenter__(self) -> None:
         """Take one permit, or raise `LockTimeoutError`."""

@@ -151,41 +151,9 @@ class BaseRWLock(Generic[S]):
 
     _side_type: Callable[..., S]
 
-    def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        timeout: float | None,
-        owner: str | None,
-        label: str,
-        duration: float | None,
-        grace: float | None,
-        confirm_release: bool = True,
-        retain: float | None = None,
-        cohort: int = 0,
-    ) -> None:
-        connection.check()
-        connection.demand(Guarantee.RWLOCKS)
-        protocol = connection.protocol  # While it is unknown, the nodes refuse a second acquire.
-        limit = None if not protocol or promises(protocol, Guarantee.REENTRANT) else 1
-        options = connection.options(
-            name,
-            timeout,
-            owner,
-            label,
-            duration,
-            grace,
-            kind=RWLOCK,
-            reentrant=True,
-            limit=limit,
-            confirm_release=confirm_release,
-            retain=retain,
-            cohort=cohort,
-        )
-        if protocol == "paxos" and (options.hold_ms or options.grace_ms):
-            raise UnsupportedError(f"{titled(object_name(RWLOCK, name))}: {NO_DEADLINES}")
+    def __init__(self, connection: Connection, options: LockOptions) -> None:
         self._given = connection
-        self._name = name
+        self._name = options.name
         self._reader = self._side_type(connection, options, write=False)
         self._writer = self._side_type(connection, options, write=True)
 
@@ -260,18 +228,27 @@ class RWLockFactory(BaseClient, Generic[W]):
             ValueError: as for `lock`.
 
         """
-        return self._rwlock_type(
-            self._given,
+        connection = self._given
+        connection.check()
+        connection.demand(Guarantee.RWLOCKS)
+        protocol = connection.protocol  # While it is unknown, the nodes refuse a second acquire.
+        options = connection.options(
             name,
             timeout,
             owner,
             label,
             duration,
             grace,
-            confirm_release,
-            retain,
-            cohort,
+            kind=RWLOCK,
+            reentrant=True,
+            limit=None if not protocol or promises(protocol, Guarantee.REENTRANT) else 1,
+            confirm_release=confirm_release,
+            retain=retain,
+            cohort=cohort,
         )
+        if protocol == "paxos" and (options.hold_ms or options.grace_ms):
+            raise UnsupportedError(f"{titled(object_name(RWLOCK, name))}: {NO_DEADLINES}")
+        return self._rwlock_type(connection, options)
 
 
 class ReadWriteSide(BaseSide[Hold], RLock):

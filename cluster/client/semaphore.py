@@ -78,20 +78,6 @@ class BaseSemaphore(BaseLock[H]):
         return self._template.permits
 
     @operation
-    def release(self, n: int = 1) -> Operation[None]:
-        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
-
-        Raises:
-            ValueError: fewer are held through this object; none is given back.
-            LockOwnershipLostError: some were lost before.
-            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
-                release in the background.
-            ClosedError: the client is closed.
-
-        """
-        yield from self._releasing_permits(n)
-
-    @operation
     def drain(self) -> Operation[int]:
         """Acquire all permits that are free now, in one step; return their number.
 
@@ -147,9 +133,7 @@ class BaseSemaphore(BaseLock[H]):
         status = yield from self._inspecting(age_ms_of(read, max_age))
         return self.permits if status.free is None else status.free
 
-    @operation
-    def locked(self) -> Operation[bool]:
-        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
+    def _is_locked(self) -> Operation[bool]:
         status = yield from self._inspecting(None)
         return bool(status.waiters) or (status.free is not None and status.free <= 0)
 
@@ -418,6 +402,23 @@ class Semaphore(BaseSemaphore[Hold], ThreadLock[Hold]):
         """
         return drive(self._acquiring(blocking, timeout, self._asking(n)))
 
+    def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
+
+        Raises:
+            ValueError: fewer are held through this object; none is given back.
+            LockOwnershipLostError: some were lost before.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing_permits(n))
+
+    def locked(self) -> bool:
+        """Return whether an acquire would have to wait now: no permit is free, or others wait."""
+        return drive(self._is_locked())
+
 
 class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
@@ -443,3 +444,11 @@ class AsyncSemaphore(BaseSemaphore[AsyncHold], TaskLock[AsyncHold]):
     ) -> AsyncHold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
         return await drive_async(self._acquiring(blocking, timeout, self._asking(n)))
+
+    async def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this task acquired last, then the oldest."""
+        await drive_async(self._releasing_permits(n))
+
+    async def locked(self) -> bool:
+        """Return whether an acquire would have to wait now."""
+        return await drive_async(self._is_locked())

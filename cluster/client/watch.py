@@ -234,7 +234,6 @@ class Waiting(BaseWatch[T]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the watch."""
         self.close()
 
 
@@ -261,7 +260,6 @@ class AsyncWaiting(BaseWatch[T]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the watch."""
         self.close()
 
 

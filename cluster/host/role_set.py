@@ -110,7 +110,6 @@ def describe(role_slot: RoleSlot, waiting: int, note_fault: NoteFault) -> RoleDe
 
 
 def state_of(role_slot: RoleSlot, now: Instant, note_fault: NoteFault) -> RoleState:
-    """Return the state of the role of ``role_slot`` at ``now``."""
     shown: Summary
     try:
         shown = tuple(islice(role_slot.role.facts(now), FACTS_MAX + 1))

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
@@ -90,6 +90,11 @@ UNLIMITED = "unlimited"
 """`bakery`: an acquire timeout as long as a wait can be."""
 
 
+def _says(allowed: str) -> Any:
+    """Return the words for the allowed values of a key, as the subject of ``... is expected``."""
+    return Field(description=allowed)
+
+
 def _matching(pattern: re.Pattern[str]) -> AfterValidator:
     def check(value: str) -> str:
         if pattern.fullmatch(value) is None:
@@ -99,8 +104,13 @@ def _matching(pattern: re.Pattern[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _one_of(values: tuple[str, ...]) -> AfterValidator:
-    return _matching(re.compile("|".join(values)))
+def _one_of(values: tuple[str, ...]) -> tuple[Any, ...]:
+    named = ", ".join(f'"{value}"' for value in values)
+    return _matching(re.compile("|".join(values))), _says(f"one of {named}")
+
+
+Folder = Annotated[str, _matching(FOLDER)]
+DATA = 'a folder like "./data"'
 
 
 def _upper(value: object) -> object:
@@ -150,33 +160,74 @@ def _obtention(value: object) -> float | str:
     return float(value)
 
 
+def _between(low: float, high: float, unit: str = "") -> Any:
+    """Return the limits of a number, with the words for them."""
+    ends = (f"{end:g}" if isinstance(end, float) else str(end) for end in (low, high))
+    return Field(ge=low, le=high, description=f"{' to '.join(ends)} {unit}".rstrip())
+
+
 class Strict(BaseModel):
     """A table in which every key must be known, and of the right type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-Metrics = Annotated[str, _matching(re.compile(METRICS))]
-Time = Annotated[int, Field(ge=1, le=TIME_MS_MAX)]
-Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
+Metrics = Annotated[
+    Annotated[str, _matching(re.compile(METRICS))] | None,
+    _says('where this machine is scraped, like "127.0.0.1:9404"'),
+]
+Time = Annotated[
+    Annotated[int, Field(ge=1, le=TIME_MS_MAX)] | None, _says(f"1 to {TIME_MS_MAX} ms")
+]
+Term = Annotated[float, _between(TERM_S_MIN, TERM_S_MAX, "s")]
+RoundTrip = Annotated[int, _between(1, ROUND_TRIP_MS_MAX, "ms")]
+Silence = Annotated[float, _between(REPLACE_S_MIN, REPLACE_S_MAX, "s")]
+Door = Annotated[
+    Annotated[str, AfterValidator(_listen)] | None,
+    _says('an address of this machine for clients of Redis, like "tcp://127.0.0.1:6379"'),
+]
 
 
 class _Node(Strict):
-    address: Annotated[str, AfterValidator(_address)]
-    listen: Annotated[str, AfterValidator(_listen)] | None = None
-    priority: Annotated[int | Literal["off"], PlainValidator(_priority)] = PRIORITY
-    metrics: Metrics | None = None
-    redis: Annotated[str, AfterValidator(_listen)] | None = None
+    address: Annotated[
+        str,
+        AfterValidator(_address),
+        _says(
+            'an address the other nodes can reach like "tcp://10.0.0.1:4040", with a port up to '
+            '65535 (set listen beside it to bind to another, like "tcp://0.0.0.0:4040")'
+        ),
+    ]
+    listen: Annotated[
+        Annotated[str, AfterValidator(_listen)] | None,
+        _says(
+            'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use '
+            "address)"
+        ),
+    ] = None
+    priority: Annotated[
+        int | Literal["off"],
+        PlainValidator(_priority),
+        _says('1 to 14, the smaller the likelier to lead or to become a member, or "off"'),
+    ] = PRIORITY
+    metrics: Metrics = None
+    redis: Door = None
+
+
+NODE = (
+    "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - that begins with a letter "
+    'or digit, like "n1"'
+)
+"""The allowed tables of nodes, in words."""
 
 
 class _Growing(Strict):
-    target_members: Annotated[int, AfterValidator(_target)] = 0
-    replace_after_s: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
-        NO_TARGET.silent_ms / MS_PER_S
-    )
-    down_after: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
-        NO_TARGET.down_ms / MS_PER_S
-    )
+    target_members: Annotated[
+        int,
+        AfterValidator(_target),
+        _says("3, 5 or 7 (an even number survives no more failures), or 0 for none,"),
+    ] = 0
+    replace_after_s: Silence = NO_TARGET.silent_ms / MS_PER_S
+    down_after: Silence = NO_TARGET.down_ms / MS_PER_S
 
     def target(self) -> MemberTarget:
         """Return the number of members, and how long silent ones are waited for."""
@@ -184,31 +235,37 @@ class _Growing(Strict):
 
 
 class _Bakery(_Growing):
-    round_trip_ms: Annotated[int, Field(ge=1, le=ROUND_TRIP_MS_MAX)] = TIMING.round_trip_ms
+    round_trip_ms: RoundTrip = TIMING.round_trip_ms
     duration: Term = HOLD_MS / MS_PER_S
     grace: Term = GRACE_MS / MS_PER_S
     least: Term = TERM_MS_MIN / MS_PER_S
-    max_hold: Annotated[float, Field(ge=2 * TERM_S_MIN, le=2 * TERM_S_MAX)] = LEASE_MS / MS_PER_S
-    obtention: Annotated[float | Literal["unlimited"], PlainValidator(_obtention)] = (
-        OBTENTION_MS / MS_PER_S
-    )
+    max_hold: Annotated[float, _between(2 * TERM_S_MIN, 2 * TERM_S_MAX, "s")] = LEASE_MS / MS_PER_S
+    obtention: Annotated[
+        float | Literal["unlimited"],
+        PlainValidator(_obtention),
+        _says(f'{TERM_S_MIN:g} to {TERM_S_MAX:g} s, or "{UNLIMITED}"'),
+    ] = OBTENTION_MS / MS_PER_S
     copies: bool = True
 
 
 class _Central(Strict):
-    server: str | None = None
+    server: Annotated[str | None, _says('the id of a node like "n1"')] = None
     journal: bool = False
 
 
 class _Paxos(_Growing):
-    durability: Annotated[str, _one_of(DURABILITIES)] = "fsync"
-    journal_bytes: Annotated[int, Field(ge=JOURNAL_BYTES_MIN, le=JOURNAL_BYTES_MAX)] = JOURNAL_BYTES
-    round_trip_ms: Annotated[int, Field(ge=1, le=ROUND_TRIP_MS_MAX)] = TIMING.round_trip_ms
-    heartbeat_ms: Annotated[int, Field(ge=HEARTBEAT_MS_MIN, le=TIME_MS_MAX)] = TIMING.heartbeat_ms
-    lease_ms: Time | None = None
-    isolated_ms: Time | None = None
-    election_ms: Time | None = None
-    rank_ms: Time | None = None
+    durability: Annotated[str, *_one_of(DURABILITIES)] = "fsync"
+    journal_bytes: Annotated[int, _between(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX, "bytes")] = (
+        JOURNAL_BYTES
+    )
+    round_trip_ms: RoundTrip = TIMING.round_trip_ms
+    heartbeat_ms: Annotated[int, _between(HEARTBEAT_MS_MIN, TIME_MS_MAX, "ms")] = (
+        TIMING.heartbeat_ms
+    )
+    lease_ms: Time = None
+    isolated_ms: Time = None
+    election_ms: Time = None
+    rank_ms: Time = None
 
     def timing(self) -> Timing:
         """Return the times of members; see `timing.derived`."""
@@ -222,11 +279,11 @@ class _Paxos(_Growing):
         )
 
 
-Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
+Quota = Annotated[int, _between(1, QUOTA_MAX)]
 
 
 class _Redis(Strict):
-    address: Annotated[str, AfterValidator(_listen)] | None = None
+    address: Door = None
 
 
 class _Limits(Strict):
@@ -240,26 +297,38 @@ class _Limits(Strict):
 
 
 class _Log(Strict):
-    level: Annotated[str, BeforeValidator(_upper), _one_of(LOG_LEVELS)] = "INFO"
-    trace: Annotated[list[str], AfterValidator(_role_names)] = []
-    folder: Annotated[str, _matching(FOLDER)] | None = None
-    file_mb: Annotated[int, Field(ge=1, le=FILE_MB_MAX)] = 100
-    files: Annotated[int, Field(ge=1, le=FILES_MAX)] = 10
+    level: Annotated[str, BeforeValidator(_upper), *_one_of(LOG_LEVELS)] = "INFO"
+    trace: Annotated[
+        list[str],
+        AfterValidator(_role_names),
+        _says('a list of names of roles like ["process", "clock"]'),
+    ] = []
+    folder: Annotated[Folder | None, _says('a folder like "./log"')] = None
+    file_mb: Annotated[int, _between(1, FILE_MB_MAX)] = 100
+    files: Annotated[int, _between(1, FILES_MAX)] = 10
 
 
 class _Security(Strict):
-    keys: Annotated[str, _matching(FOLDER)] | None = None
+    keys: Annotated[
+        Folder | None, _says('a folder like "./keys", which "fencelock keys init" makes')
+    ] = None
     insecure: bool = False
 
 
 class File(Strict):
     """The whole file."""
 
-    cluster: Annotated[str, _matching(CLUSTER_ID)]
-    protocol: Annotated[str, _one_of(tuple(PROMISES))]
-    data: Annotated[str, _matching(FOLDER)] | None = None
+    cluster: Annotated[
+        str,
+        _matching(CLUSTER_ID),
+        _says('a name of 1 to 64 of a-z, 0-9 and - like "orders"'),
+    ]
+    protocol: Annotated[str, *_one_of(tuple(PROMISES))]
+    data: Annotated[Folder | None, _says(DATA)] = None
     nodes: Annotated[
-        dict[Annotated[str, _matching(NODE_ID)], _Node], Field(min_length=1, max_length=NODES_MAX)
+        dict[Annotated[str, _matching(NODE_ID)], _Node],
+        Field(min_length=1, max_length=NODES_MAX),
+        _says(f"1 to {NODES_MAX} tables like [nodes.n1]"),
     ]
     bakery: _Bakery = _Bakery()
     central: _Central = _Central()
@@ -268,82 +337,26 @@ class File(Strict):
     limits: _Limits = _Limits()
     log: _Log = _Log()
     security: _Security = _Security()
-    metrics: Metrics | None = None
+    metrics: Metrics = None
 
 
-_TERM = f"{TERM_S_MIN:g} to {TERM_S_MAX:g} s"
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Strict)
 
-ALLOWED = {
-    "": "one of " + ", ".join(File.model_fields),
-    "cluster": 'a name of 1 to 64 of a-z, 0-9 and - like "orders"',
-    "protocol": "one of " + ", ".join(f'"{name}"' for name in PROMISES),
-    "data": 'a folder like "./data"',
-    "nodes": f"1 to {NODES_MAX} tables like [nodes.n1]",
-    "nodes.*": (
-        "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - "
-        'that begins with a letter or digit, like "n1"'
-    ),
-    "nodes.*.address": (
-        'an address the other nodes can reach like "tcp://10.0.0.1:4040", with a port up to 65535 '
-        '(set listen beside it to bind to another, like "tcp://0.0.0.0:4040")'
-    ),
-    "nodes.*.listen": (
-        'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use address)'
-    ),
-    "nodes.*.priority": '1 to 14, the smaller the likelier to lead or to become a member, or "off"',
-    "bakery": "a table with " + " and ".join(_Bakery.model_fields),
-    "bakery.duration": _TERM,
-    "bakery.grace": _TERM,
-    "bakery.least": _TERM,
-    "bakery.max_hold": f"{2 * TERM_S_MIN:g} to {2 * TERM_S_MAX:g} s",
-    "bakery.obtention": f'{_TERM}, or "{UNLIMITED}"',
-    "central": "a table with " + " and ".join(_Central.model_fields),
-    "central.server": 'the id of a node like "n1"',
-    "central.journal": "true or false",
-    "paxos": "a table with " + " and ".join(_Paxos.model_fields),
-    "paxos.durability": "one of " + ", ".join(f'"{kind}"' for kind in DURABILITIES),
-    "paxos.journal_bytes": f"{JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes",
-    "bakery.round_trip_ms": f"1 to {ROUND_TRIP_MS_MAX} ms",
-    "paxos.round_trip_ms": f"1 to {ROUND_TRIP_MS_MAX} ms",
-    "paxos.heartbeat_ms": f"{HEARTBEAT_MS_MIN} to {TIME_MS_MAX} ms",
-    **dict.fromkeys(
-        ("paxos.lease_ms", "paxos.isolated_ms", "paxos.election_ms", "paxos.rank_ms"),
-        f"1 to {TIME_MS_MAX} ms",
-    ),
-    **dict.fromkeys(
-        ("paxos.target_members", "bakery.target_members"),
-        "3, 5 or 7 (an even number survives no more failures), or 0 for none,",
-    ),
-    **dict.fromkeys(
-        (
-            f"{protocol}.{key}"
-            for protocol in ("paxos", "bakery")
-            for key in ("replace_after_s", "down_after")
-        ),
-        f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
-    ),
-    "bakery.copies": "true or false",
-    **dict.fromkeys(
-        ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
-    ),
-    "security": "a table with " + " and ".join(_Security.model_fields),
-    "security.keys": 'a folder like "./keys", which "fencelock keys init" makes',
-    "security.insecure": "true or false",
-    "limits": "a table with " + " and ".join(_Limits.model_fields),
-    **{f"limits.{key}": f"1 to {QUOTA_MAX}" for key in _Limits.model_fields},
-    "log": "a table with " + " and ".join(_Log.model_fields),
-    "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
-    "log.trace": 'a list of names of roles like ["process", "clock"]',
-    "log.folder": 'a folder like "./log"',
-    "log.file_mb": f"1 to {FILE_MB_MAX}",
-    "log.files": f"1 to {FILES_MAX}",
-}
-"""The allowed values of each key, as the subject of ``... is expected``."""
 
-TABLES: dict[str, type[Strict]] = {
-    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos,
-    "limits": _Limits, "redis": _Redis, "log": _Log, "security": _Security,
-}  # fmt: skip
+def _key_at(path: Sequence[str]) -> tuple[Any, str]:
+    """Return the type of a key, and its allowed values as the subject of ``... is expected``."""
+    kind: Any = File
+    allowed = ""
+    for place, step in enumerate(path):
+        if path[0] == "nodes" and place == 1:
+            kind, allowed = _Node, NODE
+        elif _is_table(kind):
+            field = kind.model_fields[step]
+            kind, allowed = field.annotation, field.description or ""
+    if kind is bool:
+        return kind, "true or false"
+    return kind, allowed or "a table with " + " and ".join(kind.model_fields)
 
 
 DEFAULT_PORT = 4040
@@ -394,7 +407,6 @@ class Config:
         return None if self.data is None else self.data / node
 
     def log_file_of(self, node: str) -> LogFile | None:
-        """Return the log file of ``node``, if there is one."""
         if self.log_folder is None:
             return None
         return LogFile(self.log_folder / f"{node}.log", self.log_file_mb * 10**6, self.log_files)
@@ -635,13 +647,12 @@ def _problem(detail: dict[str, Any], overrides: Overrides) -> str:
     """Return the line that describes a problem found by pydantic."""
     path = [str(step) for step in detail["loc"] if step != "[key]"]
     key = overrides.name_of(".".join(path)) or ".".join(_key(step) for step in path)
-    pattern = ".".join("*" if path[0] == "nodes" and i == 1 else s for i, s in enumerate(path))
     if detail["type"] == "extra_forbidden":
-        known = list(TABLES[pattern.rpartition(".")[0]].model_fields)
+        known = list(_key_at(path[:-1])[0].model_fields)
         near = difflib.get_close_matches(path[-1], known, n=1)
         advice = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(known)}"
         return f"{key}: not a known key; {advice}"
-    allowed = ALLOWED[pattern]
+    _, allowed = _key_at(path)
     if detail["type"] == "missing":
         return f"{key}: missing; {allowed} is expected"
     return _unusable(key, detail["input"], allowed)
@@ -684,7 +695,7 @@ def _contradictions(file: File) -> list[str]:
     if file.security.keys is not None and file.security.insecure:
         problems.append("security.insecure: true is not usable: security.keys is set")
     if file.central.journal and file.data is None:
-        problems.append(f"data: missing; central.journal = true needs {ALLOWED['data']}")
+        problems.append(f"data: missing; central.journal = true needs {DATA}")
     return problems
 
 

@@ -266,7 +266,6 @@ def read_command(command: bytes) -> LogCommand | None:
 
 
 def _command_in(items: Any) -> LogCommand | None:
-    """Return the command in ``items``, or None if there is none."""
     try:
         message: Any = exact(items)
     except MalformedFrameError:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.leader_trio import begun_coordinator
 from support.role_harness import HOST, T0, at, sent
 from support.samples import Row, cases, demand_bounds, demand_honest, errors
 
@@ -128,17 +129,7 @@ def a_status() -> Role[Any]:
 
 def a_coordinator() -> ElectionCoordinator:
     """A coordinator that proposes epoch 4 after that of `SEATING`, which it promised."""
-    role = ElectionCoordinator(
-        election_of("n1"),
-        HOST,
-        node="n1",
-        members=NAMES,
-        bound_ms=10_000,
-        random=Random(1),
-        records=(messages.Install(seating=SEATING),),
-        voting=registry(),
-    )
-    role.begin(T0)
+    role = begun_coordinator(registry(), messages.Install(seating=SEATING), bound_ms=10_000)
     role.election = Election(4, LIVES, role.electorate, 3, T0)
     return role
 

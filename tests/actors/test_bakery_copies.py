@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
+from support.expect import only
 from support.role_harness import HOST
 
 from fencelock.actors.api.message import Granted, Released
@@ -85,9 +86,7 @@ def test_a_hold_is_kept_and_confirmed_and_nothing_else_is() -> None:
     copy = Copy()
     assert copy.told(add(0)) == []  # It waits: its place is kept, without an answer.
     assert copy.holds() == {}
-    (answer,) = copy.told(add(1, round_=2))
-    assert isinstance(answer, Collected)
-    assert answer.voted
+    assert only(Collected, copy.told(add(1, round_=2))).voted
     assert copy.holds() == {ANN: pack_fence(1, 1)}
     assert [one.voted for one in copy.told(add(1, round_=2)) if isinstance(one, Collected)] == [
         True
@@ -100,9 +99,7 @@ def test_a_hold_whose_lease_is_over_is_kept_anew_before_it_is_confirmed_again() 
     at = later(NOW, ticket().lease_ms)
     taken_over = replace(add(1, round_=2), taken=True)
     effects = copy.role.handle(leader_of("n2"), taken_over, at)
-    (answered,) = (one.message for one in effects if isinstance(one, Send))
-    assert isinstance(answered, Collected)
-    assert answered.voted
+    assert only(Collected, (one.message for one in effects if isinstance(one, Send))).voted
     (entry,) = copy.role.tickets.entries()
     assert entry.until == later(at, ticket().lease_ms)
 
@@ -118,9 +115,7 @@ def test_a_later_hold_replaces_one_that_leaders_have_ended_and_an_earlier_one_do
     copy.told(add(1, ANN))
     copy.told(add(2, BEN))
     assert copy.holds() == {BEN: pack_fence(1, 2)}
-    (answer,) = copy.told(add(1, ANN))
-    assert isinstance(answer, Collected)
-    assert not answer.voted
+    assert not only(Collected, copy.told(add(1, ANN))).voted
     assert copy.holds() == {BEN: pack_fence(1, 2)}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
-from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, chosen
-from support.role_harness import HOST
+from support.leader_trio import ANN, LIVES, NAMES, LeaderTrio, begun_coordinator, chosen
+from support.role_harness import HOST, sent
 
 from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import (
@@ -104,18 +103,9 @@ def _forged_beat(effect: Effect) -> Effect:
 
 
 def coordinator(limit: EpochLimit) -> ElectionCoordinator:
-    role = ElectionCoordinator(
-        election_of("n1"),
-        HOST,
-        node="n1",
-        members=NAMES,
-        bound_ms=1_000,
-        random=Random(1),
-        records=(),
-        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit),
+    return begun_coordinator(
+        VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit)
     )
-    role.begin(T0)
-    return role
 
 
 def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
@@ -205,8 +195,7 @@ def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refus
 
 
 def proposed(effects: Effects) -> set[int]:
-    sent = [effect.message for effect in effects if isinstance(effect, Send)]
-    return {message.epoch for message in sent if isinstance(message, messages.Propose)}
+    return {message.epoch for message in sent(effects, messages.Propose)}
 
 
 def test_a_member_that_forges_epochs_does_not_use_them_up() -> None:

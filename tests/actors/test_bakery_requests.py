@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.expect import present
 from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
 from support.role_harness import RoleHarness
 from support.session_harness import one as only
@@ -50,8 +51,7 @@ def ticket(who: Who = ANN, number: int = 7, lock: str = "x") -> Ticket:
 
 
 def hold(table: TicketTable, held: Ticket, fence: int) -> None:
-    entry = table.put(held, "n1", NOW, None)
-    assert entry is not None
+    entry = present(table.put(held, "n1", NOW, None))
     table.vote(entry, fence, NOW)
 
 
@@ -141,8 +141,7 @@ def test_a_repeated_request_for_a_table_gets_the_same_parts() -> None:
     tickets = trio.leaders["n2"].tickets
     for number in range(2 * PART):
         hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
-    entry = tickets.get("x000", RequestKey(ANN, 1))
-    assert entry is not None
+    entry = present(tickets.get("x000", RequestKey(ANN, 1)))
     tickets.set_until(entry, later(NOW, 1))
     trio.say(leader_of("n3"), "n2", Export(epoch=2))
     first = [word for _, _, word in trio.under_way]
@@ -186,8 +185,7 @@ def test_days_for_which_nothing_is_held_any_more_leave_no_shelves_behind() -> No
     table = TicketTable()
     for second in range(5 * SHELVES_MIN):
         held = ticket(lock=f"x{second}")
-        entry = table.put(held, "n1", NOW, later(NOW, 1_000 * second))
-        assert entry is not None
+        entry = present(table.put(held, "n1", NOW, later(NOW, 1_000 * second)))
         if second % SHELVES_MIN:
             table.remove(entry)
     assert len(table.expiry.shelves) <= SHELVES_MIN + 1
@@ -316,8 +314,7 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
 
     arriving.merge(table, NOW)
 
-    entry = table.get("x", RequestKey(ANN, 1))
-    assert entry is not None
+    entry = present(table.get("x", RequestKey(ANN, 1)))
     assert (entry.phase, entry.fence, entry.ticket.turn) == (
         TicketPhase.HOLDING,
         FENCE,

@@ -43,7 +43,6 @@ from fencelock.actors.message import Address
 from fencelock.transport.codec import decode, encode
 
 NAME = object_name(RWLOCK, "x")
-TERMS = HOLD_MS + GRACE_MS
 
 
 def who(owner: str) -> Who:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from support.role_harness import HOST
+from support.expect import present
+from support.leader_trio import begun_coordinator
 
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.election import ElectionCoordinator
@@ -30,18 +29,7 @@ def coordinator(seating: Seating, electorate: Electorate) -> ElectionCoordinator
     """Return the coordinator of n1, which knows ``seating``."""
     voters = {election_of(name): JOURNALS[name] for name in ("n1", "n2", "n3")}
     voting = VoterRegistry(voters, 1, votes=True, founders=Electorate(0, FIVE[:3]))
-    role = ElectionCoordinator(
-        election_of("n1"),
-        HOST,
-        node="n1",
-        members=("n1", "n2", "n3"),
-        voting=voting,
-        bound_ms=1_000,
-        random=Random(1),
-        records=[Install(seating=seating, electorate=electorate)],
-    )
-    role.begin(BEGAN)
-    return role
+    return begun_coordinator(voting, Install(seating=seating, electorate=electorate), began=BEGAN)
 
 
 def connected(*members: tuple[str, Seating, Electorate], restarted: str = "n3") -> Connected:
@@ -80,8 +68,7 @@ def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bo
         BEGAN,
     )
     role.handle(election_of("n1"), ElectionDue(), after(400))
-    election = role.election
-    assert election is not None
+    election = present(role.election)
     assert election.electorate.names == ("n1", "n2", "n3")
     effects = role.handle(election_of("n1"), election.proposal, after(400))
     (own,) = (

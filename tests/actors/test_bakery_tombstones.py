@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import ClusterHarness
+from support.expect import only, present
 from support.leader_trio import LeaderTrio
 
 from fencelock.actors.api.session_message import Renew, Renewed
@@ -42,8 +43,7 @@ def ticket(request: int = 1, owner: str = "ann") -> Ticket:
 
 def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:
     table = TicketTable()
-    entry = table.put(ticket(request), "n2", now, None)
-    assert entry is not None
+    entry = present(table.put(ticket(request), "n2", now, None))
     table.vote(entry, fence, now)
     return table
 
@@ -94,9 +94,7 @@ def test_a_leader_confirms_a_hold_to_who_takes_it_over_only_under_a_lease_that_l
     trio.now = later(trio.now, LEASE_MS)
     trio.under_way.clear()
     trio.say(leader_of("n3"), "n1", asked_to_vote(round_=2, taken=True))
-    (answered,) = (one for _, to, one in trio.under_way if to == "n3")
-    assert isinstance(answered, Collected)
-    assert answered.voted
+    assert only(Collected, (one for _, to, one in trio.under_way if to == "n3")).voted
     (entry,) = trio.leaders["n1"].tickets.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert entry.until == later(trio.now, LEASE_MS)
@@ -239,8 +237,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, others: int) -> int:
     table = TicketTable()
     for number in range(others + 10):
         asked = ticket()._replace(lock=f"x{number}", who=Who(f"c{number % (others // 10)}", "ann"))
-        entry = table.put(asked, "n2", NOW, None)
-        assert entry is not None
+        entry = present(table.put(asked, "n2", NOW, None))
         table.set_until(entry, later(NOW, LEASE_MS if number >= others else AGES_MS))
     looked_at: list[TicketEntry] = []
     is_over = TicketEntry.is_over
@@ -265,8 +262,7 @@ def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
 def test_a_released_hold_leaves_nothing_to_look_at_later() -> None:
     table = TicketTable()
     for number in range(1_000):
-        entry = table.put(ticket(request=number + 1), "n2", NOW, None)
-        assert entry is not None
+        entry = present(table.put(ticket(request=number + 1), "n2", NOW, None))
         table.vote(entry, FENCE + number, NOW)
         table.drop("x", ANN, number + 1, 0)
     shelved: list[Any] = [entry for shelf in table.expiry.shelves.values() for entry in shelf]
@@ -325,8 +321,7 @@ def test_a_release_that_is_sent_again_after_an_earlier_one_is_confirmed_again() 
         trio.leaders[name].tickets.drop("x", ANN, 1, FENCE)
     unlock = Unlock(lock="x", who=ANN, request=0, fence=FENCE + 2, number=2, waiting=False)
     for name in ("n1", "n2"):
-        entry = trio.leaders[name].tickets.put(ticket(request=3), "n1", trio.now, None)
-        assert entry is not None
+        entry = present(trio.leaders[name].tickets.put(ticket(request=3), "n1", trio.now, None))
         trio.leaders[name].tickets.vote(entry, FENCE + 2, trio.now)
     trio.ask("n1", unlock)
     trio.settle()

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from support.bakery_cluster_harness import ClusterHarness
+from support.expect import only
 from support.leader_trio import seats
 from support.role_harness import at
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
@@ -74,8 +75,7 @@ def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
 
 
 def test_a_watch_that_knows_nothing_gets_an_answer_at_once(watchers: Watchers) -> None:
-    (told,) = said(watchers.watch(ANN, Watch(session="ann", request=5), at(0)))
-    assert isinstance(told, ClusterDown)
+    told = only(ClusterDown, said(watchers.watch(ANN, Watch(session="ann", request=5), at(0))))
     assert (told.reason, told.session, told.request, told.epoch) == ("starting", "ann", 5, 0)
 
 

@@ -140,8 +140,7 @@ def written(effects: Effects) -> list[Message]:
 
 def why(effects: Effects) -> str:
     """Return the last reason sent to the proxy for which this node does not vote."""
-    sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, VotingStatus)][-1].why
+    return sent(effects, VotingStatus)[-1].why
 
 
 def voter(node: str) -> tuple[Bootstrap, list[Effect]]:
@@ -316,8 +315,7 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
 
 
 def sent_notices(effects: Effects) -> list[RoleNotice]:
-    sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, RoleNotice)]
+    return sent(effects, RoleNotice)
 
 
 @pytest.mark.parametrize("incarnation", [3, 4], ids=["lower", "the same one again"])

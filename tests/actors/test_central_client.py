@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
+from support.expect import only
 from support.role_harness import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
@@ -289,9 +290,7 @@ def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
 def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: messages.Free) -> None:
     server.handle(A, request(A), T0)
 
-    (reply,) = not_counted(server.handle(BROKER_C, asked, T0))
-
-    assert isinstance(reply, Send)
+    reply = only(Send, not_counted(server.handle(BROKER_C, asked, T0)))
     assert isinstance(reply.message, messages.FreeReply)
     assert reply.message.outcome is ReleaseOutcome.NOT_HELD
     assert "l" in server.held

@@ -20,6 +20,7 @@ from support.central_scene import (
     request,
     want,
 )
+from support.expect import checked, only
 from support.role_harness import HOST, T0, at, counted, not_counted
 
 from fencelock.actors.api.message import Absence, Acquire, Contender
@@ -568,9 +569,7 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     for ticket in range(WAITERS_SHOWN_MAX + 10):
         broker.handle(PROXY, want(ticket), T0)
 
-    (send,) = broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0)
-
-    assert isinstance(send, Send)
+    send = only(Send, broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0))
     assert isinstance(send.message, messages.LocalView)
     assert len(send.message.waiters) == WAITERS_SHOWN_MAX
 
@@ -605,9 +604,7 @@ def run_until(world: World, so: Callable[[], bool]) -> None:
 
 
 def contender(world: World, user: Address) -> LockUser:
-    role = world.role_at(user)
-    assert isinstance(role, LockUser)
-    return role
+    return checked(LockUser, world.role_at(user))
 
 
 def is_anybody_left(world: World, among: tuple[Address, ...] = (HOLDING_OWNER, WAITER)) -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.expect import present
 
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.lamport.order import (
@@ -142,8 +143,7 @@ def test_a_message_costs_log_n_comparisons_and_not_queue_times_processes() -> No
     CountedTurn.compared = 0
     for stamp in range(requests + 1, requests + messages + 1):
         queue.add(CountedTurn(stamp, f"n{stamp}"))
-        first = queue.first()
-        assert first is not None
+        first = present(queue.first())
         queue.remove(first.node)
 
     assert 0 < CountedTurn.compared <= 3 * messages * math.log2(requests)

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 import pytest
+from support.expect import checked
 from support.role_harness import T0
 
 from fencelock.actors.clock import Carry, Clock, Post, Stamped
@@ -135,8 +136,7 @@ def test_a_request_is_queued_and_acknowledged(trio: PaperMembers) -> None:
 
     assert trio.queue("n2") == ["n1"]
     assert trio.went()[-1] == ("n2", "n1", Acknowledge)
-    message = trio.sent[-1][2]
-    assert isinstance(message, Acknowledge)
+    message = checked(Acknowledge, trio.sent[-1][2])
     assert QueuePlace(message.stamp, "n2") > trio.turn("n1")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+from support.expect import present
 from support.lamport_scene import BOOT, REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 from support.role_harness import HOST, T0
 
@@ -109,9 +110,7 @@ def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:
     joined.acknowledged(9)
     assert posts(joined.say(PeerJoined(node="a", boot=2))) == []
 
-    holder = joined.look().holder
-    assert holder is not None
-    assert holder.node == "b"
+    assert present(joined.look().holder).node == "b"
 
 
 # Requesting, holding, giving back.

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.expect import only, present
 from support.role_harness import HOST, T0
 
 from fencelock.actors.clock import Carry
@@ -94,9 +95,7 @@ class ChannelOfA:
         return self.channel.handle(sender, event, T0)
 
     def nonce(self) -> int:
-        nonce = self.channel.peers["b"].nonce
-        assert nonce is not None
-        return nonce
+        return present(self.channel.peers["b"].nonce)
 
     def meet(self, boot: int = THEIRS) -> Effects:
         return self.hear(Introduce(boot=boot, your_boot=OURS, nonce=self.nonce()))
@@ -231,9 +230,7 @@ def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: Cha
     ]
 
     bench.hear(parcel(1))
-    (reply,) = sent(bench.local(carry(0)), Parcel)
-    assert isinstance(reply, Parcel)
-    assert reply.confirmed == 2
+    assert only(Parcel, sent(bench.local(carry(0)), Parcel)).confirmed == 2
     assert bench.local(ConfirmDue(node="b")) == []
 
 

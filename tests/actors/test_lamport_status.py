@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.expect import only, present
 from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Absence, Contender
@@ -46,9 +47,7 @@ def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: Lon
     effects = joined.hear("a", messages.Request(lock="x", stamp=6))
 
     assert effects == [Observe("lamport.second_request_dropped")]
-    holder = joined.look().holder
-    assert holder is not None
-    assert holder.fence == pack_fence(4, 0)
+    assert present(joined.look().holder).fence == pack_fence(4, 0)
 
 
 def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
@@ -168,8 +167,7 @@ def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
 ) -> None:
     joined.requested(1, 5)
     joined.say(messages.Congested(node="c", congested=True))
-    (full,) = to_proxy(joined.want(2))
-    assert isinstance(full, QueueFull)
+    full = only(QueueFull, to_proxy(joined.want(2)))
     assert full.ticket == 2
     assert "c" in full.detail
     assert posts(joined.give(1)) == [release(5)]
@@ -214,8 +212,7 @@ def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> N
     joined.hear("b", messages.Probe(stamp=9))
     joined.hear("a", messages.Acknowledge(lock="", stamp=10))
     joined.hear("c", messages.Request(lock="x", stamp=4))
-    holder = seen_of(joined.hear("c", messages.Acknowledge(lock="", stamp=11))).holder
-    assert holder is not None
+    holder = present(seen_of(joined.hear("c", messages.Acknowledge(lock="", stamp=11))).holder)
     assert holder.fence == pack_fence(4, 2)
 
 
@@ -250,8 +247,7 @@ def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) 
     assert PROBE in posts(alone.hear("c", welcome(2, messages.KnownRequest("x", 1), stamp=3)))
     alone.hear("b", messages.Probe(stamp=5))
     alone.hear("a", messages.Acknowledge(lock="", stamp=6))
-    holder = seen_of(alone.hear("c", messages.Acknowledge(lock="", stamp=7))).holder
-    assert holder is not None
+    holder = present(seen_of(alone.hear("c", messages.Acknowledge(lock="", stamp=7))).holder)
     assert holder.node == "c"
 
 

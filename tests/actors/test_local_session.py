@@ -6,6 +6,7 @@ The log here loses nothing and takes no time, unless it is silent.
 from __future__ import annotations
 
 import pytest
+from support.expect import checked, only, present
 from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 
 from fencelock.actors.api.message import (
@@ -115,9 +116,7 @@ def test_an_ask_that_gave_up_one_of_two_holds_leaves_the_other(inside: LocalCall
     inside.do(ONE, again)
     inside.do(TWO, again)
     inside.do(TWO, Abandon())
-    holder = inside.table.status("a").holder
-    assert holder is not None
-    assert holder.times == 1
+    assert present(inside.table.status("a").holder).times == 1
     inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
     assert inside.table.resources == {}
 
@@ -251,8 +250,7 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) ->
     inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
     inside.silent = True
     inside.do(THREE, A)
-    acquire = inside.commands[-1]
-    assert isinstance(acquire, Acquire)
+    acquire = checked(Acquire, inside.commands[-1])
     session, owner, request = acquire.session, acquire.owner, acquire.request
     late = Granted(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
     inside.ms += TTL_MS
@@ -303,8 +301,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCal
 def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
-    (opening,) = inside.commands
-    assert isinstance(opening, Open)
+    opening = only(Open, inside.commands)
     inside.happens([refused(opening, Reason.OVERLOADED, "9 sessions are open")])
     (answer,) = inside.heard(ONE, Refused)
     assert answer.reason is Reason.OVERLOADED

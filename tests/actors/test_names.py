@@ -21,12 +21,10 @@ from fencelock.actors.api.name import (
     is_invisible,
 )
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.bakery.config import Terms
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.frame import check_node
 
-TERMS = Terms()
 FORBIDDEN = (
     *range(0x20),
     *range(0x7F, 0xA0),

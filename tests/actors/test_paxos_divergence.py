@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import present
 from support.long import with_long
 from support.table_comparison import LogComposer, steps_of
 from support.table_model import Model
@@ -15,7 +16,7 @@ from support.table_model import Model
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.effect import Spawn
-from fencelock.actors.message import address_of, node_of
+from fencelock.actors.message import node_of
 from fencelock.actors.paxos import divergence
 from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import Digests, Verdict
@@ -186,7 +187,6 @@ def test_a_sound_member_that_is_quarantined_is_seen_by_the_judge(
 # Digests of the table are equal for equal tables, and a majority of members decides
 
 
-LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 CONFIG = LogConfig(View(0, MEMBERS))
 
@@ -289,9 +289,7 @@ def test_only_a_majority_is_right(
     made = digests_of(1, members)
     for member, (state, decided) in heard.items():
         assert made.receive(member, digest(10, state, decided), 11)
-    found = made.compare(10)
-    assert found is not None
-    assert found.verdict is verdict
+    assert present(made.compare(10)).verdict is verdict
 
 
 def test_decisions_are_counted_from_one_agreed_slot_to_the_next() -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.role_harness import HOST, at, sent
 from support.table_scene import config_of
 
@@ -78,8 +79,7 @@ def follow(leader: str) -> list[Effect]:
 
 def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
     assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.LeaderCheck(deadline=at(0)))]
-    (wake,) = monitor_of_a().begin(at(0))
-    assert isinstance(wake, Wake)
+    wake = only(Wake, monitor_of_a().begin(at(0)))
     assert TIMING.startup_ms <= wake.after_ms < TIMING.startup_ms + SPREADS * TIMING.round_trip_ms
 
 

@@ -11,9 +11,10 @@ from random import Random
 
 import pykka
 import pytest
+from support.expect import checked
 from support.log_workload import LogWriter, logbook
 from support.real_nodes import LONG_S, loopback_addresses, running_nodes, until
-from support.role_harness import HOST, T0, not_counted, sends
+from support.role_harness import HOST, T0, not_counted, sends, sent
 from support.table_scene import config_of
 
 import fencelock
@@ -156,8 +157,7 @@ def test_it_learns_what_others_decided_before_it_leads(leader: Leader) -> None:
     assert not_counted(leader.handle(REPLICA, Applied(slot=3), T0)) == []
     leadership = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
 
-    spawn = leadership[1]
-    assert isinstance(spawn, Spawn)
+    spawn = checked(Spawn, leadership[1])
     assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
 
 
@@ -187,8 +187,7 @@ def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
 
 
 def pause_of(effects: Effects) -> int:
-    words = [effect.message for effect in effects if isinstance(effect, Send)]
-    return next(word.pause_ms for word in words if isinstance(word, SteppedDown))
+    return next(word.pause_ms for word in sent(effects, SteppedDown))
 
 
 def test_it_withdraws_when_the_leader_lives_after_all(leader: Leader) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.role_harness import HOST, T0, at
+from support.role_harness import HOST, T0, at, sent
 from support.table_scene import replica_of_a
 
 from fencelock.actors.api.membership_message import (
@@ -620,8 +620,7 @@ class Keeper:
 
 
 def proposed(effects: Effects) -> list[tuple[str, ...]]:
-    sent = [one.message for one in effects if isinstance(one, Send)]
-    return [one.membership.names for one in sent if isinstance(one, ProposeChange)]
+    return [one.membership.names for one in sent(effects, ProposeChange)]
 
 
 def notices(effects: Effects) -> list[RoleNotice]:
@@ -746,5 +745,4 @@ def test_a_removed_member_is_not_willing_until_it_is_restarted() -> None:
         locator.served = served
         locator.turn(at(0))
         asked = locator.handle(address_of("a", "x"), LocateDue(number=locator.timer), at(0))
-        sent = [one.message for one in asked if isinstance(one, Send)]
-        assert [one.priority for one in sent if isinstance(one, Locate)] == [priority]
+        assert [one.priority for one in sent(asked, Locate)] == [priority]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.log_workload import LogCounter
-from support.role_harness import HOST, T0
+from support.role_harness import HOST, T0, sent
 from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.api.election import Lead
@@ -93,8 +94,7 @@ def proposal_batch(*commands: bytes, first: int = 1) -> ProposalBatch:
 
 
 def orders(effects: Effects) -> list[Order]:
-    sent = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sent if isinstance(message, Order)]
+    return sent(effects, Order)
 
 
 def decide(replica: Replica, effects: Effects) -> list[Send]:
@@ -120,9 +120,7 @@ def test_a_proxy_brings_all_of_a_turn_at_its_end(proxy: Proxy) -> None:
     assert gather == Send(LISTENER, Gather())
     assert proxy.handle(ANN, acquire(3), T0) == ()
 
-    (brought,) = proxy.handle(LISTENER, Gather(), T0)
-
-    assert isinstance(brought, Send)
+    brought = only(Send, proxy.handle(LISTENER, Gather(), T0))
     assert isinstance(brought.message, ProposalBatch)
     assert (brought.to, len(brought.message.commands)) == (HERE, 2)
     assert brought.message.numbers == (1, 2)
@@ -146,8 +144,7 @@ def test_each_of_a_bundle_is_answered_by_its_own_outcome(proxy: Proxy) -> None:
 
     effects = proxy.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
 
-    told = [effect.message for effect in effects if isinstance(effect, Send)]
-    assert [one.request for one in told if isinstance(one, Granted)] == [3, 2]
+    assert [one.request for one in sent(effects, Granted)] == [3, 2]
 
 
 def test_a_bundle_gets_a_slot_at_once(leader: Replica) -> None:
@@ -188,8 +185,7 @@ def test_a_command_above_the_limit_of_a_slot_has_one_of_its_own(leader: Replica)
 
 
 def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(leader: Replica) -> None:
-    (lingers,) = leader.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0)
-    assert isinstance(lingers, Wake)
+    lingers = only(Wake, leader.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0))
     assert lingers.timer == BatchDelay()
     (order,) = orders(leader.handle(LISTENER, proposal_batch(b"wait", b"x", first=3), T0))
     assert order.batch.commands == (b"wait", b"wait", b"wait", b"x")
@@ -215,8 +211,7 @@ def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(leader: Repli
 
     passed = leader.handle(leader_of("a"), LeaderChanged(leader="c"), T0)
 
-    sent = [effect.message for effect in passed if isinstance(effect, Send)]
-    assert [one.command for one in sent if isinstance(one, Propose)] == [b"x", b"y"]
+    assert [one.command for one in sent(passed, Propose)] == [b"x", b"y"]
 
 
 def test_of_a_bundle_only_what_is_too_large_is_declined(leader: Replica) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.log_proxy_scene import (
     ACQUIRE,
     ANN,
@@ -154,8 +155,7 @@ def test_a_wait_for_any_object_is_cancelled_when_the_key_of_its_client_is_remove
 ) -> None:
     proxy.handle(ANN, wait, T0)
     proxy.backend.cancel_waits([node_of(ANN)], T0)
-    (cancel,) = [command for _, command in proxy.backend.pending()]
-    assert isinstance(cancel, api.Cancel)
+    cancel = only(api.Cancel, [command for _, command in proxy.backend.pending()])
     assert cancel.key == (ME, "o", wait.lock, -2)
 
 
@@ -191,8 +191,7 @@ def test_a_recall_that_the_leaders_replica_sends_waits_for_the_log(proxy: Proxy)
 def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Proxy) -> None:
     lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
     closed = ended("bob.3", CloseReason.EXPIRED)
-    (noted,) = happens(proxy, lost, closed)
-    assert isinstance(noted, Send)
+    noted = only(Send, happens(proxy, lost, closed))
     assert isinstance(noted.message, RoleNotice)
     assert noted.message.text.startswith("session bob.3 expired: ")
 

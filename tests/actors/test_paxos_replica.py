@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.log_workload import HowMany, LogCounter, SoMany
-from support.role_harness import T0, at
+from support.role_harness import T0, at, sent
 from support.table_scene import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -87,8 +87,7 @@ def happened(slot: int, *counts: int, time_ms: int = 0) -> Send:
 
 
 def orders(effects: Effects) -> list[events.Order]:
-    sent = (effect.message for effect in effects if isinstance(effect, Send))
-    return [message for message in sent if isinstance(message, events.Order)]
+    return sent(effects, events.Order)
 
 
 def test_a_listener_hears_first_that_no_leader_is_known(replica: Replica) -> None:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.expect import checked
 from support.role_harness import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
@@ -57,9 +58,7 @@ class RoundGroup:
         self.now = Instant(2 * LEASE_MS * NS_PER_MS)  # Any lease of an earlier life is over.
 
     def acceptor(self, node: str) -> Acceptor:
-        role = self.roles[acceptor_of(node)]
-        assert isinstance(role, Acceptor)
-        return role
+        return checked(Acceptor, self.roles[acceptor_of(node)])
 
     def forge(self, node: str, as_node: str, round_: int) -> None:
         """Send the acceptor of ``node`` what ``as_node`` would send as leader of ``round_``."""
@@ -195,8 +194,7 @@ def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
 
 def test_a_forged_preemption_raises_the_rounds_of_a_leader_by_a_step_at_most() -> None:
     group = RoundGroup()
-    leader = group.roles[leader_of("a")]
-    assert isinstance(leader, Leader)
+    leader = checked(Leader, group.roles[leader_of("a")])
     forged = messages.Preempted(ballot=messages.Ballot(ROUND_MAX, leader_of("b")))
     leader.handle(leader_of("a"), Suspect(), group.now)
     for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import session_harness as client
+from support.expect import only
 from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold
 from support.role_harness import T0, at, sent
 
@@ -90,8 +91,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_the
     asked = through_the_proxy(harness.acquire(token=9))
     assert [type(send.message) for send in asked] == [Acquire]
     through_the_proxy(asked)
-    (got,) = proxy.handle(BACKEND, LockGranted(lock="x", ticket=1, fence=7), T0)[:1]
-    assert isinstance(got, Send)
+    got = only(Send, proxy.handle(BACKEND, LockGranted(lock="x", ticket=1, fence=7), T0)[:1])
     (granted,) = sent(harness.hear(client.A, got.message), Granted)
     assert (granted.fence, granted.request) == (7, 9)
 

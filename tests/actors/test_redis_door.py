@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, only
 from support.redisson import SCRIPTS
 from support.role_harness import HOST, T0, at, sends
 
@@ -196,8 +197,7 @@ def test_a_turn_begins_one_long_script_of_a_stranger() -> None:
 def test_a_page_has_fewer_names_for_a_long_pattern(pattern: str, most: int) -> None:
     door = Door(clients=2)
     for client, command in ((1, f"KEYS {pattern}"), (2, f"SCAN 0 MATCH {pattern} COUNT 5000")):
-        (page,) = to_session(door.receive(f"{command}\r\n".encode(), client))
-        assert isinstance(page, ListKeys)
+        page = only(ListKeys, to_session(door.receive(f"{command}\r\n".encode(), client)))
         assert page.most == most
 
 
@@ -221,8 +221,7 @@ def test_a_wait_ends_with_its_connection() -> None:
         door = Door()
         request = door.ask("SET", "lock:a", "me", "NX")
         door.answer(request, changed=False, state=KeyState.OTHER)
-        wait = door.ask("BLPOP", "lock-signal:a", "0.5")
-        assert isinstance(wait, AwaitKey)
+        wait = checked(AwaitKey, door.ask("BLPOP", "lock-signal:a", "0.5"))
         assert (wait.keys, wait.value, wait.wait_ms) == (("lock:a",), b"me", 500)
         effects = door.role.handle(HERE, end, T0)
         cancels = [one.message for one in sends(effects) if isinstance(one.message, Cancel)]
@@ -286,8 +285,7 @@ def test_a_key_opens_the_door_for_its_names() -> None:
     assert door.say("GET", "a") == b"-NOAUTH Authentication required.\r\n"
     assert door.say("AUTH", "orders", "wrong").startswith(b"-WRONGPASS ")
     assert door.say("AUTH", "orders", "s3cret") == b"+OK\r\n"
-    request = door.ask("SET", "orders/1", "x", "NX")
-    assert isinstance(request, ChangeKeys)
+    request = checked(ChangeKeys, door.ask("SET", "orders/1", "x", "NX"))
     assert request.account == "orders"
     door.answer(request)
     assert door.say("GET", "a").startswith(b"-NOPERM key 'orders' has the role client for names")
@@ -360,9 +358,7 @@ def enter(door: Door, field: bytes, client: int = 1) -> ChangeKeys:
 
 def subscribed(door: Door, client: int = 1) -> AwaitKey:
     """Subscribe to the channel; return the place in the queue."""
-    (request,) = to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), client))
-    assert isinstance(request, AwaitKey)
-    return request
+    return only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {CHANNEL}\r\n".encode(), client)))
 
 
 def test_a_subscriber_waits_in_the_queue_and_is_told_each_time_that_its_turn_comes() -> None:
@@ -394,8 +390,7 @@ def test_a_place_ends_with_its_subscription() -> None:
     for end in ends:
         door = Door()
         place = subscribed(door)
-        (cancel,) = to_session(end(door))
-        assert isinstance(cancel, Cancel)
+        cancel = only(Cancel, to_session(end(door)))
         assert (cancel.lock, cancel.owner, cancel.request) == (
             place.lock, place.owner, place.request,
         )  # fmt: skip
@@ -561,8 +556,7 @@ def test_a_client_subscribes_to_channels_of_its_names_only() -> None:
     assert door.say("SUBSCRIBE", CHANNEL).startswith(b"-NOAUTH ")
     door.say("AUTH", "orders", "s3cret")
     assert door.say("SUBSCRIBE", CHANNEL).startswith(b"-NOPERM ")
-    (place,) = to_session(door.receive(f"SUBSCRIBE {other}\r\n".encode()))
-    assert isinstance(place, AwaitKey)
+    place = only(AwaitKey, to_session(door.receive(f"SUBSCRIBE {other}\r\n".encode())))
     assert (place.keys, place.account) == (("orders/1",), "orders")
     changed = RightsChanged(rights=(Rights("orders", "client", ("bills/",)),))
     effects = door.role.handle(HERE, changed, T0)

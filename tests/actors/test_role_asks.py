@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pykka
 import pytest
 from msgspec.structs import replace
+from support.expect import checked
 from support.proxy_scene import ANN, BACKEND, BOB, PROXY, proxy_of_n1
 from support.role_harness import HOST, T0, at, only_sent, sends, sent
 
@@ -438,9 +439,7 @@ def test_a_request_ends_when_its_time_is_up() -> None:
     assert [effect.timer for effect in effects if isinstance(effect, Wake)] == [AskTick()]
     assert not sent(asker.handle(OWN_NODE, AskTick(), at(999)), AskTimedOut)
     timed_out = only_sent(asker.handle(OWN_NODE, AskTick(), at(1_000)), AskTimedOut, USER)
-    error = timed_out.error()
-    assert isinstance(error, pykka.Timeout)
-    assert isinstance(error, TimeoutError)
+    error = checked(TimeoutError, checked(pykka.Timeout, timed_out.error()))
     assert str(error) == "n2/clock sent no reply within 1 s"
     assert asker.handle(SECOND, reply_to(1), at(1_001)) == LATE_DROPPED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.expect import present
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
@@ -86,8 +87,7 @@ def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(
 ) -> None:
     asked_ms = harness.now_ms
     held(harness, 1_000)
-    leased = harness.lease()
-    assert leased is not None
+    leased = present(harness.lease())
     assert leased.until <= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE)
     assert leased.until >= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE - 1)
     assert leased.grace_ms == GRACE_MS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.expect import checked
 from support.local_callers import ONE, TWO, LocalCallers
 from support.session_harness import ANN, BEN, A, B, SessionHarness, of, one
 
@@ -365,8 +366,7 @@ W = AwaitLatch(latch="L", count=2)
 
 
 def left(callers: LocalCallers) -> int:
-    latch = callers.table.objects[LATCH_NAME]
-    assert isinstance(latch, Latch)
+    latch = checked(Latch, callers.table.objects[LATCH_NAME])
     return latch.left
 
 
@@ -431,8 +431,7 @@ def test_a_copy_that_the_table_has_forgotten_says_that_its_outcome_is_unknown() 
     callers.do(ONE, Acquire(lock="a"))
     callers.silent = True
     callers.do(TWO, C)
-    sent = callers.commands[-1]
-    assert isinstance(sent, CountDown)
+    sent = checked(CountDown, callers.commands[-1])
     callers.happens([Refused(**sent.fields(), reason=Reason.FORGOTTEN, detail="no")])
     (refused,) = callers.heard(TWO, Refused)
     assert refused.reason is Reason.UNAVAILABLE

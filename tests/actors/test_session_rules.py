@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked
 from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
@@ -512,8 +513,7 @@ class Trial:
                     user.acquisitions = 0
 
     def endpoint(self, send: Send) -> list[Send]:
-        asked = send.message
-        assert isinstance(asked, Message)
+        asked = checked(Message, send.message)
         if isinstance(asked, Probe):
             return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
         if isinstance(asked, api.KeepAlive) and "." not in asked.session:

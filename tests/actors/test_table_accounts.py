@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.planted_bugs import LOGS, Plant, demand_found, without
+from support.planted_bugs import LOGS, Plant, as_plant, demand_found, without
 from support.table_comparison import (
     AllComposer,
     Dice,
@@ -311,51 +311,41 @@ def test_quotas_do_what_the_model_does(seed: int) -> None:
     compare(steps_of(seed), QuotaComposer)
 
 
-def an_ended_session_takes_its_entries_along(sound: Any) -> Any:
-    def broken(sessions: Sessions, session: Any) -> None:
-        sound(sessions, session)
-        session.account.entries = session.account.bytes = 0
-
-    return broken
+@as_plant
+def an_ended_session_takes_its_entries_along(sound: Any, sessions: Sessions, session: Any) -> None:
+    sound(sessions, session)
+    session.account.entries = session.account.bytes = 0
 
 
-def the_first_writer_pays(sound: Any) -> Any:
-    def broken(maps: Maps, table: TableState, name: str, key: str, entry: Any) -> Any:
-        before = maps.find(name, key)
-        if before is not None and entry is not None:
-            entry.account = before.account
-        return sound(maps, table, name, key, entry)
-
-    return broken
-
-
-def claims_are_not_given_back(sound: Any) -> Any:
-    def broken(table: TableState, hold: Any, out: Any) -> None:
-        sound(table, hold, out)
-        hold.owner_state.session.account.claims += len(hold.details.locks)
-
-    return broken
+@as_plant
+def the_first_writer_pays(
+    sound: Any, maps: Maps, table: TableState, name: str, key: str, entry: Any
+) -> Any:
+    before = maps.find(name, key)
+    if before is not None and entry is not None:
+        entry.account = before.account
+    return sound(maps, table, name, key, entry)
 
 
-def one_more_is_allowed(sound: Any) -> Any:
-    def broken(account: Account, what: str, more: int = 1) -> Any:
-        return sound(account, what, more - 1)
-
-    return broken
-
-
-def the_own_quota_hides_no_other(sound: Any) -> Any:
-    def broken(accounts: Accounts, name: str) -> Any:
-        return sound(accounts, "*" if name else name)
-
-    return broken
+@as_plant
+def claims_are_not_given_back(sound: Any, table: TableState, hold: Any, out: Any) -> None:
+    sound(table, hold, out)
+    hold.owner_state.session.account.claims += len(hold.details.locks)
 
 
-def a_purge_ignores_the_key(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: Any) -> None:
-        sound(table, replace(command, account=None), out)
+@as_plant
+def one_more_is_allowed(sound: Any, account: Account, what: str, more: int = 1) -> Any:
+    return sound(account, what, more - 1)
 
-    return broken
+
+@as_plant
+def the_own_quota_hides_no_other(sound: Any, accounts: Accounts, name: str) -> Any:
+    return sound(accounts, "*" if name else name)
+
+
+@as_plant
+def a_purge_ignores_the_key(sound: Any, table: TableState, command: Any, out: Any) -> None:
+    sound(table, replace(command, account=None), out)
 
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
@@ -368,11 +358,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "holds of several locks stay charged": (TableState, "end_hold", claims_are_not_given_back),
     "one more than the quota is allowed": (Account, "why_over", one_more_is_allowed),
     "the quota of a key is ignored": (Accounts, "limits", the_own_quota_hides_no_other),
-    "a purge ignores the key": (
-        RULES,
-        Purge,
-        a_purge_ignores_the_key,
-    ),
+    "a purge ignores the key": (RULES, Purge, a_purge_ignores_the_key),
     "a snapshot without quotas": (snapshot, "_rest", without(QuotaRecord)),
 }
 

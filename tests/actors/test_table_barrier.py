@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.expect import only
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.barrier import BARRIER, PARTIES_MAX, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Cancel, Reason, Refused
@@ -16,11 +17,6 @@ from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(BARRIER, "B")
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def arrive(session: str = A, request: int = 1, **fields: Any) -> AwaitBarrier:
@@ -116,8 +112,7 @@ def test_a_party_that_does_not_wait_breaks_the_generation_unless_it_is_the_last(
 
 def test_another_number_of_parties_is_refused_while_some_wait(table: LockTable) -> None:
     two_wait(table)
-    (no,) = table.apply(0, arrive(C, parties=5))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, arrive(C, parties=5)))
     assert (no.reason, text_of(no)) == (
         Reason.INVALID,
         "barrier 'B' has 3 parties; this client asked for one with 5",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import text_of
 
 from fencelock.actors.api import message as api
@@ -55,8 +56,7 @@ def test_many_names_leave_nothing_behind(table: LockTable) -> None:
         nonlocal request
         for i in names:
             lock, owner = f"name {i}", f"thread {i % 7}"
-            (held,) = table.apply(0, acquire(request + 1, lock, owner))
-            assert isinstance(held, api.Granted)
+            held = only(api.Granted, table.apply(0, acquire(request + 1, lock, owner)))
             request += 2
             table.apply(0, release(request, lock, held.fence, owner))
 
@@ -180,8 +180,7 @@ def test_holds_and_waits_have_a_limit(
     table.apply(0, acquire(1, "L", "a"))
     table.apply(0, acquire(2, "L", "b"))
     for lock in ("L", "M"):
-        (answer,) = table.apply(0, acquire(3, lock, lock))
-        assert isinstance(answer, api.Refused)
+        answer = only(api.Refused, table.apply(0, acquire(3, lock, lock)))
         assert answer.reason is api.Reason.OVERLOADED
     table.apply(0, acquire(4, "L", "a"))
     assert table.claims == 2
@@ -274,8 +273,7 @@ def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
 def test_a_label_that_the_name_of_the_owner_begins_with_is_not_repeated(table: LockTable) -> None:
     table.apply(0, Open(session="c", ttl_ms=TTL_MS, label="host:7"))
     table.apply(0, acquire(1, "L", "host:7#1", session="c.2"))
-    (denied,) = table.apply(0, acquire(2, "L", session="c.2", wait_ms=0))
-    assert isinstance(denied, api.Refused)
+    denied = only(api.Refused, table.apply(0, acquire(2, "L", session="c.2", wait_ms=0)))
     assert text_of(denied) == "lock 'L': held by 'host:7#1' of 'c.2' under fence 1"
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, table_of_three, text_of
+from support.expect import only
+from support.table_scene import applied, restored, text_of
 
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.counter import (
@@ -27,11 +28,6 @@ LOCK = object_name(COUNTER, "C")
 A, B = "s.1", "t.2"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def add(amount: int = 1, request: int = 1, session: str = A, **fields: Any) -> AddToCounter:
     made = AddToCounter(counter="C", amount=amount, session=session, owner="o", request=request)
     return replace(made, **fields)
@@ -44,15 +40,13 @@ def put(value: int, request: int = 1, session: str = A, **fields: Any) -> SetCou
 
 def change(table: LockTable, command: CounterRequest) -> tuple[int, int, bool]:
     """Return the values before and after, and whether the counter was changed."""
-    (one,) = table.apply(table.time_ms, command)
-    assert isinstance(one, CounterChanged)
+    one = only(CounterChanged, table.apply(table.time_ms, command))
     assert one.key == command.key
     return one.before, one.after, one.changed
 
 
 def refusal(table: LockTable, command: CounterRequest) -> tuple[Reason, str]:
-    (one,) = table.apply(table.time_ms, command)
-    assert isinstance(one, Refused)
+    one = only(Refused, table.apply(table.time_ms, command))
     return one.reason, text_of(one, command)
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.planted_bugs import Plant, demand_found, hold_of, with_fields
+from support.expect import checked, present
+from support.planted_bugs import (
+    Plant,
+    acquiring_again_tells_the_whole,
+    as_plant,
+    demand_found,
+    hold_of,
+    instead,
+    the_time_without_a_leader_counts,
+    with_fields,
+)
 from support.table_comparison import DeadlineComposer
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
@@ -25,11 +35,6 @@ from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
 A, B, C = "s.1", "t.2", "u.3"
 LEASE_MS = 400 + 100 + ROUNDING_MS
 WEEK_MS = 7 * 24 * 3_600_000
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def acquire(session: str = A, request: int = 1, **fields: Any) -> Acquire:
@@ -52,8 +57,7 @@ def outcome(table: LockTable, command: LogCommand) -> Any:
 
 
 def left_ms(table: LockTable) -> int | None:
-    holder = table.status("L").holder
-    assert holder is not None
+    holder = present(table.status("L").holder)
     return holder.left_ms
 
 
@@ -323,8 +327,7 @@ def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
     assert outcome(copy, renew(hold_ms=700)) == outcome(table, renew(hold_ms=700))
     for one in (table, copy):
         assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
-        hold = hold_of(one, "L")
-        assert isinstance(hold, LeasedHold)
+        hold = checked(LeasedHold, hold_of(one, "L"))
         assert (hold.owner_state.session.id, hold.replied) == (B, (400, 100))
 
 
@@ -353,17 +356,11 @@ def test_the_numbers_do_not_depend_on_how_often_the_leader_changed() -> None:
     assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
 
 
-def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
-    table.sessions.extend(max(table.time_ms, time_ms))
-
-
 def renews_with(change: Callable[[LeasedHold, Renew], Renew]) -> Plant:
-    def plant(sound: Any) -> Any:
-        def broken(table: TableState, command: Renew, out: list[Result]) -> None:
-            hold = hold_of(table, command.lock)
-            sound(table, change(hold, command) if isinstance(hold, LeasedHold) else command, out)
-
-        return broken
+    @as_plant
+    def plant(sound: Any, table: TableState, command: Renew, out: list[Result]) -> None:
+        hold = hold_of(table, command.lock)
+        sound(table, change(hold, command) if isinstance(hold, LeasedHold) else command, out)
 
     return plant
 
@@ -386,30 +383,20 @@ def a_renewal_may_shorten(hold: LeasedHold, table: TableState) -> None:
     hold.extend(table, table.time_ms + hold.lasts_ms + hold.grace_ms + ROUNDING_MS)
 
 
-def ended_holds_stay_in_the_heap(sound: Any) -> Any:
-    def broken(hold: LeasedHold, table: TableState) -> None:
-        sound(hold, table)
-        table.timeouts.add(hold)
-
-    return broken
-
-
-def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
-    TableHold.acquire_again(hold, request)
+@as_plant
+def ended_holds_stay_in_the_heap(sound: Any, hold: LeasedHold, table: TableState) -> None:
+    sound(hold, table)
+    table.timeouts.add(hold)
 
 
 PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "time without a leader counts": (
-        LockTable,
-        "shift",
-        lambda _: the_time_without_a_leader_counts,
-    ),
-    "a renewal may shorten": (LeasedHold, "restart", lambda _: a_renewal_may_shorten),
+    "time without a leader counts": (LockTable, "shift", instead(the_time_without_a_leader_counts)),
+    "a renewal may shorten": (LeasedHold, "restart", instead(a_renewal_may_shorten)),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
     "acquiring again tells the whole": (
         LeasedHold,
         "acquire_again",
-        lambda _: acquiring_again_tells_the_whole,
+        instead(acquiring_again_tells_the_whole),
     ),
     "a snapshot loses deadlines": (snapshot, "_hold_record", with_fields(lease=None)),
     "a wait loses its terms": (snapshot, "_wait_record", with_fields(hold_ms=0)),

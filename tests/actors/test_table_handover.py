@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import present
 from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.account import Quota, SetQuota
@@ -56,9 +57,7 @@ def release(fence: int, session: str = WORKER, owner: str = "w") -> Release:
 
 
 def holder(table: LockTable) -> HolderSeen:
-    found = table.status("k").holder
-    assert found is not None
-    return found
+    return present(table.status("k").holder)
 
 
 def test_a_detached_lock_is_attached_once_and_nobody_gets_it_between(table: LockTable) -> None:

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.barrier import AwaitBarrier
@@ -21,11 +22,6 @@ from fencelock.actors.table.wire import KeptReply, LogCommand
 
 LOCK = object_name(LATCH, "L")
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def down(session: str = A, request: int = 1, **fields: Any) -> CountDown:
@@ -85,8 +81,7 @@ def test_a_wait_ends_by_time_by_cancel_and_with_its_session(table: LockTable) ->
     applied(table, wait(B))
     applied(table, wait(C))
     assert applied(table, wait(C, owner="x", wait_ms=0)) == ["u.3 TIMED_OUT"]
-    (late,) = table.advance(50)
-    assert isinstance(late, Refused)
+    late = only(Refused, table.advance(50))
     assert text_of(late) == "latch 'L': waited 50 ms; its count is 2 of 2"
     cancel = Cancel(lock=LOCK, session=B, owner="w", request=1)
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
@@ -17,11 +18,6 @@ from fencelock.actors.table.resource import Resource, Wait
 from fencelock.actors.table.table import LockTable
 
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def both(session: str, locks: str = "ab", request: int = 1, **fields: Any) -> AcquireAll:
@@ -99,8 +95,7 @@ def test_the_end_of_a_wait_lets_others_in_at_each_lock(table: LockTable) -> None
 def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:
     applied(table, one(A, "b"))
     applied(table, both(B, "abc", wait_ms=50))
-    (no,) = table.advance(50)
-    assert isinstance(no, Refused)
+    no = only(Refused, table.advance(50))
     text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 in its queue"
     assert text_of(no) == text
 
@@ -212,10 +207,3 @@ def test_a_snapshot_holds_claims_for_several_locks() -> None:
         told = ["s.1 has 0 left", "u.3 holds 1 under 3", "t.2 holds 2 under 4"]
         assert applied(each, release_all(A, 1)) == told
         assert applied(each, release_all(B, 4, "b")) == ["t.2 has 0 left", "u.3 holds 1 under 6"]
-
-
-def table_with_a_wait() -> LockTable:
-    table = table_of_three()
-    table.apply(0, one(A, "b"))
-    table.apply(0, both(B, "ab"))
-    return table

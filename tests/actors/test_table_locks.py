@@ -1,6 +1,7 @@
-"""Locks in the replicated table: acquire, wait, re-enter, release, force. Rule by rule.
+"""Locks in the replicated table: held, awaited, entered again, repeated, cancelled, forgotten.
 
-Outcomes are compared in words, as ``owner#request what``.
+Outcomes are compared in words, as ``owner#request what``. `test_table_kinds.py` has the rules that
+locks share with other objects.
 """
 
 from __future__ import annotations
@@ -8,12 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.table_scene import text_of
 
-from fencelock.actors.api.message import Acquire, Cancel, Granted, Refused, Release, Released
-from fencelock.actors.api.session_message import Open
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Cancelled,
+    Granted,
+    KeepAlive,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.session_message import Evict, Evicted, HoldLost, Open
 from fencelock.actors.table.report import HolderSeen
+from fencelock.actors.table.session import IDLE_MAX
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import Queued, Result
+from fencelock.actors.table.wire import ExtendSessions, LogCommand, Queued, Result
+
+TTL_MS = 24 * 3_600_000
 
 
 def word(outcome: Result) -> str:
@@ -26,6 +40,8 @@ def word(outcome: Result) -> str:
             text = outcome.reason.name
         case Queued():
             text = "queued"
+        case Cancelled():
+            text = "undone"
         case _:
             return type(outcome).__name__
     return f"{outcome.owner}#{outcome.request} {text}"
@@ -38,11 +54,14 @@ class TableLog:
         self.table = LockTable()
         self.now = 1_000
         self.request = 0
-        self.table.apply(self.now, Open(session="s", ttl_ms=1_000_000, label="host:7"))
+        self.table.apply(self.now, Open(session="s", ttl_ms=TTL_MS, label="host:7"))
 
     def number(self, again: int | None) -> int:
         self.request += again is None
         return self.request if again is None else again
+
+    def apply(self, command: LogCommand) -> list[str]:
+        return [word(outcome) for outcome in self.table.apply(self.now, command)]
 
     def acquire(
         self,
@@ -62,18 +81,25 @@ class TableLog:
             limit=limit,
             label=f"label of {owner}",
         )
-        return [word(outcome) for outcome in self.table.apply(self.now, command)]
+        return self.apply(command)
 
     def release(
         self, owner: str, fence: int, *, again: int | None = None, lock: str = "L"
     ) -> list[str]:
         request = self.number(again)
         command = Release(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
-        return [word(outcome) for outcome in self.table.apply(self.now, command)]
+        return self.apply(command)
 
     def cancel(self, owner: str, request: int) -> list[str]:
-        command = Cancel(session="s.1", owner=owner, request=request, lock="L")
-        return [word(outcome) for outcome in self.table.apply(self.now, command)]
+        self.request = max(self.request, request)
+        return self.apply(Cancel(session="s.1", owner=owner, request=request, lock="L"))
+
+    def evict(self, fence: int, request: int = 1) -> list[Result]:
+        take = Evict(operator="root", request=request, lock="L", fence=fence)
+        return self.table.apply(self.now, take)
+
+    def keep_alive(self) -> None:
+        self.table.apply(self.now, KeepAlive(session="s.1"))
 
     def sleep(self, ms: int) -> list[str]:
         self.now += ms
@@ -96,15 +122,6 @@ def log() -> TableLog:
 
 
 @pytest.mark.parametrize("wait_ms", [None, 0, 1_000])
-def test_a_free_lock_is_granted_at_once_however_one_would_have_waited(
-    log: TableLog, wait_ms: int | None
-) -> None:
-    """Rule free-is-granted-at-once."""
-    assert log.acquire("a", wait_ms) == ["a#1 held 1 x1"]
-    assert log.holder == ("a", 1, 1)
-
-
-@pytest.mark.parametrize("wait_ms", [None, 0, 1_000])
 def test_a_holder_enters_again_under_the_same_fence(log: TableLog, wait_ms: int | None) -> None:
     """Rules holder-enters-again, fences-rise."""
     log.acquire("a")
@@ -116,48 +133,6 @@ def test_another_owner_of_the_same_session_does_not_get_it(log: TableLog) -> Non
     log.acquire("a")
     assert log.acquire("b") == ["b#2 queued"]
     assert log.holder == ("a", 1, 1)
-
-
-def test_the_next_ownership_has_a_greater_fence(log: TableLog) -> None:
-    """Rule fences-rise."""
-    log.acquire("a")
-    log.release("a", 1)
-    assert log.acquire("b") == ["b#3 held 2 x1"]
-
-
-@pytest.mark.parametrize("wait_ms", [None, 60_000])
-def test_a_release_grants_the_waiter_in_the_same_step(log: TableLog, wait_ms: int | None) -> None:
-    """Rule release-grants-the-next."""
-    log.acquire("a")
-    log.acquire("b", wait_ms)
-    assert log.release("a", 1) == ["a#3 freed x0", "b#2 held 2 x1"]
-    assert log.holder == ("b", 1, 2)
-
-
-def test_waiters_are_served_in_the_order_of_the_log(log: TableLog) -> None:
-    """Rule queue-in-log-order."""
-    log.acquire("a")
-    for owner in "bcd":
-        log.acquire(owner)
-    order = [log.release(owner, fence + 1)[1] for fence, owner in enumerate("abc")]
-    assert order == ["b#2 held 2 x1", "c#3 held 3 x1", "d#4 held 4 x1"]
-
-
-def test_a_wait_without_limit_never_ends_by_time(log: TableLog) -> None:
-    """Rule waits-end-by-log-time."""
-    log.acquire("a")
-    log.acquire("b", None)
-    assert log.table.timeouts.items == {}
-    assert log.sleep(900_000) == []
-    assert log.queue == ["b#2"]
-
-
-def test_a_try_at_a_held_lock_fails_at_once_and_changes_nothing(log: TableLog) -> None:
-    """Rule tries-never-wait: nor does it count as a claim of its session."""
-    log.acquire("a")
-    assert log.acquire("b", 0) == ["b#2 TIMED_OUT"]
-    assert (log.holder, log.queue, log.table.claims) == (("a", 1, 1), [], 1)
-    assert log.table.sessions.by_id["s.1"].claims == 1
 
 
 @pytest.mark.parametrize("wait_ms", [1, 100, 1_501, 60_000])
@@ -209,19 +184,6 @@ def test_nothing_ends_but_by_log_time(log: TableLog) -> None:
     assert late.acquire("c", 0) == ["b#2 TIMED_OUT", "c#3 TIMED_OUT"]
     assert log.acquire("c", 0) == ["c#3 TIMED_OUT"]
     assert log.table.digest() == late.table.digest()
-
-
-def test_a_free_lock_cannot_be_released(log: TableLog) -> None:
-    """Rule only-holders-release."""
-    assert log.release("a", 0) == ["a#1 NOT_HELD"]
-    assert log.release("a", 7) == ["a#2 NOT_HELD"]
-
-
-def test_the_last_release_frees(log: TableLog) -> None:
-    """Rule releases-are-counted."""
-    log.acquire("a")
-    assert log.release("a", 1) == ["a#2 freed x0"]
-    assert log.table.status("L")[:4] == ("L", None, 0, ())
 
 
 def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
@@ -297,3 +259,193 @@ def test_fences_rise_over_all_names_and_begin_at_one(log: TableLog) -> None:
         log.release("a", i + 1, lock=f"L{i}")
     said += [log.acquire("a", lock=f"L{i}") for i in (2, 0, 1)]
     assert [words[0].split()[2] for words in said] == ["1", "2", "3", "4", "5", "6"]
+
+
+# Requests that are sent again
+
+
+def test_a_re_entry_asked_again_counts_once(log: TableLog) -> None:
+    """Rule one-outcome: nor does a late copy of the first acquire count again."""
+    log.acquire("a")
+    log.acquire("a")
+    assert log.acquire("a", again=2) == ["a#2 held 1 x2"]
+    assert log.acquire("a", again=1) == ["a#1 SUPERSEDED"]
+    assert log.release("a", 1) == ["a#3 freed x1"]
+
+
+def test_a_release_while_waiting_cancels_the_wait_and_is_refused(log: TableLog) -> None:
+    """Rule new-request-ends-the-wait."""
+    log.acquire("a")
+    log.acquire("b")
+    assert log.release("b", 1) == ["b#2 CANCELLED", "b#3 NOT_HELD"]
+    assert log.release("a", 1) == ["a#4 freed x0"]
+
+
+def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_another(
+    log: TableLog,
+) -> None:
+    """Rules one-outcome, new-request-ends-the-wait: for each lock by itself."""
+    log.acquire("a")
+    log.acquire("b")
+    log.acquire("b", lock="M")
+    assert log.acquire("b", again=2) == ["b#2 queued"]
+    log.release("a", 1)
+    assert log.acquire("b", again=2) == ["b#2 held 3 x1"]
+    assert log.acquire("b", again=3, lock="M") == ["b#3 held 2 x1"]
+    assert log.release("a", 1, again=4) == ["a#4 freed x0"]
+
+
+def test_a_release_that_later_requests_for_other_locks_overtook_is_still_done(
+    log: TableLog,
+) -> None:
+    """A release may be repeated in the background long after later requests."""
+    log.acquire("a")
+    log.acquire("a", again=9, lock="M")
+    for _ in range(2):
+        assert log.release("a", 1, again=2) == ["a#2 freed x0"]
+
+
+def test_a_number_used_for_something_else_does_nothing(log: TableLog) -> None:
+    log.acquire("a")
+    assert log.release("a", 1, again=1) == ["a#1 SUPERSEDED"]
+    log.release("a", 1)
+    assert log.acquire("a", again=2) == ["a#2 SUPERSEDED"]
+
+
+def test_a_cancel_after_the_grant_takes_the_lock_back_for_the_next(log: TableLog) -> None:
+    log.acquire("a")
+    log.acquire("b")
+    assert log.cancel("a", 1) == ["a#1 undone", "b#2 held 2 x1"]
+    assert log.acquire("a", again=1) == ["a#1 CANCELLED"]
+
+
+def test_a_cancel_of_a_re_entry_takes_back_one_hold_once(log: TableLog) -> None:
+    log.acquire("a")
+    log.acquire("a")
+    for _ in range(2):
+        log.cancel("a", 2)
+    assert log.release("a", 1) == ["a#3 freed x0"]
+
+
+def test_a_cancel_that_overtakes_its_acquire_wins(log: TableLog) -> None:
+    log.acquire("a")
+    log.acquire("b")
+    assert log.cancel("a", 3) == ["a#3 undone"]
+    assert log.acquire("a", again=3) == ["a#3 CANCELLED"]
+    assert log.cancel("b", 4) == ["b#4 undone", "b#2 CANCELLED"]
+    assert log.queue == []
+
+
+# Force
+
+
+def test_an_operator_takes_a_lock_and_all_hear_of_it(log: TableLog) -> None:
+    """Audited; the next holder has a new fence; the former owner's release is told why."""
+    log.acquire("a")
+    log.acquire("b")
+    log.sleep(70)
+    forced, lost, next_held = log.evict(1)
+    assert isinstance(forced, Evicted)
+    assert (forced.operator, forced.holder.owner, forced.fence) == ("root ()", "a", 1)
+    assert (forced.session, forced.request, forced.time_ms) == ("", 1, 1_070)
+    assert forced.holder.since_ms == 70
+    assert isinstance(lost, HoldLost)
+    assert lost == HoldLost(
+        session="s.1", owner="a", lock="L", fence=1, detail="", decided=True, why=lost.why
+    )
+    assert "taken by 'root ()'" in text_of(lost)
+    assert word(next_held) == "b#2 held 2 x1"
+    assert log.table.forced() == (forced,)
+    assert log.acquire("a", again=1) == ["a#1 OWNERSHIP_LOST"]
+    for _ in range(2):
+        assert log.release("a", 1, again=3) == ["a#3 OWNERSHIP_LOST"]
+    assert log.release("a", 1, again=4) == ["a#4 NOT_HELD"]
+
+
+def test_a_forced_release_asked_again_does_not_hit_the_next_holder(log: TableLog) -> None:
+    log.acquire("a")
+    log.acquire("b")
+    first, *_ = log.evict(1)
+    assert log.evict(1) == [first]
+    assert [word(outcome) for outcome in log.evict(1, request=2)] == ["#2 NOT_HELD"]
+    assert log.holder == ("b", 1, 2)
+
+
+# Outcomes that are kept, and forgotten
+
+
+def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(log: TableLog) -> None:
+    """Rule outcomes-are-kept: longer than a client repeats a request."""
+    log.acquire("a")
+    log.release("a", 1)
+    log.keep_alive()
+    log.sleep(TTL_MS - 1)
+    assert log.release("a", 1, again=2) == ["a#2 freed x0"]
+    log.sleep(1)
+    assert log.release("a", 1, again=2) == ["a#2 FORGOTTEN"]
+    assert log.acquire("a", again=1) == ["a#1 FORGOTTEN"]
+    assert log.cancel("a", 1) == ["a#1 undone"]
+    session = log.table.sessions.by_id["s.1"]
+    assert (session.owner_states, session.idle, session.floor) == ({}, {}, 2)
+    assert log.acquire("a") == ["a#3 held 2 x1"]
+
+
+def test_a_new_leader_lets_what_was_asked_before_it_be_asked_again(log: TableLog) -> None:
+    """Rule outcomes-are-kept: however long there was no leader."""
+    log.acquire("a")
+    log.release("a", 1)
+    log.now += 3 * TTL_MS
+    log.apply(ExtendSessions(leader="m"))
+    for ms in (0, TTL_MS - 1):
+        log.sleep(ms)
+        assert log.release("a", 1, again=2) == ["a#2 freed x0"]
+    log.sleep(1)
+    assert log.release("a", 1, again=2) == ["a#2 FORGOTTEN"]
+
+
+def test_an_owner_that_holds_or_waits_is_not_forgotten_however_old_its_request(
+    log: TableLog,
+) -> None:
+    """Rule outcomes-are-kept."""
+    log.acquire("a")
+    log.acquire("b")
+    for _ in range(6):
+        log.sleep(TTL_MS // 2)
+        log.keep_alive()
+    assert log.acquire("a", again=1) == ["a#1 held 1 x1"]
+    assert log.acquire("b", again=2) == ["b#2 queued"]
+
+
+def test_one_outcome_is_kept_of_an_owner_and_lock_however_much_it_asks(log: TableLog) -> None:
+    """Rule outcomes-are-bounded: also of what failed."""
+    log.acquire("a")
+    for _ in range(4_998):
+        log.acquire("b", 0)
+    owner_states = log.table.sessions.by_id["s.1"].owner_states
+    assert len(owner_states) == 2
+    assert owner_states["b", "L"].request == 4_999
+
+
+def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_redone(
+    log: TableLog,
+) -> None:
+    """Rule outcomes-are-bounded: an owner per task is no leak."""
+    log.acquire("holder")
+    for i in range(IDLE_MAX + 10):
+        log.acquire(f"t{i}", 0)
+    session = log.table.sessions.by_id["s.1"]
+    assert len(session.owner_states) == IDLE_MAX + 1
+    assert session.floor == 11
+    log.release("holder", 1)
+    assert log.acquire("t9", again=11) == ["t9#11 FORGOTTEN"]
+    assert log.acquire("t11", again=13) == ["t11#13 TIMED_OUT"]
+    assert log.acquire("t9") == [f"t9#{IDLE_MAX + 13} held 2 x1"]
+
+
+def test_a_request_that_many_others_overtook_may_be_asked_anew(log: TableLog) -> None:
+    """Rule outcomes-are-bounded: it never took effect, and holds nothing."""
+    for i in range(IDLE_MAX + 6):
+        log.cancel(f"t{i}", i + 6)
+    assert log.acquire("late", again=5) == ["late#5 FORGOTTEN"]
+    assert log.table.resources == {}
+    assert log.acquire("late") == [f"late#{IDLE_MAX + 12} held 1 x1"]

@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, only
 from support.map_model import entries_in
-from support.planted_bugs import demand_found, hold_of
+from support.planted_bugs import (
+    Plant,
+    as_plant,
+    demand_found,
+    guards_are_not_checked,
+    hold_of,
+    instead,
+    with_fields,
+)
 from support.table_comparison import MapComposer, compare, log_seeds, steps_of
 from support.table_scene import table_of_three, text_of
 
@@ -30,21 +39,14 @@ from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Rele
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import End
-from fencelock.actors.table import map as maps
 from fencelock.actors.table import map as table_map
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.map import Entry, Maps, SortedKeys
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import EntryRecord, TableHead
 from fencelock.transport.codec import decode, encode
 
 A, B = "s.1", "t.2"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 class Writer:
@@ -79,12 +81,12 @@ def ben(table: LockTable) -> Writer:
 
 
 def read(table: LockTable, key: str = "k", name: str = "M") -> tuple[bytes, int] | None:
-    reply = maps.read_entry(table, GetEntry(map=name, entry_key=key))
+    reply = table_map.read_entry(table, GetEntry(map=name, entry_key=key))
     return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
 
 
 def listed(table: LockTable, **fields: Any) -> EntryList:
-    return maps.read_entries(table, ListEntries(map="M", **fields))
+    return table_map.read_entries(table, ListEntries(map="M", **fields))
 
 
 def changed(outcome: Any) -> tuple[int, bool]:
@@ -162,8 +164,7 @@ def test_the_last_put_decides_with_which_session_an_entry_ends(
 
 
 def held(table: LockTable, command: Any) -> int:
-    (granted,) = table.apply(table.time_ms, command)
-    assert isinstance(granted, Granted)
+    granted = only(Granted, table.apply(table.time_ms, command))
     return granted.fence
 
 
@@ -176,8 +177,7 @@ def test_a_guarded_change_is_refused_unless_the_lock_is_held_under_that_fence(
     assert done
     wrongs: list[dict[str, Any]] = [{"guard": "L", "fence": fence + 1}, {"guard": "K", "fence": 1}]
     for wrong in wrongs:
-        refused = ann.put(value=b"2", **wrong)
-        assert isinstance(refused, Refused)
+        refused = checked(Refused, ann.put(value=b"2", **wrong))
         assert (refused.reason, refused.lock) == (Reason.NOT_HELD, object_name("map", "M"))
     release = Release(lock="L", fence=fence, session=A, owner="holder", request=2)
     table.apply(0, release)
@@ -235,9 +235,7 @@ def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Wr
     assert copy.apply(0, again) == [first]
     assert read(copy) == read(table) == (b"2", changed(first)[0] + 1)
     ann.delete()
-    (old,) = table.apply(0, again)
-    assert isinstance(old, Refused)
-    assert old.reason is Reason.SUPERSEDED
+    assert only(Refused, table.apply(0, again)).reason is Reason.SUPERSEDED
 
 
 @pytest.mark.parametrize(
@@ -261,9 +259,7 @@ def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Wr
 def test_fields_beyond_their_limits_change_nothing(
     table: LockTable, ann: Writer, fields: dict[str, Any]
 ) -> None:
-    refused = ann.put(**fields)
-    assert isinstance(refused, Refused)
-    assert refused.reason is Reason.INVALID
+    assert checked(Refused, ann.put(**fields)).reason is Reason.INVALID
     assert (table.histories.version, table.maps.count) == (0, 0)
 
 
@@ -304,7 +300,7 @@ def test_a_list_has_a_page_by_prefix_in_order(table: LockTable, ann: Writer) -> 
     assert found(prefix="a/", after="A") == (keys[1:4], False)
     assert found(after="b") == (["ä", "\U0001f512"], False)
     assert sorted(keys, key=str.encode) == keys
-    assert maps.read_entries(table, ListEntries(map="none")).entries == ()
+    assert table_map.read_entries(table, ListEntries(map="none")).entries == ()
 
 
 def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None:
@@ -469,55 +465,57 @@ def test_maps_do_what_the_model_does(seed: int) -> None:
     compare(steps_of(seed), MapComposer)
 
 
-SOUND_DROP = Maps._drop  # pyright: ignore[reportPrivateUsage]
-SOUND_CHANGE = Maps.change
-SOUND_CONDITIONS = maps._meets_conditions  # pyright: ignore[reportPrivateUsage]
-SOUND_PUT = RULES[PutEntry]
-SOUND_FIND = Maps.find
-SOUND_ENTRY_RECORD = Entry.record
-
-
-def a_replaced_entry_is_still_counted(maps: Maps, table: LockTable, entry: Entry) -> None:
-    SOUND_DROP(maps, table, entry)
+@as_plant
+def a_replaced_entry_is_still_counted(
+    sound: Any, maps: Maps, table: LockTable, entry: Entry
+) -> None:
+    sound(maps, table, entry)
     maps.bytes += len(entry.value) if entry.due_ms else 0
 
 
-def an_end_is_no_change(maps: Maps, table: LockTable, name: str, key: str, entry: Any) -> int:
-    version = SOUND_CHANGE(maps, table, name, key, entry)
+@as_plant
+def an_end_is_no_change(
+    sound: Any, maps: Maps, table: LockTable, name: str, key: str, entry: Any
+) -> Any:
+    version = sound(maps, table, name, key, entry)
     table.histories.version -= entry is None
     return version
 
 
-def any_fence_will_do(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
-    return SOUND_CONDITIONS(table, owner_state, replace(command, guard="", fence=0), out)
-
-
-def the_lock_need_only_be_held(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
+@as_plant
+def the_lock_need_only_be_held(
+    sound: Any, table: LockTable, owner_state: Any, command: Any, out: Any
+) -> Any:
     hold = hold_of(table, command.guard)
     if command.guard and hold is not None:
         command = replace(command, fence=hold.fence)
-    return SOUND_CONDITIONS(table, owner_state, command, out)
+    return sound(table, owner_state, command, out)
 
 
-def an_older_version_will_do(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
+@as_plant
+def an_older_version_will_do(
+    sound: Any, table: LockTable, owner_state: Any, command: Any, out: Any
+) -> Any:
     entry = table.maps.find(command.map, command.entry_key)
     if command.version and entry is not None and command.version < entry.version:
         command = replace(command, version=entry.version)
-    return SOUND_CONDITIONS(table, owner_state, command, out)
+    return sound(table, owner_state, command, out)
 
 
-def the_first_put_decides_the_session(table: LockTable, command: Any, out: Any) -> None:
+@as_plant
+def the_first_put_decides_the_session(sound: Any, table: LockTable, command: Any, out: Any) -> None:
     entry = table.maps.find(command.map, command.entry_key)
     if entry is not None and entry.session is not None:
         command = replace(command, ephemeral=True)
-    SOUND_PUT(table, command, out)
+    sound(table, command, out)
 
 
-def a_put_keeps_the_end(table: LockTable, command: Any, out: Any) -> None:
+@as_plant
+def a_put_keeps_the_end(sound: Any, table: LockTable, command: Any, out: Any) -> None:
     entry = table.maps.find(command.map, command.entry_key)
     if entry is not None and entry.due_ms and command.ttl_ms is None:
         command = replace(command, ttl_ms=entry.due_ms - table.time_ms)
-    SOUND_PUT(table, command, out)
+    sound(table, command, out)
 
 
 def ephemeral_entries_outlive_expired_sessions(entry: Entry, table: LockTable, out: Any) -> None:
@@ -525,36 +523,34 @@ def ephemeral_entries_outlive_expired_sessions(entry: Entry, table: LockTable, o
         table.maps.change(table, entry.name, entry.key, None)
 
 
-def a_snapshot_without_ends(entry: Entry) -> EntryRecord:
-    record = SOUND_ENTRY_RECORD(entry)
+@as_plant
+def a_snapshot_without_ends(sound: Any, entry: Entry) -> Any:
+    record = sound(entry)
     return record._replace(due_ms=None, ticket=record.ticket if record.session else 0)
 
 
-def a_snapshot_without_versions(table: LockTable) -> TableHead:
-    return SOUND_HEAD(table)._replace(version=0, forgotten=0, origin=0)
-
-
-SOUND_HEAD = snapshot._head  # pyright: ignore[reportPrivateUsage]
-
-PLANTS: dict[str, tuple[Any, Any, Any]] = {
+PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "an entry that ends is still counted": (Maps, "_drop", a_replaced_entry_is_still_counted),
     "the end of an entry is no change": (Maps, "change", an_end_is_no_change),
-    "any fence guards": (maps, "_meets_conditions", any_fence_will_do),
-    "any hold guards": (maps, "_meets_conditions", the_lock_need_only_be_held),
-    "an older version is replaced": (maps, "_meets_conditions", an_older_version_will_do),
+    "any fence guards": (table_map, "_meets_conditions", guards_are_not_checked),
+    "any hold guards": (table_map, "_meets_conditions", the_lock_need_only_be_held),
+    "an older version is replaced": (table_map, "_meets_conditions", an_older_version_will_do),
     "an entry stays ephemeral": (RULES, PutEntry, the_first_put_decides_the_session),
     "a put keeps the end": (RULES, PutEntry, a_put_keeps_the_end),
     "ephemeral entries stay": (
         Entry,
         "end_with_session",
-        ephemeral_entries_outlive_expired_sessions,
+        instead(ephemeral_entries_outlive_expired_sessions),
     ),
     "a snapshot without ends": (Entry, "record", a_snapshot_without_ends),
-    "a snapshot without the last version": (snapshot, "_head", a_snapshot_without_versions),
+    "a snapshot without the last version": (
+        snapshot,
+        "_head",
+        with_fields(version=0, forgotten=0, origin=0),
+    ),
 }
 
 
 @pytest.mark.parametrize("bug", PLANTS)
 def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    place, name, planted = PLANTS[bug]
-    demand_found(monkeypatch, MapComposer, place, name, lambda _: planted)
+    demand_found(monkeypatch, MapComposer, *PLANTS[bug])

@@ -12,10 +12,32 @@ from msgspec.structs import replace
 from support.planted_bugs import (
     AnyDigest,
     Plant,
+    a_deadline_never_becomes_earlier,
+    a_gap_is_not_seen,
+    a_hold_frees_one_permit,
+    a_latch_passes_at_1,
+    a_party_leaves_without_the_others,
+    a_smaller_size_is_not_counted,
+    a_sum_stays_at_the_limit,
+    a_try_overtakes_the_queue,
+    an_upgrade_is_counted,
+    any_value_is_expected,
+    any_value_is_reserved,
+    any_value_is_the_expected_one,
+    as_plant,
     demand_found,
+    ends_are_not_noted,
+    force_keeps_the_fence,
+    guards_are_not_checked,
     hold_of,
+    instead,
+    nothing,
+    one_fence_for_all,
+    only_a_lone_waiter_passes,
+    only_the_first_is_freed,
     repetitions_count,
     serves_the_queue,
+    smaller_claims_overtake,
     with_fields,
     without,
 )
@@ -42,13 +64,10 @@ from support.table_comparison import (
     steps_of,
 )
 
-from fencelock.actors.api.counter import VALUE_MAX
-from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.pool import GivePermits
 from fencelock.actors.api.redis import ChangeKeys, KeyState
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits, ResizeSemaphore
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
 from fencelock.actors.table import (
@@ -65,11 +84,11 @@ from fencelock.actors.table import (
 )
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.counter import Counter
-from fencelock.actors.table.history import Histories, History
+from fencelock.actors.table.history import Histories
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
-from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold, Wait
+from fencelock.actors.table.resource import Resource, TableHold, Wait
 from fencelock.actors.table.rules import RULES
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.state import TableState
@@ -137,142 +156,92 @@ def test_logs_about_elections_and_maps_with_their_watchers(
     compare(steps_of(seed), composer)
 
 
-def reused_fence(sound: Any) -> Any:
-    def broken(table: TableState, hold: Any, out: list[Result]) -> None:
-        sound(table, hold, out)
-        table.fence -= hold.owner_state.lock not in table.resources
-
-    return broken
+@as_plant
+def reused_fence(sound: Any, table: TableState, hold: Any, out: list[Result]) -> None:
+    sound(table, hold, out)
+    table.fence -= hold.owner_state.lock not in table.resources
 
 
-def last_come_first_served(sound: Any) -> Any:
-    def broken(table: TableState, hold: Any, out: list[Result]) -> None:
-        waits = table.resources[hold.owner_state.lock].queue
-        if waits:
-            waits.move_to_end(next(reversed(waits)), last=False)
-        sound(table, hold, out)
-
-    return broken
+@as_plant
+def last_come_first_served(sound: Any, table: TableState, hold: Any, out: list[Result]) -> None:
+    waits = table.resources[hold.owner_state.lock].queue
+    if waits:
+        waits.move_to_end(next(reversed(waits)), last=False)
+    sound(table, hold, out)
 
 
 def closing_forgets(what: str, *reasons: CloseReason) -> Plant:
-    def plant(sound: Any) -> Any:
-        def broken(table: TableState, session: Any, reason: CloseReason, *rest: Any) -> None:
-            for owner_state in session.owner_states.values():
-                if reason in reasons:
-                    setattr(owner_state, what, None)
-            sound(table, session, reason, *rest)
-
-        return broken
+    @as_plant
+    def plant(sound: Any, table: TableState, session: Any, reason: CloseReason, *rest: Any) -> None:
+        for owner_state in session.owner_states.values():
+            if reason in reasons:
+                setattr(owner_state, what, None)
+        sound(table, session, reason, *rest)
 
     return plant
-
-
-def retry_is_applied_again(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
-        session = table.sessions.by_id.get(command.session)
-        key = command.owner, command.lock
-        owner_state = session.owner_states.get(key) if session is not None else None
-        if (
-            owner_state is not None
-            and owner_state.request == command.request
-            and not owner_state.wait
-        ):
-            owner_state.request -= 1
-        return sound(table, command, out)
-
-    return broken
 
 
 def release_as(*words: str) -> Plant:
-    def plant(sound: Any) -> Any:
-        def broken(table: TableState, command: Release, out: list[Result]) -> None:
-            hold = hold_of(table, command.lock)
-            if hold is not None:
-                holder = hold.owner_state
-                right: dict[str, Any] = {
-                    "fence": hold.fence,
-                    "session": holder.session.id,
-                    "owner": holder.owner,
-                }
-                command = replace(command, **{word: right[word] for word in words})
-            sound(table, command, out)
-
-        return broken
+    @as_plant
+    def plant(sound: Any, table: TableState, command: Release, out: list[Result]) -> None:
+        hold = hold_of(table, command.lock)
+        if hold is not None:
+            holder = hold.owner_state
+            right: dict[str, Any] = {
+                "fence": hold.fence,
+                "session": holder.session.id,
+                "owner": holder.owner,
+            }
+            command = replace(command, **{word: right[word] for word in words})
+        sound(table, command, out)
 
     return plant
 
 
-def timed_out_wait_stays(sound: Any) -> Any:
-    def broken(table: TableState, wait: Any, reason: Reason, *rest: Any) -> None:
-        sound(table, wait, reason, *rest)
-        if reason is Reason.TIMED_OUT:
-            table.resources[wait.owner_state.lock].enqueue(dataclasses.replace(wait, due_ms=None))
-
-    return broken
-
-
-def no_memos(sound: Any) -> Any:
-    def broken(owner_state: Any) -> Any:
-        return sound(owner_state)._replace(request=0, freed=None, denial=None)
-
-    return broken
+@as_plant
+def timed_out_wait_stays(
+    sound: Any, table: TableState, wait: Any, reason: Reason, *rest: Any
+) -> None:
+    sound(table, wait, reason, *rest)
+    if reason is Reason.TIMED_OUT:
+        table.resources[wait.owner_state.lock].enqueue(dataclasses.replace(wait, due_ms=None))
 
 
-def no_deadlines(sound: Any) -> Any:
-    def broken(*parts: Any) -> Any:
-        return sound(*parts)._replace(due_ms=None)
-
-    return broken
-
-
-def nothing(*_: Any) -> None:
-    pass
+@as_plant
+def no_floor(sound: Any, session: Session) -> None:
+    before = session.floor
+    sound(session)
+    session.floor = before
 
 
-def no_floor(sound: Any) -> Any:
-    def broken(session: Session) -> None:
-        before = session.floor
-        sound(session)
-        session.floor = before
-
-    return broken
-
-
-def same_number_again(sound: Any) -> Any:
-    def broken(sessions: Sessions, session: Any) -> None:
-        sound(sessions, session)
-        sessions.opened -= 1
-
-    return broken
+@as_plant
+def same_number_again(sound: Any, sessions: Sessions, session: Any) -> None:
+    sound(sessions, session)
+    sessions.opened -= 1
 
 
 def any_session_of_the_client(sessions: Sessions, handle: str) -> Session | None:
     return sessions.by_name.get(handle.partition(".")[0])
 
 
-def closings_are_not_kept(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, *about: Any) -> Any:
-        entry = sound(table, command, *about)
-        if isinstance(command, CloseSession):
-            del table.audit[command.by, command.request]
-        return entry
-
-    return broken
+@as_plant
+def closings_are_not_kept(sound: Any, table: TableState, command: Any, *about: Any) -> Any:
+    entry = sound(table, command, *about)
+    if isinstance(command, CloseSession):
+        del table.audit[command.by, command.request]
+    return entry
 
 
-def no_operator(sound: Any) -> Any:
-    def broken(
-        table: TableState, session: Any, reason: Any, request: int, out: Any, by: str = ""
-    ) -> None:
-        del by
-        sound(table, session, reason, request, out)
-
-    return broken
+@as_plant
+def no_operator(
+    sound: Any, table: TableState, session: Any, reason: Any, request: int, out: Any, by: str = ""
+) -> None:
+    del by
+    sound(table, session, reason, request, out)
 
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a closing hits a later session": (Sessions, "find", lambda _: any_session_of_the_client),
+    "a closing hits a later session": (Sessions, "find", instead(any_session_of_the_client)),
     "a repeated closing is refused": (rules, "record", closings_are_not_kept),
     "who closed a session is not told": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
@@ -280,60 +249,45 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),
     "expiry frees nothing": (TableState, "close", closing_forgets("hold", CloseReason.EXPIRED)),
     "a wait that timed out stays": (TableState, "end_wait", timed_out_wait_stays),
-    "a retry is applied again": (requests, "begin", retry_is_applied_again),
+    "a retry is applied again": (requests, "begin", repetitions_count),
     "any fence releases": (RULES, Release, release_as("fence")),
     "any owner releases": (
         RULES,
         Release,
         release_as("session", "owner", "fence"),
     ),
-    "a snapshot without memos": (snapshot, "_claimant_record", no_memos),
-    "a snapshot without deadlines": (snapshot, "_wait_record", no_deadlines),
+    "a snapshot without memos": (
+        snapshot,
+        "_claimant_record",
+        with_fields(request=0, freed=None, denial=None),
+    ),
+    "a snapshot without deadlines": (snapshot, "_wait_record", with_fields(due_ms=None)),
     "the forgotten may do it again": (Session, "_forget_first", no_floor),
-    "nobody is forgotten": (Session, "forget", lambda _: nothing),
-    "commands are no sign of life": (Sessions, "keep", lambda _: nothing),
-    "a new leader extends nothing": (Sessions, "extend", lambda _: nothing),
+    "nobody is forgotten": (Session, "forget", instead(nothing)),
+    "commands are no sign of life": (Sessions, "keep", instead(nothing)),
+    "a new leader extends nothing": (Sessions, "extend", instead(nothing)),
     "an old session id again": (Sessions, "drop", same_number_again),
 }
-
-
-def smaller_claims_overtake(resource: Resource) -> Wait | None:
-    """A claim that fits is granted, although a larger one is at the head of the queue."""
-    fitting = [wait for wait in resource.waits if wait.amount <= resource.free]
-    return fitting[0] if fitting else None
-
-
-def a_try_overtakes_the_queue(resource: Resource, amount: int) -> bool:
-    return amount <= resource.free
 
 
 def a_drain_overtakes_the_queue(resource: Resource, amount: int) -> bool:
     return amount <= resource.free and not (resource.queue and amount)
 
 
-def a_drain_takes_one_permit(sound: Any) -> Any:
-    def broken(table: TableState, command: AcquirePermits, out: list[Result]) -> None:
-        sound(table, command if command.amount else replace(command, amount=1), out)
-
-    return broken
-
-
-def a_smaller_size_is_not_counted(sound: Any) -> Any:
-    def broken(resource: Resource, capacity: int) -> None:
-        free = resource.free
-        sound(resource, capacity)
-        resource.free = max(free, resource.free)
-
-    return broken
+@as_plant
+def a_drain_takes_one_permit(
+    sound: Any, table: TableState, command: AcquirePermits, out: list[Result]
+) -> None:
+    sound(table, command if command.amount else replace(command, amount=1), out)
 
 
-def too_large_claims_wait_on(sound: Any) -> Any:
-    def broken(table: TableState, command: ResizeSemaphore, out: list[Result]) -> None:
-        resource = table.resources.get(command.lock)
-        waits = [] if resource is None else [wait.amount for wait in resource.waits]
-        sound(table, replace(command, size=max([command.size, *waits])), out)
-
-    return broken
+@as_plant
+def too_large_claims_wait_on(
+    sound: Any, table: TableState, command: ResizeSemaphore, out: list[Result]
+) -> None:
+    resource = table.resources.get(command.lock)
+    waits = [] if resource is None else [wait.amount for wait in resource.waits]
+    sound(table, replace(command, size=max([command.size, *waits])), out)
 
 
 def one_permit_is_never_given(resource: Resource, amount: int) -> bool:
@@ -341,55 +295,45 @@ def one_permit_is_never_given(resource: Resource, amount: int) -> bool:
     return not resource.queue and amount < resource.free
 
 
-def a_session_frees_one_permit_a_hold(resource: Resource, hold: TableHold, fence: int) -> None:
-    REMOVE(resource, hold, fence)
-    resource.free -= hold.amount - 1
+@as_plant
+def a_repeated_acquire_counts_again(sound: Any, owner_state: Any, command: Any) -> Any:
+    hold = owner_state.hold
+    if hold is not None and isinstance(command, AcquirePermits):
+        hold.amount = hold.granted_count = hold.amount + command.amount
+    return sound(owner_state, command)
 
 
-REMOVE = Resource.remove
+@as_plant
+def any_capacity_is_accepted(
+    sound: Any, table: TableState, command: Any, out: list[Result]
+) -> None:
+    resource = table.resources.get(command.lock)
+    if resource is not None and command.amount <= resource.capacity:
+        command = replace(command, permits=resource.capacity)
+    sound(table, command, out)
 
 
-def a_repeated_acquire_counts_again(sound: Any) -> Any:
-    def broken(owner_state: Any, command: Any) -> Any:
-        hold = owner_state.hold
-        if hold is not None and isinstance(command, AcquirePermits):
-            hold.amount = hold.granted_count = hold.amount + command.amount
-        return sound(owner_state, command)
-
-    return broken
-
-
-def any_capacity_is_accepted(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> None:
-        resource = table.resources.get(command.lock)
-        if resource is not None and command.amount <= resource.capacity:
-            command = replace(command, permits=resource.capacity)
-        sound(table, command, out)
-
-    return broken
-
-
-def waits_of_a_closed_session_block(sound: Any) -> Any:
-    def broken(table: TableState, lock: str, out: list[Result]) -> None:
-        if not isinstance(out[-1], Ended):
-            sound(table, lock, out)
-
-    return broken
+@as_plant
+def waits_of_a_closed_session_block(
+    sound: Any, table: TableState, lock: str, out: list[Result]
+) -> None:
+    if not isinstance(out[-1], Ended):
+        sound(table, lock, out)
 
 
 PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a smaller claim overtakes the head": (
         Resource,
         "next_wait",
-        lambda _: smaller_claims_overtake,
+        instead(smaller_claims_overtake),
     ),
-    "a drain overtakes the queue": (Resource, "admits", lambda _: a_drain_overtakes_the_queue),
+    "a drain overtakes the queue": (Resource, "admits", instead(a_drain_overtakes_the_queue)),
     "a smaller size frees as many": (Resource, "resize", a_smaller_size_is_not_counted),
     "claims that are too large wait on": (RULES, ResizeSemaphore, too_large_claims_wait_on),
     "a drain takes one permit": (RULES, AcquirePermits, a_drain_takes_one_permit),
-    "a try overtakes the queue": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
-    "one permit is never given": (Resource, "admits", lambda _: one_permit_is_never_given),
-    "a hold frees one permit": (Resource, "remove", lambda _: a_session_frees_one_permit_a_hold),
+    "a try overtakes the queue": (Resource, "admits", instead(a_try_overtakes_the_queue)),
+    "one permit is never given": (Resource, "admits", instead(one_permit_is_never_given)),
+    "a hold frees one permit": (Resource, "remove", a_hold_frees_one_permit),
     "a repeated acquire counts again": (requests, "_repeat", a_repeated_acquire_counts_again),
     "any capacity is accepted": (RULES, AcquirePermits, any_capacity_is_accepted),
     "who waited behind a closed session waits on": (
@@ -401,36 +345,28 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
-def an_upgrade_is_counted(sound: Any) -> Any:
-    def broken(
-        table: TableState, owner_state: Any, hold: TableHold, command: Any, out: list[Result]
-    ) -> None:
-        if isinstance(command, AcquireReadWrite):
-            command = replace(command, write=False)
-        sound(table, owner_state, hold, command, out)
-
-    return broken
-
-
 def a_downgrade_lets_nobody_in(table: TableState, hold: TableHold, amount: int, _: Any) -> None:
     hold.amount -= amount
     table.resources[hold.owner_state.lock].free += amount
 
 
-def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
-    def broken(
-        table: TableState, owner_state: Any, hold: TableHold, command: Any, out: list[Result]
-    ) -> None:
-        sound(table, owner_state, hold, command, out)
-        hold.amount = min(hold.amount, getattr(command, "amount", 1))
-
-    return broken
+@as_plant
+def a_writer_that_reads_frees_the_rest(
+    sound: Any,
+    table: TableState,
+    owner_state: Any,
+    hold: TableHold,
+    command: Any,
+    out: list[Result],
+) -> None:
+    sound(table, owner_state, hold, command, out)
+    hold.amount = min(hold.amount, getattr(command, "amount", 1))
 
 
 RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a reader passes a waiting writer": (Resource, "admits", lambda _: a_try_overtakes_the_queue),
+    "a reader passes a waiting writer": (Resource, "admits", instead(a_try_overtakes_the_queue)),
     "a reader becomes a writer": (requests, "_enter_again", an_upgrade_is_counted),
-    "a downgrade lets nobody in": (TableState, "give_back", lambda _: a_downgrade_lets_nobody_in),
+    "a downgrade lets nobody in": (TableState, "give_back", instead(a_downgrade_lets_nobody_in)),
     "a writer that reads writes no more": (
         requests,
         "_enter_again",
@@ -440,90 +376,50 @@ RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
-def waits_in_one_queue(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait, capacity: int) -> None:
-        details = wait.details
-        wait.details = dataclasses.replace(details, locks=details.locks[:1])
-        sound(table, wait, capacity)
-        wait.details = details
-
-    return broken
+@as_plant
+def waits_in_one_queue(sound: Any, table: TableState, wait: Wait, capacity: int) -> None:
+    details = wait.details
+    wait.details = dataclasses.replace(details, locks=details.locks[:1])
+    sound(table, wait, capacity)
+    wait.details = details
 
 
-def waiters_of_a_lock_are_lost(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait, capacity: int) -> None:
-        for name in wait.details.locks:
-            resource = table.resources.get(name)
-            if resource is not None and resource.queue and resource.waiting > 1:
-                resource.queue.popitem()
-        sound(table, wait, capacity)
-
-    return broken
-
-
-def fences_are_given_twice(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, details: ClaimDetails, *how: Any) -> None:
-        sound(table, owner_state, details, *how)
-        table.fence -= len(details.locks[1:])
-
-    return broken
-
-
-def one_name_is_given_back(sound: Any) -> Any:
-    def broken(resource: Resource, hold: TableHold, fence: int) -> None:
-        if fence == hold.fence:
-            sound(resource, hold, fence)
-
-    return broken
+@as_plant
+def waiters_of_a_lock_are_lost(sound: Any, table: TableState, wait: Wait, capacity: int) -> None:
+    for name in wait.details.locks:
+        resource = table.resources.get(name)
+        if resource is not None and resource.queue and resource.waiting > 1:
+            resource.queue.popitem()
+    sound(table, wait, capacity)
 
 
 SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "it waits in the first queue only": (TableState, "enqueue", waits_in_one_queue),
     "the waiters of a lock are lost": (TableState, "enqueue", waiters_of_a_lock_are_lost),
-    "fences are given twice": (TableState, "grant", fences_are_given_twice),
-    "only the first lock is given back": (Resource, "remove", one_name_is_given_back),
+    "fences are given twice": (TableState, "grant", one_fence_for_all),
+    "only the first lock is given back": (Resource, "remove", only_the_first_is_freed),
     "a snapshot without locks": (snapshot, "_claimant_record", with_fields(locks=())),
 }
 
 
-def ends_are_not_noted(sound: Any) -> Any:
-    def broken(table: TableState, hold: TableHold, value: bytes | None) -> None:
-        if value is not None:
-            sound(table, hold, value)
-
-    return broken
-
-
-def a_change_comes_twice(sound: Any) -> Any:
-    def broken(histories: Histories, lock: str, after: int, prefix: str) -> Any:
-        return sound(histories, lock, max(0, after - 1), prefix)
-
-    return broken
+@as_plant
+def a_change_comes_twice(
+    sound: Any, histories: Histories, lock: str, after: int, prefix: str
+) -> Any:
+    return sound(histories, lock, max(0, after - 1), prefix)
 
 
-def a_gap_is_not_seen(sound: Any) -> Any:
-    def broken(histories: Histories, lock: str, kept: History) -> int:
-        sound(histories, lock, kept)
-        return 0
-
-    return broken
-
-
-def dropped_histories_are_forgotten(sound: Any) -> Any:
-    def broken(histories: Histories, time_ms: int) -> None:
-        before = histories.forgotten
-        sound(histories, time_ms)
-        histories.forgotten = before
-
-    return broken
+@as_plant
+def dropped_histories_are_forgotten(sound: Any, histories: Histories, time_ms: int) -> None:
+    before = histories.forgotten
+    sound(histories, time_ms)
+    histories.forgotten = before
 
 
-def a_value_waits_in_vain(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait, capacity: int) -> None:
-        wait.details = dataclasses.replace(wait.details, value=None)
-        sound(table, wait, capacity)
-
-    return broken
+@as_plant
+def a_value_waits_in_vain(sound: Any, table: TableState, wait: Wait, capacity: int) -> None:
+    wait.details = dataclasses.replace(wait.details, value=None)
+    sound(table, wait, capacity)
 
 
 def nothing_is_noted(histories: Histories) -> list[Any]:
@@ -537,7 +433,7 @@ ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a gap is not seen": (Histories, "_drop_first", a_gap_is_not_seen),
     "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
     "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
-    "a snapshot without changes": (Histories, "noted", lambda _: nothing_is_noted),
+    "a snapshot without changes": (Histories, "noted", instead(nothing_is_noted)),
     "a snapshot without values": (snapshot, "_claimant_record", with_fields(value=None)),
     "a snapshot without versions": (
         snapshot,
@@ -598,37 +494,17 @@ def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) 
     compare(steps_of(seed), composer)
 
 
-def only_a_lone_waiter_passes(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait, answer: Any, out: list[Result]) -> None:
-        if not isinstance(answer, LatchPassed) or table.objects[answer.lock].waiting == 1:
-            sound(table, wait, answer, out)
-
-    return broken
-
-
 def a_latch_is_kept(change: int) -> Plant:
     """Return a bug that removes latches ``change`` later (ms)."""
 
-    def plant(sound: Any) -> Any:
-        def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:
-            command = replace(command, keep_ms=command.keep_ms + change)
-            return sound(table, owner_state, command, out)
-
-        return broken
+    @as_plant
+    def plant(
+        sound: Any, table: TableState, owner_state: Any, command: Any, out: list[Result]
+    ) -> Any:
+        command = replace(command, keep_ms=command.keep_ms + change)
+        return sound(table, owner_state, command, out)
 
     return plant
-
-
-def a_latch_passes_at_1(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, out: list[Result]) -> bool:
-        one = table.objects[owner_state.lock]
-        if isinstance(one, Latch) and one.left == 1:
-            passed = LatchPassed(**owner_state.fields())
-            requests.conclude(table, owner_state, passed, out)
-            return False
-        return bool(sound(table, owner_state, out))
-
-    return broken
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
@@ -637,50 +513,40 @@ LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
     "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
-    "a latch that nobody counted down stays": (Latch, "note_end", lambda _: nothing),
+    "a latch that nobody counted down stays": (Latch, "note_end", instead(nothing)),
     "a snapshot without latches": (snapshot, "_rest", without(LatchRecord)),
 }
 
 
-def the_last_gets_the_first_index(sound: Any) -> Any:
-    def broken(owner_state: Any, index: int, generation: int) -> Any:
-        return sound(owner_state, 0 if index == 2 else index, generation)
-
-    return broken
+@as_plant
+def the_last_gets_the_first_index(sound: Any, owner_state: Any, index: int, generation: int) -> Any:
+    return sound(owner_state, 0 if index == 2 else index, generation)
 
 
-def a_try_breaks_nothing(sound: Any) -> Any:
-    def broken(barrier: Barrier, table: TableState, why: Why, out: list[Result]) -> None:
-        if why.cause is not Cause.PARTY_DID_NOT_WAIT:
-            sound(barrier, table, why, out)
-
-    return broken
-
-
-def a_party_is_refused_only(sound: Any) -> Any:
-    def broken(barrier: Barrier, table: TableState, why: Why, out: list[Result]) -> None:
-        if not barrier.queue:
-            sound(barrier, table, why, out)
-
-    return broken
+@as_plant
+def a_try_breaks_nothing(
+    sound: Any, barrier: Barrier, table: TableState, why: Why, out: list[Result]
+) -> None:
+    if why.cause is not Cause.PARTY_DID_NOT_WAIT:
+        sound(barrier, table, why, out)
 
 
-def any_number_of_parties_is_accepted(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
-        one = table.objects.get(command.lock)
-        owner_state = sound(table, command, out)
-        if isinstance(one, Barrier) and owner_state is not None:
-            one.parties = command.parties
-        return owner_state
-
-    return broken
+@as_plant
+def any_number_of_parties_is_accepted(
+    sound: Any, table: TableState, command: Any, out: list[Result]
+) -> Any:
+    one = table.objects.get(command.lock)
+    owner_state = sound(table, command, out)
+    if isinstance(one, Barrier) and owner_state is not None:
+        one.parties = command.parties
+    return owner_state
 
 
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a repeated arrival counts again": (requests, "begin_update", repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
     "a try breaks nothing": (Barrier, "remove", a_try_breaks_nothing),
-    "a party leaves without the others": (Barrier, "remove", a_party_is_refused_only),
+    "a party leaves without the others": (Barrier, "remove", a_party_leaves_without_the_others),
     "any number of parties is accepted": (
         requests,
         "begin_update",
@@ -690,165 +556,93 @@ BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
 }
 
 
-def guards_are_not_checked(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:
-        return sound(table, owner_state, replace(command, guard="", fence=0), out)
-
-    return broken
-
-
-def a_sum_beyond_the_limits_stays_at_them(sound: Any) -> Any:
-    def broken(table: TableState, owner: Any, command: Any, after: Any, out: Any) -> None:
-        sound(table, owner, command, VALUE_MAX if after is None else after, out)
-
-    return broken
-
-
-def any_value_is_the_expected_one(sound: Any) -> Any:
-    def broken(table: TableState, owner: Any, command: Any, after: Any, out: Any) -> None:
-        sound(table, owner, command, getattr(command, "value", after), out)
-
-    return broken
-
-
-def a_counter_at_0_stays(sound: Any) -> Any:
-    def broken(table: TableState, one: Any) -> None:
-        if not isinstance(one, Counter):
-            sound(table, one)
-
-    return broken
+@as_plant
+def a_counter_at_0_stays(sound: Any, table: TableState, one: Any) -> None:
+    if not isinstance(one, Counter):
+        sound(table, one)
 
 
 COUNTER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a repeated change counts again": (requests, "begin_update", repetitions_count),
     "guards are not checked": (counter, "holds_guard", guards_are_not_checked),
-    "a sum beyond the limits": (counter, "_change", a_sum_beyond_the_limits_stays_at_them),
+    "a sum beyond the limits": (counter, "_change", a_sum_stays_at_the_limit),
     "any value is the expected one": (counter, "_change", any_value_is_the_expected_one),
     "a counter at 0 stays": (TableState, "drop", a_counter_at_0_stays),
     "a snapshot without counters": (snapshot, "_rest", without(CounterRecord)),
 }
 
 
-def what_is_taken_is_given_back_at_the_end(sound: Any) -> Any:
+@as_plant
+def what_is_taken_is_given_back_at_the_end(
+    sound: Any, table: TableState, session: Any, *how: Any
+) -> None:
     """Permits do not outlive the session that took them last."""
-
-    def broken(table: TableState, session: Any, *how: Any) -> None:
-        pools = [one for one in table.objects.values() if isinstance(one, Pool)]
-        sound(table, session, *how)
-        for one in pools:
-            if one.name in table.objects and one.taken and not one.queue:
-                one.change(table, one.size, 0)
-                table.drop(one)
-
-    return broken
+    pools = [one for one in table.objects.values() if isinstance(one, Pool)]
+    sound(table, session, *how)
+    for one in pools:
+        if one.name in table.objects and one.taken and not one.queue:
+            one.change(table, one.size, 0)
+            table.drop(one)
 
 
-def all_waits_are_served(sound: Any) -> Any:
-    def broken(one: Pool, table: TableState, out: list[Result]) -> None:
-        size, one.size = one.size, 99
-        table.marked += 0
-        sound(one, table, out)
-        one.size = size
-
-    return broken
+@as_plant
+def all_waits_are_served(sound: Any, one: Pool, table: TableState, out: list[Result]) -> None:
+    size, one.size = one.size, 99
+    table.marked += 0
+    sound(one, table, out)
+    one.size = size
 
 
-def a_give_beyond_what_is_taken_gives_all(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> None:
-        one = table.objects.get(command.lock)
-        taken = one.taken if isinstance(one, Pool) else 0
-        sound(table, owner_state, replace(command, amount=min(command.amount, taken)), out)
-
-    return broken
+@as_plant
+def a_give_beyond_what_is_taken_gives_all(
+    sound: Any, table: TableState, owner_state: Any, command: Any, out: list[Result]
+) -> None:
+    one = table.objects.get(command.lock)
+    taken = one.taken if isinstance(one, Pool) else 0
+    sound(table, owner_state, replace(command, amount=min(command.amount, taken)), out)
 
 
 POOL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a repeated take counts again": (requests, "begin_update", repetitions_count),
     "permits end with a session": (TableState, "close", what_is_taken_is_given_back_at_the_end),
     "all waits are served": (Pool, "serve", all_waits_are_served),
-    "a wait that ends serves nobody": (Pool, "note_end", lambda _: nothing),
+    "a wait that ends serves nobody": (Pool, "note_end", instead(nothing)),
     "too much given back": (
         RULES,
         GivePermits,
-        lambda _: requests.updating(a_give_beyond_what_is_taken_gives_all(pool.give_permits)),
+        instead(requests.updating(a_give_beyond_what_is_taken_gives_all(pool.give_permits))),
     ),
     "a snapshot without pools": (snapshot, "_rest", without(PoolRecord)),
 }
 
 
-def any_value_is_expected(sound: Any) -> Any:
-    def broken(table: TableState, name: str, command: ChangeKeys) -> KeyState:
-        state: KeyState = sound(table, name, command)
-        return KeyState.EQUAL if state is KeyState.OTHER and command.expected else state
-
-    return broken
-
-
-def any_value_is_reserved(sound: Any) -> Any:
-    def broken(table: TableState, name: str, command: ChangeKeys) -> KeyState:
-        hold = hold_of(table, name)
-        if isinstance(hold, KeyHold):
-            command = replace(command, value=hold.key.value)
-        return KeyState(sound(table, name, command))
-
-    return broken
+@as_plant
+def keys_end_with_a_session_of_a_door(
+    sound: Any, table: TableState, session: Any, reason: Any, request: int, out: Any
+) -> None:
+    sound(table, session, reason, request, out)
+    for state in [*table.key_session.owner_states.values()]:
+        if state.hold is not None:
+            table.end_hold(state.hold, out)
 
 
-def a_deadline_never_becomes_earlier(sound: Any) -> Any:
-    def broken(hold: KeyHold, table: TableState, deadline_ms: int | None) -> None:
-        if hold.ends_at_ms is None or deadline_ms is None or deadline_ms > hold.ends_at_ms:
-            sound(hold, table, deadline_ms)
-
-    return broken
-
-
-def force_keeps_the_fence(sound: Any) -> Any:
-    def broken(command: ChangeKeys, state: KeyState) -> bool:
-        return state is not KeyState.OTHER and bool(sound(command, state))
-
-    return broken
+@as_plant
+def a_queue_comes_before_force(
+    sound: Any, table: TableState, hold: Any, why: Why, out: list[Result]
+) -> None:
+    for name in hold.objects if why.cause is Cause.TAKEN else ():
+        table.resources[name].free = max(0, table.resources[name].free)
+    sound(table, hold, why, out)
 
 
-def keys_end_with_a_session_of_a_door(sound: Any) -> Any:
-    def broken(table: TableState, session: Any, reason: Any, request: int, out: Any) -> None:
-        sound(table, session, reason, request, out)
-        for state in [*table.key_session.owner_states.values()]:
-            if state.hold is not None:
-                table.end_hold(state.hold, out)
-
-    return broken
-
-
-def a_queue_comes_before_force(sound: Any) -> Any:
-    def broken(table: TableState, hold: Any, why: Why, out: list[Result]) -> None:
-        for name in hold.objects if why.cause is Cause.TAKEN else ():
-            table.resources[name].free = max(0, table.resources[name].free)
-        sound(table, hold, why, out)
-
-    return broken
-
-
-def a_receipt_is_not_looked_at(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, command: ChangeKeys, out: Any) -> None:
-        held = hold_of(table, command.receipt) if command.receipt else None
-        if held is not None:
-            command = replace(command, receipt="")
-        sound(table, owner_state, command, out)
-
-    def plant(former: Any) -> Any:
-        del former
-        return requests.updating(broken)
-
-    return plant
-
-
-def nothing_is_remembered(sound: Any) -> Any:
-    del sound
-
-    def broken(*how: Any) -> None:
-        del how
-
-    return broken
+@as_plant
+def a_receipt_is_not_looked_at(
+    sound: Any, table: TableState, owner_state: Any, command: ChangeKeys, out: Any
+) -> None:
+    held = hold_of(table, command.receipt) if command.receipt else None
+    if held is not None:
+        command = replace(command, receipt="")
+    sound(table, owner_state, command, out)
 
 
 KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
@@ -862,25 +656,25 @@ KEY_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a receipt is not looked at": (
         RULES,
         ChangeKeys,
-        a_receipt_is_not_looked_at(redis.change_keys),
+        instead(requests.updating(a_receipt_is_not_looked_at(redis.change_keys))),
     ),
-    "no receipt is kept": (redis, "_remember", nothing_is_remembered),
+    "no receipt is kept": (redis, "_remember", instead(nothing)),
     "a snapshot without values": (snapshot, "_claimant_record", with_fields(key=None)),
 }
 
 
-def a_door_changes_what_is_detached(sound: Any) -> Any:
-    def broken(table: TableState, name: str, command: ChangeKeys) -> KeyState:
-        state: KeyState = sound(table, name, command)
-        return KeyState.OTHER if isinstance(hold_of(table, name), KeyHold) else state
-
-    return broken
+@as_plant
+def a_door_changes_what_is_detached(
+    sound: Any, table: TableState, name: str, command: ChangeKeys
+) -> KeyState:
+    state: KeyState = sound(table, name, command)
+    return KeyState.OTHER if isinstance(hold_of(table, name), KeyHold) else state
 
 
 HANDOVER_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "any secret attaches": (key, "digest_of", lambda _: AnyDigest),
+    "any secret attaches": (key, "digest_of", instead(AnyDigest)),
     "a door changes it": (redis, "_state_of", a_door_changes_what_is_detached),
-    "the queue is served": (Resource, "kept", lambda _: serves_the_queue),
+    "the queue is served": (Resource, "kept", instead(serves_the_queue)),
 }
 
 PLANTED = [

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, cast
 
 import pytest
+from support.expect import checked, only
 
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.counter import AddToCounter, SetCounter
@@ -193,9 +194,7 @@ def test_an_exception_at_any_line_refuses_the_command_or_stops_the_member(
         if outcomes is None:
             continue
         refusals += 1
-        last = outcomes[-1]
-        assert isinstance(last, Refused)
-        assert last.reason is Reason.INTERNAL
+        assert checked(Refused, outcomes[-1]).reason is Reason.INTERNAL
         assert len(table.faults) == 1
         restored = LockTable.restore(table.snapshot())
         assert restored.numbers() == table.numbers()
@@ -216,9 +215,7 @@ def test_a_skipped_command_is_refused_when_its_client_sends_it_again() -> None:
     table.refuse_skipped(command, 7, 0)
     for one in (table, LockTable.restore(table.snapshot())):
         before = one.numbers()
-        (refusal,) = one.apply(1, command)
-        assert isinstance(refusal, Refused)
-        assert refusal.reason is Reason.INTERNAL
+        assert only(Refused, one.apply(1, command)).reason is Reason.INTERNAL
         assert one.numbers() == before
     later = request(CountDown, 3, latch="l", count=2)
     assert not isinstance(table.apply(1, later)[0], Refused)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.expect import only
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.account import Purge
 from fencelock.actors.api.message import Cancel, Refused
@@ -28,11 +29,6 @@ LOCK = object_name(POOL, "P")
 A, B, C = "s.1", "t.2", "u.3"
 
 
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
-
-
 def take(session: str, amount: int = 1, request: int = 1, **fields: Any) -> TakePermits:
     made = TakePermits(pool="P", size=3, amount=amount, session=session, owner="o", request=request)
     return replace(made, **fields)
@@ -52,9 +48,7 @@ def left(table: LockTable) -> int | None:
 
 
 def test_permits_are_taken_until_none_is_free_and_then_in_order(table: LockTable) -> None:
-    (taken,) = table.apply(0, take(A, 2))
-    assert isinstance(taken, PermitsTaken)
-    assert (taken.amount, left(table)) == (2, 1)
+    assert (only(PermitsTaken, table.apply(0, take(A, 2))).amount, left(table)) == (2, 1)
     assert applied(table, take(B, 2)) == ["t.2 waits"]
     assert applied(table, take(C)) == ["u.3 waits"]  # It does not overtake.
     assert applied(table, take(C, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
@@ -77,11 +71,9 @@ def test_a_taken_permit_outlives_its_session_and_is_given_back_by_another(
 
 def test_permits_that_are_not_taken_cannot_be_given_back(table: LockTable) -> None:
     applied(table, take(A, 2))
-    (given,) = table.apply(0, give(B, 3))
-    assert isinstance(given, PermitsGiven)
+    given = only(PermitsGiven, table.apply(0, give(B, 3)))
     assert (given.changed, given.taken, left(table)) == (False, 2, 1)
-    (given,) = table.apply(0, replace(give(B, 1, 3), pool="other"))
-    assert isinstance(given, PermitsGiven)
+    given = only(PermitsGiven, table.apply(0, replace(give(B, 1, 3), pool="other")))
     assert (given.changed, given.taken) == (False, 0)
 
 
@@ -95,11 +87,8 @@ def test_a_repeated_request_counts_once(table: LockTable) -> None:
 
 def test_a_drain_takes_what_is_free(table: LockTable) -> None:
     applied(table, take(A, 1))
-    (taken,) = table.apply(0, take(B, 0, wait_ms=0))
-    assert isinstance(taken, PermitsTaken)
-    assert taken.amount == 2
-    (no,) = table.apply(0, take(C, 0, wait_ms=0))
-    assert isinstance(no, Refused)
+    assert only(PermitsTaken, table.apply(0, take(B, 0, wait_ms=0))).amount == 2
+    no = only(Refused, table.apply(0, take(C, 0, wait_ms=0)))
     assert text_of(no) == "pool 'P': 0 of 3 permits are free, 0 in its queue"
     assert applied(table, take(C, 0, 2)) == ["u.3 INVALID"]
 

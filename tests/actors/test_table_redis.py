@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, only, present
 from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
@@ -285,8 +286,7 @@ def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
     outcomes(table, set_nx("k"))
     assert applied(table, End(session=DOOR)) == ["Ended"]
     assert advanced(table, 900_000) == []
-    holder = restored(table).status("k").holder
-    assert holder is not None
+    holder = present(restored(table).status("k").holder)
     assert (holder.session, holder.owner, holder.held_ms) == (NO_CLIENT, "v", 900_000)
     assert holder.label == LABEL
 
@@ -333,8 +333,7 @@ def test_a_door_gets_a_retained_lock_back(table: LockTable) -> None:
         "KeysChanged",
     ]
     assert read(copy, "k") == [("k", b"v", 900)]
-    (no,) = table.advance(200)
-    assert isinstance(no, Refused)
+    no = only(Refused, table.advance(200))
     assert (no.reason, no.key, said(waits)) == (Reason.TIMED_OUT, command.key, "n1/5f.1 waits")
     assert [type(one) for one in table.apply(200, wait("k", b"w"))][1:] == [Recall]
 
@@ -352,9 +351,7 @@ def test_holds_are_counted(table: LockTable) -> None:
     leave = {"expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 500}
     for times in (1, 2, 3):
         assert outcomes(table, change(SET, "k", FREE, EQUAL, **enter))[0][2:] == (1, 900, times)
-    holder = restored(table).status("k").holder
-    assert holder is not None
-    assert holder.times == 3
+    assert present(restored(table).status("k").holder).times == 3
     for times in (2, 1):
         assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (1, 500, times)
     assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (0, None, 0)
@@ -375,16 +372,14 @@ def test_a_removal_that_is_repeated_with_its_receipt_changes_nothing(table: Lock
         outcomes(table, change(SET, "k", FREE, EQUAL, **enter))
     assert outcomes(table, leave(RECEIPT_1)) == (KeyOutcome(EQUAL, True, 1, 500, 2),)
     for one in (table, restored(table)):
-        (reply,) = one.apply(one.time_ms, leave(RECEIPT_1))
-        assert isinstance(reply, KeysChanged)
+        reply = only(KeysChanged, one.apply(one.time_ms, leave(RECEIPT_1)))
         assert (reply.value, reply.keys) == (b"0", (KeyOutcome(EQUAL, False, 1, 500, 2),))
     outcomes(table, leave())
     other = RECEIPT_1.replace(":1", ":2")
     assert applied(table, leave(other)) == ["KeysChanged", "no-client holds 1 under 3"]
     assert read(table, "k", other) == [(other, b"1", 200)]
     outcomes(table, set_nx("k", b"v"))
-    (reply,) = table.apply(table.time_ms, leave(other))
-    assert isinstance(reply, KeysChanged)
+    reply = only(KeysChanged, table.apply(table.time_ms, leave(other)))
     assert (reply.value, reply.keys[0].changed) == (b"1", False)
     assert advanced(table, 201) == ["HoldLost 2", "HoldLost 3"]
     assert changed(table, leave(other)) == [True]
@@ -427,8 +422,7 @@ def test_a_key_is_charged_to_the_key_of_its_client(table: LockTable) -> None:
     quota = SetQuota(account="app", quota=Quota(claims=2), operator="root", session="x", request=1)
     table.apply(0, quota)
     outcomes(table, set_nx("a b", account="app"))
-    (no,) = table.apply(0, set_nx("c", account="app"))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, set_nx("c", account="app")))
     assert no.reason is Reason.OVERLOADED
     assert "key 'app' has 2 holds and waits" in text_of(no)
     assert restored(table).accounts.by_name["app"].claims == 2
@@ -494,8 +488,7 @@ def test_a_purge_of_many_holds_has_steps(table: LockTable) -> None:
     steps: list[int] = []
     after, more = "", True
     while more:
-        purged = table.apply(0, purge("app", after=after))[-1]
-        assert isinstance(purged, Purged)
+        purged = checked(Purged, table.apply(0, purge("app", after=after))[-1])
         steps.append(purged.removed)
         after, more = purged.after, purged.more
     assert sum(steps) == 1_700

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.planted_bugs import Plant, demand_found, with_fields
+from support.expect import only
+from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
@@ -26,11 +27,6 @@ from fencelock.actors.table.wire import Result
 
 A, B, C = "s.1", "t.2", "u.3"
 READ_WRITE = object_name(RWLOCK, "a")
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def retain(session: str = A, lock: str = "a", request: int = 1, **fields: Any) -> AcquireRetained:
@@ -113,13 +109,10 @@ def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable)
 def test_a_try_for_a_retained_lock_that_is_in_use_times_out(table: LockTable) -> None:
     table.apply(10, retain())
     table.apply(10, acquire(B, wait_ms=0))
-    (denial,) = table.apply(11, acquire(C, wait_ms=0))
-    assert isinstance(denial, Refused)
+    denial = only(Refused, table.apply(11, acquire(C, wait_ms=0)))
     assert denial.reason is Reason.TIMED_OUT  # B waits already.
     assert not table.advance(10 + retained.COME_BACK_MS - 1)
-    (refusal,) = table.advance(10 + retained.COME_BACK_MS)
-    assert isinstance(refusal, Refused)
-    assert refusal.reason is Reason.TIMED_OUT
+    assert only(Refused, table.advance(10 + retained.COME_BACK_MS)).reason is Reason.TIMED_OUT
 
 
 def test_the_first_claim_that_waits_recalls_the_lock(table: LockTable) -> None:
@@ -221,8 +214,7 @@ def test_objects_that_cannot_be_retained_are_refused_in_words(
     table: LockTable, fields: dict[str, Any], words: str
 ) -> None:
     command = retain(**fields)
-    (refusal,) = table.apply(0, command)
-    assert isinstance(refusal, Refused)
+    refusal = only(Refused, table.apply(0, command))
     assert refusal.reason is Reason.INVALID
     assert words in text_of(refusal, command)
     assert table.resources == {}
@@ -263,57 +255,45 @@ def test_repeated_recalls_take_turns_in_random_logs(
     compare(steps_of(seed), RetainedComposer)
 
 
-def nothing(*_: Any) -> None:
-    pass
-
-
 def only_the_first_fence_is_given(table: Any, hold: Any) -> None:
     retained.count_span(table, hold)
 
 
-def a_middle_fence_releases(sound: Any) -> Any:
-    def broken(table: LockTable, command: Release, out: list[Result]) -> None:
-        resource = table.resources.get(command.lock)
-        for hold in () if resource is None else resource.holds:
-            if hold.fence <= command.fence < hold.fence + hold.details.span:
-                command = replace(command, fence=hold.fence)
-        sound(table, command, out)
-
-    return broken
-
-
-def a_middle_fence_evicts(sound: Any) -> Any:
-    def broken(resource: Resource, name: str, fence: int) -> Any:
-        spans = [h for h in resource.holds if h.fence <= fence < h.fence + h.details.span]
-        return spans[0] if spans else sound(resource, name, fence)
-
-    return broken
+@as_plant
+def a_middle_fence_releases(
+    sound: Any, table: LockTable, command: Release, out: list[Result]
+) -> None:
+    resource = table.resources.get(command.lock)
+    for hold in () if resource is None else resource.holds:
+        if hold.fence <= command.fence < hold.fence + hold.details.span:
+            command = replace(command, fence=hold.fence)
+    sound(table, command, out)
 
 
-def the_same_are_repeated(sound: Any) -> Any:
-    def broken(table: Any, session: Any, out: list[Result]) -> None:
-        sound(table, session, out)
-        session.recalled = 0
+@as_plant
+def a_middle_fence_evicts(sound: Any, resource: Resource, name: str, fence: int) -> Any:
+    spans = [h for h in resource.holds if h.fence <= fence < h.fence + h.details.span]
+    return spans[0] if spans else sound(resource, name, fence)
 
-    return broken
+
+@as_plant
+def the_same_are_repeated(sound: Any, table: Any, session: Any, out: list[Result]) -> None:
+    sound(table, session, out)
+    session.recalled = 0
 
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a span overlaps the next grant": (
-        state,
-        "begin_span",
-        lambda _: only_the_first_fence_is_given,
-    ),
+    "a span overlaps the next grant": (state, "begin_span", instead(only_the_first_fence_is_given)),
     "the middle of a span releases": (RULES, Release, a_middle_fence_releases),
     "the middle of a span is evicted": (Resource, "find", a_middle_fence_evicts),
-    "a wait recalls nothing": (requests, "recall_first", lambda _: nothing),
-    "a grant before a queue is not recalled": (state, "recall_since", lambda _: nothing),
-    "a recall that is lost is lost for good": (rules, "recall_again", lambda _: nothing),
+    "a wait recalls nothing": (requests, "recall_first", instead(nothing)),
+    "a grant before a queue is not recalled": (state, "recall_since", instead(nothing)),
+    "a recall that is lost is lost for good": (rules, "recall_again", instead(nothing)),
     "the same recalls are repeated": (rules, "recall_again", the_same_are_repeated),
     "a snapshot without spans of holds": (snapshot, "_hold_record", with_fields(span=0)),
     "a snapshot without spans of waits": (snapshot, "_wait_record", with_fields(span=0)),
     "a snapshot without turns": (snapshot, "_session_record", with_fields(recalled=0)),
-    "a restore forgets who waits": (snapshot, "note_awaited", lambda _: nothing),
+    "a restore forgets who waits": (snapshot, "note_awaited", instead(nothing)),
 }
 
 

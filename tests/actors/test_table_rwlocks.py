@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.message import Cancel, Reason, Refused, Release
@@ -16,11 +17,6 @@ from fencelock.actors.table.table import LockTable
 
 LOCK = object_name(RWLOCK, "S")
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def read(session: str, request: int = 1, **fields: Any) -> AcquireReadWrite:
@@ -75,8 +71,7 @@ def test_a_reader_may_hold_it_several_times_and_a_writer_may_read(table: LockTab
 
 def test_an_upgrade_is_refused_with_a_text_that_says_what_to_do(table: LockTable) -> None:
     applied(table, read(A))
-    (no,) = table.apply(0, write(A, 2))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, write(A, 2)))
     assert no.reason is Reason.ALREADY_HELD
     assert "rwlock 'S': this owner holds it for reading, under fence 1: release it" in text_of(no)
     assert applied(table, write(A, 2)) == ["s.1 ALREADY_HELD"]
@@ -106,8 +101,7 @@ def test_a_downgrade_keeps_the_number_of_holds(table: LockTable) -> None:
 
 def test_only_a_writer_downgrades(table: LockTable) -> None:
     applied(table, read(A))
-    (no,) = table.apply(0, downgrade(A, 1))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, downgrade(A, 1)))
     assert (no.reason, text_of(no)) == (
         Reason.INVALID,
         "rwlock 'S': it is held for reading under fence 1, so there is nothing to downgrade",
@@ -169,8 +163,7 @@ def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: Loc
     applied(table, release(A, 1, 3))
     applied(table, release(A, 1, 4))
     assert [one.times for one in table.status(LOCK).holders] == [RWLOCK_PERMITS]
-    (no,) = table.apply(0, read(A, 5, wait_ms=0))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, read(A, 5, wait_ms=0)))
     assert text_of(no) == (
         "rwlock 'S': held by 'o' of 't.2' under fence 2, for writing, 1 in its queue"
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import checked, only
 from support.table_scene import applied, restored, said, table_of_three, text_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
@@ -24,11 +25,6 @@ from fencelock.actors.table.wire import ExtendSessions
 
 LOCK = object_name(SEMAPHORE, "S")
 A, B, C = "s.1", "t.2", "u.3"
-
-
-@pytest.fixture
-def table() -> LockTable:
-    return table_of_three()
 
 
 def acquire(session: str, amount: int = 1, request: int = 1, **fields: Any) -> AcquirePermits:
@@ -127,8 +123,7 @@ def test_requests_that_are_sent_again_take_effect_once(table: LockTable) -> None
 
 def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
     applied(table, acquire(A, 2))
-    (no,) = table.apply(0, part(A, 1, 3))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, part(A, 1, 3)))
     assert no.reason is Reason.INVALID
     assert text_of(no) == ("semaphore 'S': 3 permits were released, 2 are held under fence 1")
     assert applied(table, part(A, 7, 1, 3)) == ["s.1 NOT_HELD"]
@@ -143,8 +138,7 @@ def test_an_owner_holds_once(table: LockTable) -> None:
 
 def test_the_number_of_permits_travels_with_the_claim(table: LockTable) -> None:
     applied(table, acquire(A))
-    (no,) = table.apply(0, acquire(B, permits=5))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, acquire(B, permits=5)))
     assert (no.reason, text_of(no)) == (
         Reason.INVALID,
         "semaphore 'S' has 3 permits; this client asked for one with 5",
@@ -250,8 +244,7 @@ def test_a_drain_takes_all_that_is_free_and_waits_for_nothing(table: LockTable) 
 def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
     applied(table, acquire(A))
     assert applied(table, acquire(B, 3)) == ["t.2 waits"]
-    (no,) = table.apply(0, drain(C))
-    assert isinstance(no, Refused)
+    no = only(Refused, table.apply(0, drain(C)))
     assert text_of(no) == "semaphore 'S': 1 of 3 permits are held, 1 in its queue"
     assert table.status(LOCK).free == 2
 
@@ -281,8 +274,7 @@ def resize(session: str, size: int, request: int = 1, **fields: Any) -> ResizeSe
 
 def resized(table: LockTable, command: ResizeSemaphore) -> tuple[int, int]:
     """Return the size and the free permits of the reply, which comes first."""
-    one = table.apply(table.time_ms, command)[0]
-    assert isinstance(one, SemaphoreResized)
+    one = checked(SemaphoreResized, table.apply(table.time_ms, command)[0])
     return one.size, one.free
 
 

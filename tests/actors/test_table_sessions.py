@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
+from support.expect import only
 from support.table_scene import restored, text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchPassed
 from fencelock.actors.api.map import DeleteEntry, PutEntry
-from fencelock.actors.api.message import Acquire, Granted, KeepAlive
+from fencelock.actors.api.message import Granted, KeepAlive
 from fencelock.actors.api.name import TTL_MS_MAX, object_name, without_secret
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import (
@@ -35,13 +38,15 @@ TTL_MS = 1_000
 
 
 def opened(table: LockTable, name: str, at: int = 0, ttl_ms: int = TTL_MS) -> str:
-    (answer,) = table.apply(at, Open(session=name, ttl_ms=ttl_ms))
-    assert isinstance(answer, Opened)
+    answer = only(Opened, table.apply(at, Open(session=name, ttl_ms=ttl_ms)))
     return answer.assigned
 
 
-def acquire(session: str, request: int, lock: str = "L", *, owner: str = "o") -> api.Acquire:
-    return api.Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
+def acquire(
+    session: str, request: int, lock: str = "L", *, owner: str = "o", **fields: Any
+) -> api.Acquire:
+    made = api.Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
+    return replace(made, **fields)
 
 
 def denials(outcomes: list[Result]) -> list[tuple[str, api.Reason]]:
@@ -158,9 +163,7 @@ def test_a_new_leader_may_raise_the_fences_and_never_lowers_them(table: LockTabl
     table.apply(0, ExtendSessions(leader="m", fence_floor=7))
     beyond = ExtendSessions(leader="m", fence_floor=FENCE_FLOOR_MAX + 1)
     assert denials(table.apply(0, beyond)) == [("", api.Reason.INVALID)]
-    (held,) = table.apply(0, acquire(opened(table, "client"), 1))
-    assert isinstance(held, api.Granted)
-    assert held.fence == 1_001
+    assert only(api.Granted, table.apply(0, acquire(opened(table, "client"), 1))).fence == 1_001
 
 
 @pytest.mark.parametrize("reason", CloseReason)
@@ -215,15 +218,7 @@ def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTab
         other = opened(one, "other", ttl_ms=5_000)
         one.apply(0, acquire(holder, 1))
         for request, wait_ms in ((1, 500), (2, 501), (3, 400)):
-            wait = api.Acquire(
-                session=other,
-                owner=f"o{request}",
-                request=request,
-                lock="L",
-                wait_ms=wait_ms,
-                limit=0,
-            )
-            one.apply(0, wait)
+            one.apply(0, acquire(other, request, owner=f"o{request}", wait_ms=wait_ms))
     told = leaps.advance(1_000)
     words = [(type(one).__name__, getattr(one, "owner", "")) for one in told]
     assert words == [
@@ -262,8 +257,8 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
         acquire("client.1", 1, ""),
         acquire("client.1", 1, "L" * 257),
         acquire("client.1", 1, owner="\0"),
-        api.Acquire(session="client.1", owner="o", request=1, lock="L", wait_ms=-1, limit=0),
-        api.Acquire(session="client.1", owner="o", request=1, lock="L", limit=-1),
+        acquire("client.1", 1, wait_ms=-1),
+        acquire("client.1", 1, limit=-1),
         Evict(operator="root", request=0, lock="L", fence=1),
     ],
     ids=str,
@@ -292,19 +287,10 @@ def table_of(sessions: int) -> LockTable:
 def put(
     table: LockTable, number: int, *, ttl_ms: int | None = None, ephemeral: bool = False
 ) -> None:
-    table.apply(
-        table.time_ms,
-        PutEntry(
-            session="s0.1",
-            owner="o",
-            request=number + 1,
-            map="m",
-            entry_key=f"k{number}",
-            value=b"v",
-            ttl_ms=ttl_ms,
-            ephemeral=ephemeral,
-        ),
+    entry = PutEntry(
+        map="m", entry_key=f"k{number}", value=b"v", ttl_ms=ttl_ms, ephemeral=ephemeral
     )
+    table.apply(table.time_ms, replace(entry, session="s0.1", owner="o", request=number + 1))
 
 
 def steps_until_idle(table: LockTable, time_ms: int) -> list[int]:
@@ -349,29 +335,10 @@ def test_deadlines_at_one_time_end_a_thousand_at_a_time(ends: str) -> None:
     table = table_of(MANY if ends == "sessions" else 1)
     for number in range(MANY if ends != "sessions" else 0):
         if ends == "holds":
-            table.apply(
-                0,
-                Acquire(
-                    session="s0.1",
-                    owner="o",
-                    request=number + 1,
-                    lock=f"l{number}",
-                    wait_ms=None,
-                    limit=0,
-                    hold_ms=100,
-                    grace_ms=100,
-                ),
-            )
+            table.apply(0, acquire("s0.1", number + 1, f"l{number}", hold_ms=100, grace_ms=100))
         elif ends == "barriers":
-            party = AwaitBarrier(
-                session="s0.1",
-                owner="o",
-                request=number + 1,
-                barrier=f"b{number}",
-                parties=2,
-                wait_ms=500,
-            )
-            table.apply(0, party)
+            party = AwaitBarrier(barrier=f"b{number}", parties=2, wait_ms=500)
+            table.apply(0, replace(party, session="s0.1", owner="o", request=number + 1))
         else:
             put(
                 table,
@@ -404,8 +371,7 @@ def test_the_entries_of_an_ended_session_end_with_it_whoever_leads() -> None:
     table = table_of(1)
     for number in range(MANY):
         put(table, number, ephemeral=True)
-    (ended,) = table.apply(1, End(session="s0.1", request=MANY + 1))
-    assert isinstance(ended, Ended)
+    only(Ended, table.apply(1, End(session="s0.1", request=MANY + 1)))
     put_again = Open(session="s0", ttl_ms=LONG_TTL_MS)
 
     table.apply(2, put_again)
@@ -426,19 +392,10 @@ def test_the_waiters_of_an_open_latch_pass_a_thousand_at_a_time_before_their_tim
         return sum(isinstance(one, LatchPassed) for one in outcomes)
 
     for number in range(MANY):
-        wait = AwaitLatch(
-            session="s0.1",
-            owner=f"o{number}",
-            request=number + 1,
-            latch="l",
-            count=1,
-            keep_ms=1_000,
-            wait_ms=5,
-        )
-        table.apply(0, wait)
-    down = CountDown(
-        session="s0.1", owner="d", request=MANY + 1, latch="l", count=1, keep_ms=1_000, amount=1
-    )
+        wait = AwaitLatch(latch="l", count=1, keep_ms=1_000, wait_ms=5)
+        claimant = {"session": "s0.1", "owner": f"o{number}", "request": number + 1}
+        table.apply(0, replace(wait, **claimant))
+    down = CountDown(latch="l", count=1, keep_ms=1_000, session="s0.1", request=MANY + 1)
     passed.append(counted(table.apply(4, down)))
     now_ms = 100
     while table.objects[name].waiting:
@@ -456,16 +413,8 @@ def test_the_waiters_of_an_open_latch_pass_a_thousand_at_a_time_before_their_tim
 def test_a_queue_behind_what_ends_is_served() -> None:
     table = table_of(2 * ENDS_MAX)
     for number in range(ENDS_MAX):
-        for owner, wait_ms in ((number, None), (number + ENDS_MAX, None)):
-            asked = Acquire(
-                session=f"s{owner}.{owner + 1}",
-                owner="o",
-                request=1,
-                lock=f"l{number}",
-                wait_ms=wait_ms,
-                limit=0,
-            )
-            table.apply(0, asked)
+        for owner in (number, number + ENDS_MAX):
+            table.apply(0, acquire(f"s{owner}.{owner + 1}", 1, f"l{number}"))
     for number in range(ENDS_MAX, 2 * ENDS_MAX):
         table.apply(LONG_TTL_MS - 1, KeepAlive(session=f"s{number}.{number + 1}", request=2))
     granted = 0
@@ -488,7 +437,7 @@ BY = "eve (root)"
 
 
 def claim(session: str, request: int, lock: str = "a", owner: str = "o") -> api.Acquire:
-    return api.Acquire(session=session, owner=owner, request=request, lock=lock)
+    return acquire(session, request, lock, owner=owner, limit=1)
 
 
 def closed(claims: int) -> SessionClosed:
@@ -499,8 +448,7 @@ def closed(claims: int) -> SessionClosed:
 def table_of_two() -> LockTable:
     made = LockTable()
     for name, label in ((f"bob{SECRET}", "host:1"), ("ann", "host:2")):
-        (opened,) = made.apply(0, Open(session=name, ttl_ms=9_000, label=label))
-        assert isinstance(opened, Opened)
+        only(Opened, made.apply(0, Open(session=name, ttl_ms=9_000, label=label)))
     return made
 
 
@@ -530,8 +478,7 @@ def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
     assert table_of_two.status("c").waiting == 0
     assert list(table_of_two.sessions.by_id) == [NEXT]
     assert table_of_two.claims == 3
-    (late,) = table_of_two.apply(60, claim(VICTIM, 8))
-    assert isinstance(late, api.Refused)
+    late = only(api.Refused, table_of_two.apply(60, claim(VICTIM, 8)))
     assert late.reason is api.Reason.SESSION_EXPIRED
 
 
@@ -567,8 +514,7 @@ def test_a_repeated_request_has_the_same_outcome_and_closes_nothing_else(
 ) -> None:
     applied(table_of_two, claim(VICTIM, 1))
     assert table_of_two.apply(0, CLOSE)[0] == closed(1)
-    (again,) = table_of_two.apply(0, Open(session=f"bob{SECRET}", ttl_ms=9_000))
-    assert isinstance(again, Opened)
+    again = only(Opened, table_of_two.apply(0, Open(session=f"bob{SECRET}", ttl_ms=9_000)))
     assert again.assigned == f"bob{SECRET}.3"
     assert table_of_two.apply(0, CLOSE) == [closed(1)]
     later = replace(CLOSE, session="root~2.11")  # Its first session was lost.
@@ -581,8 +527,7 @@ def test_a_repeated_request_has_the_same_outcome_and_closes_nothing_else(
     "handle", ["bob.2", "bob.01", "bob", "bob.", "ann.1", "bob.3", VICTIM, "bob.\u0661", "1"]
 )
 def test_a_handle_of_no_session_is_refused_in_words(table_of_two: LockTable, handle: str) -> None:
-    (refused,) = table_of_two.apply(0, replace(CLOSE, handle=handle))
-    assert isinstance(refused, api.Refused)
+    refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, handle=handle)))
     assert (refused.reason, refused.session, refused.request) == (api.Reason.NOT_HELD, "root.9", 7)
     assert text_of(refused).startswith(f"session '{without_secret(handle)[:8]}")
     assert "is not open" in text_of(refused)
@@ -594,8 +539,7 @@ def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
     table_of_two: LockTable,
 ) -> None:
     table_of_two.apply(0, CLOSE)
-    (refused,) = table_of_two.apply(0, replace(CLOSE, request=8))
-    assert isinstance(refused, api.Refused)
+    refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, request=8)))
     assert refused.reason is api.Reason.NOT_HELD
 
 
@@ -611,7 +555,6 @@ def test_a_session_that_was_closed_before_is_not_closed_by_another_request(
 def test_a_field_beyond_its_limit_is_refused(
     table_of_two: LockTable, wrong: dict[str, str | int], words: str
 ) -> None:
-    (refused,) = table_of_two.apply(0, replace(CLOSE, **wrong))
-    assert isinstance(refused, api.Refused)
+    refused = only(api.Refused, table_of_two.apply(0, replace(CLOSE, **wrong)))
     assert refused.reason is api.Reason.INVALID
     assert words in text_of(refused, replace(CLOSE, **wrong))

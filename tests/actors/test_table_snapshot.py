@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only
+from support.programs import run_to_end
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -117,20 +118,16 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
 def test_memos_fences_and_numbers_survive() -> None:
     """Rules snapshots-are-complete, one-outcome, numbers-never-return."""
     copy = LockTable.restore(busy().snapshot())
-    (again,) = copy.apply(60, acquire("a", 3))
-    assert isinstance(again, api.Granted)
+    again = only(api.Granted, copy.apply(60, acquire("a", 3)))
     assert (again.fence, again.count) == (2, 2)
-    (failed,) = copy.apply(60, acquire("d", 6, "L", 0))
-    assert isinstance(failed, api.Refused)
+    only(api.Refused, copy.apply(60, acquire("d", 6, "L", 0)))
     (freed, *_) = copy.apply(60, release("a", 8, 2))
     assert freed == api.Released(session="s.1", owner="a", request=8, lock="L", count=1)
     _, granted = copy.apply(60, release("a", 9, 2))
     assert isinstance(granted, api.Granted)
     assert granted.fence == 3
     late = api.Release(session="s.1", owner="x", request=10, lock="X", fence=1)
-    (lost,) = copy.apply(60, late)
-    assert isinstance(lost, api.Refused)
-    assert lost.reason is api.Reason.OWNERSHIP_LOST
+    assert only(api.Refused, copy.apply(60, late)).reason is api.Reason.OWNERSHIP_LOST
     copy.apply(60, Open(session="u", ttl_ms=1_000))
     assert "u.3" in copy.sessions.by_id
 
@@ -349,9 +346,6 @@ def test_a_run_is_the_same_under_every_hash_seed() -> None:
             "PYTHONHASHSEED": seed,
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        run = subprocess.run(
-            [sys.executable, "-c", script, __file__],
-            env=environment, capture_output=True, text=True, check=True, timeout=120,
-        )  # fmt: skip
+        run = run_to_end([sys.executable, "-c", script, __file__], env=environment, check=True)
         hashes.add(run.stdout)
     assert len(hashes) == 1

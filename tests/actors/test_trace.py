@@ -6,6 +6,7 @@ from collections import deque
 from xml.etree import ElementTree
 
 import pytest
+from support.expect import checked, only
 from support.role_harness import RoleHarness
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Release
@@ -27,17 +28,14 @@ def book() -> LogBook:
 
 
 def sent(effects: Effects) -> object:
-    (effect,) = effects
-    assert isinstance(effect, Send)
+    effect = only(Send, effects)
     assert effect.to == ASKER
     return effect.message
 
 
 def read(book: LogBook, after: int, *roles: str, now: int = 0) -> TraceLines:
     asked = ReadTrace(after=after, keep_ms=1_000, roles=roles)
-    lines = sent(book.handle(ASKER, asked, Instant(1 + now * NS_PER_MS)))
-    assert isinstance(lines, TraceLines)
-    return lines
+    return checked(TraceLines, sent(book.handle(ASKER, asked, Instant(1 + now * NS_PER_MS))))
 
 
 def keep(book: LogBook, time: int, lock: str = "a") -> None:

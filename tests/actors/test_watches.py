@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from support.expect import present
 from support.log_proxy_scene import ANN, REPLICA, log_proxy, told
 from support.role_harness import T0, at, sends, sent
 from support.session_harness import SessionHarness, of
@@ -163,11 +164,9 @@ def test_a_reply_has_so_many_changes_as_fit_and_at_least_one() -> None:
     histories = Histories()
     for size in (CHANGES_BYTES_MAX // 2, CHANGES_BYTES_MAX // 3, CHANGES_BYTES_MAX, 1):
         histories.add(S, "", b"x" * size, 1, 0)
-    read = histories.read(S, 0)
-    assert read is not None
+    read = present(histories.read(S, 0))
     assert (read[0], [one.version for one in read[1]]) == (2, [1, 2])
-    read = histories.read(S, 2)
-    assert read is not None
+    read = present(histories.read(S, 2))
     assert (read[0], [one.version for one in read[1]]) == (3, [3])
 
 
@@ -308,9 +307,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
         table.apply(
             1, PutEntry(map="m", entry_key="k", value=b"v", session="ann.1", request=number)
         )
-    entry = table.maps.find("m", "k")
-    assert entry is not None
-    assert entry.version > seen
+    assert present(table.maps.find("m", "k")).version > seen
     assert table.changes(S, seen).resync
     assert not table.changes(S, before.version).changes
     assert not table.changes(S, table.histories.version).resync

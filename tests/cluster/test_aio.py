@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+from support.faces import Cable, cut, mend, over
 from support.paths import EXAMPLES
+from support.programs import run_to_end
 from support.samples import fence_of
 
 import fencelock
@@ -38,34 +39,28 @@ def connect(paxos_addresses: str, ttl: float = 15.0) -> aio.Connecting:
     return aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
 
 
-def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
-    async def run() -> None:
-        async with connect(paxos_addresses) as one, await connect(paxos_addresses) as two:
-            assert one.protocol == two.protocol == "paxos"
-            assert one.session != two.session
-            async with one.lock("entered") as lock:
-                assert lock.fence
-                assert (await two.status("entered")).holder is not None
-                assert "under fence" in repr(lock)
-            assert len(await one.describe()) == 3
-
-    asyncio.run(run())
+async def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
+    async with connect(paxos_addresses) as one, await connect(paxos_addresses) as two:
+        assert one.protocol == two.protocol == "paxos"
+        assert one.session != two.session
+        async with one.lock("entered") as lock:
+            assert lock.fence
+            assert (await two.status("entered")).holder is not None
+            assert "under fence" in repr(lock)
+        assert len(await one.describe()) == 3
 
 
-def test_a_hold_of_one_task_is_not_another_tasks(paxos_addresses: str) -> None:
-    async def run() -> None:
-        async with connect(paxos_addresses) as client:
-            lock = client.rlock("tasks")
-            async with lock:
-                assert await asyncio.create_task(other(lock)) == (False, None)
-                with pytest.raises(NotHeldError, match=r"held by Task-\d+ of this client"):
-                    await asyncio.create_task(lock.release())
-                assert lock.held
-
+async def test_a_hold_of_one_task_is_not_another_tasks(paxos_addresses: str) -> None:
     async def other(lock: aio.RLock) -> tuple[bool, aio.Hold | None]:
         return lock.held, await lock.acquire(blocking=False)
 
-    asyncio.run(run())
+    async with connect(paxos_addresses) as client:
+        lock = client.rlock("tasks")
+        async with lock:
+            assert await asyncio.create_task(other(lock)) == (False, None)
+            with pytest.raises(NotHeldError, match=r"held by Task-\d+ of this client"):
+                await asyncio.create_task(lock.release())
+            assert lock.held
 
 
 def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(paxos_addresses: str) -> None:
@@ -93,67 +88,54 @@ def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(paxos_addr
     assert threads == 0
 
 
-def test_a_busy_loop_does_not_cost_the_session(paxos_addresses: str) -> None:
+async def test_a_busy_loop_does_not_cost_the_session(paxos_addresses: str) -> None:
     """A thread of its own keeps it, though no task runs for several of its TTLs."""
 
-    async def run() -> None:
-        async with connect(paxos_addresses, ttl=1.5) as client:
-            notices: list[Notice] = []
-            client.on_lost(notices.append)
-            async with client.lock("busy") as lock:
-                end = time.monotonic() + 4
-                while time.monotonic() < end:
-                    pass
-                assert lock.held
-                await asyncio.sleep(0)
-            assert notices == []
-
-    asyncio.run(run())
+    async with connect(paxos_addresses, ttl=1.5) as client:
+        notices: list[Notice] = []
+        client.on_lost(notices.append)
+        async with client.lock("busy") as lock:
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                pass
+            assert lock.held
+            await asyncio.sleep(0)
+        assert notices == []
 
 
-def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
+async def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
     paxos_addresses: str,
 ) -> None:
-    async def run() -> None:
-        async with connect(paxos_addresses) as client, connect(paxos_addresses) as operator:
-            told: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
-            lock = client.lock("evicted", owner="job")
-            lock.on_lost(lambda notice: told.set_result((notice, threading.get_ident())))
-            fence = fence_of(await lock.acquire())
-            assert fence is not None
-            await operator.evict("evicted", fence, "root@ops")
-            notice, thread = await asyncio.wait_for(told, PATIENCE_S)
-            assert (notice.lock, notice.fence, notice.state) == ("evicted", fence, HoldState.LOST)
-            assert thread == threading.get_ident()
-            assert lock.lost
-            with pytest.raises(LockOwnershipLostError):
-                await lock.release()
-            again = fence_of(await lock.acquire())
-            assert again is not None
-            assert again > fence
-
-    asyncio.run(run())
+    async with connect(paxos_addresses) as client, connect(paxos_addresses) as operator:
+        told: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
+        lock = client.lock("evicted", owner="job")
+        lock.on_lost(lambda notice: told.set_result((notice, threading.get_ident())))
+        fence = fence_of(await lock.acquire())
+        await operator.evict("evicted", fence, "root@ops")
+        notice, thread = await asyncio.wait_for(told, PATIENCE_S)
+        assert (notice.lock, notice.fence, notice.state) == ("evicted", fence, HoldState.LOST)
+        assert thread == threading.get_ident()
+        assert lock.lost
+        with pytest.raises(LockOwnershipLostError):
+            await lock.release()
+        assert fence_of(await lock.acquire()) > fence
 
 
-def test_an_error_of_a_callback_goes_to_the_exception_handler_of_the_loop(
+async def test_an_error_of_a_callback_goes_to_the_exception_handler_of_the_loop(
     paxos_addresses: str,
 ) -> None:
-    async def run() -> None:
-        async with connect(paxos_addresses) as client:
-            loop = asyncio.get_running_loop()
-            reported: asyncio.Future[dict[str, Any]] = loop.create_future()
-            loop.set_exception_handler(lambda _, context: reported.set_result(context))
-            lock = client.lock("raises", owner="job")
-            lock.on_lost(lambda _: 1 // 0)
-            fence = fence_of(await lock.acquire())
-            assert fence is not None
-            await client.evict("raises", fence, "root@ops")
-            context = await asyncio.wait_for(reported, PATIENCE_S)
-            assert isinstance(context["exception"], ZeroDivisionError)
-            assert "a callback for lock 'raises' (lost) failed" in context["message"]
-            assert client.callbacks_failed == 1
-
-    asyncio.run(run())
+    async with connect(paxos_addresses) as client:
+        loop = asyncio.get_running_loop()
+        reported: asyncio.Future[dict[str, Any]] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: reported.set_result(context))
+        lock = client.lock("raises", owner="job")
+        lock.on_lost(lambda _: 1 // 0)
+        fence = fence_of(await lock.acquire())
+        await client.evict("raises", fence, "root@ops")
+        context = await asyncio.wait_for(reported, PATIENCE_S)
+        assert isinstance(context["exception"], ZeroDivisionError)
+        assert "a callback for lock 'raises' (lost) failed" in context["message"]
+        assert client.callbacks_failed == 1
 
 
 def test_closing_ends_what_waits_and_leaves_no_thread(paxos_addresses: str) -> None:
@@ -188,13 +170,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
         "    print(hold.fence)\n"
         "asyncio.run(main())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, paxos_addresses],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, "-W", "error", "-c", program, paxos_addresses], check=True)
     assert int(ended.stdout) > 0
     assert ended.stderr == ""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER) as client:
@@ -237,13 +213,7 @@ def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
 
 def test_the_example_for_tasks_does_what_it_says(paxos_addresses: str) -> None:
     example = EXAMPLES / "aio.py"
-    ended = subprocess.run(
-        [sys.executable, str(example), paxos_addresses, CLUSTER],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, str(example), paxos_addresses, CLUSTER])
     assert ended.returncode == 0, ended.stderr
     assert "5 tasks held the lock, one after the other" in ended.stdout
 
@@ -369,80 +339,56 @@ async def other_releases(lock: aio.Lock) -> None:
     await lock.release()
 
 
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
-def test_an_acquire_that_is_cancelled_while_no_endpoint_replies_leaves_nothing_held(
+async def test_an_acquire_that_is_cancelled_while_no_endpoint_replies_leaves_nothing_held(
     paxos_addresses: str, cables: list[Cable]
 ) -> None:
-    async def run() -> None:
-        far = ",".join(cable.address for cable in cables)
-        async with two_clients(far) as (client, _), two_clients(paxos_addresses) as (_, other):
-            lock = client.lock("cut", owner="job")
-            assert await lock.acquire()
-            for cable in cables:
-                cable.cut()
-            assert await cancelled_after(5, lock.release())
-            assert await cancelled_after(5, acquire_and_release(client, "cut too"))
-            for cable in cables:
-                cable.mend()
-            await assert_free(other, "cut")
-            await assert_free(other, "cut too")
-
-    asyncio.run(run())
+    far = over(cables)
+    async with two_clients(far) as (client, _), two_clients(paxos_addresses) as (_, other):
+        lock = client.lock("cut", owner="job")
+        assert await lock.acquire()
+        cut(cables)
+        assert await cancelled_after(5, lock.release())
+        assert await cancelled_after(5, acquire_and_release(client, "cut too"))
+        mend(cables)
+        await assert_free(other, "cut")
+        await assert_free(other, "cut too")
 
 
-def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_again(
+async def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_again(
     paxos_addresses: str,
 ) -> None:
-    async def run() -> None:
-        async with two_clients(paxos_addresses) as (client, other):
-            for steps in range(1, 12):  # Without a single pass the release has not begun.
-                lock = client.lock(f"release-{steps}", owner="job")
-                fence = fence_of(await lock.acquire())
-                assert fence is not None
-                assert await cancelled_after(steps, lock.release()) or not lock.held
-                again = fence_of(await lock.acquire())
-                assert again is not None
-                assert again > fence
-                await lock.release()
-                await assert_free(other, lock.name)
-
-    asyncio.run(run())
+    async with two_clients(paxos_addresses) as (client, other):
+        for steps in range(1, 12):  # Without a single pass the release has not begun.
+            lock = client.lock(f"release-{steps}", owner="job")
+            fence = fence_of(await lock.acquire())
+            assert await cancelled_after(steps, lock.release()) or not lock.held
+            assert fence_of(await lock.acquire()) > fence
+            await lock.release()
+            await assert_free(other, lock.name)
 
 
-def test_a_body_that_is_cancelled_while_it_leaves_has_left(paxos_addresses: str) -> None:
+async def test_a_body_that_is_cancelled_while_it_leaves_has_left(paxos_addresses: str) -> None:
     """The second cancellation hits the release of the first."""
 
-    async def run() -> None:
-        async with two_clients(paxos_addresses) as (client, other):
-            for steps in range(12):
-                name = f"leaving-{steps}"
-                inside = asyncio.Event()
+    async with two_clients(paxos_addresses) as (client, other):
+        for steps in range(12):
+            name = f"leaving-{steps}"
+            inside = asyncio.Event()
 
-                async def work(name: str = name, inside: asyncio.Event = inside) -> None:
-                    async with client.lock(name):
-                        inside.set()
-                        await asyncio.Event().wait()
+            async def work(name: str = name, inside: asyncio.Event = inside) -> None:
+                async with client.lock(name):
+                    inside.set()
+                    await asyncio.Event().wait()
 
-                task = asyncio.ensure_future(work())
-                await inside.wait()
-                task.cancel()
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                await assert_free(other, name)
-
-    asyncio.run(run())
+            task = asyncio.ensure_future(work())
+            await inside.wait()
+            task.cancel()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await assert_free(other, name)
 
 
 def test_a_cancelled_connect_leaves_nothing_running() -> None:

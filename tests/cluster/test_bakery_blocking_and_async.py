@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -75,12 +76,10 @@ def test_at_the_end_of_the_duration_the_owner_is_told_and_after_the_grace_the_ne
     mine.on_lost(told.append)
     mine.on_lost(lambda notice: lost.set())
     fence = fence_of(mine.acquire())
-    assert fence is not None
     began = time.monotonic()
     other = client.lock("order", owner="second", duration=60)
     later = fence_of(other.acquire())
     assert time.monotonic() - began >= SHORT_S * 2 * 0.9
-    assert later is not None
     assert later > fence
     assert lost.wait(PATIENCE_S)
     assert [notice.state for notice in told] == [HoldState.UNLOCKING, HoldState.LOST]
@@ -231,8 +230,6 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
         first = fence_of(lock.acquire(timeout=PATIENCE_S))
         lock.release()
         second = fence_of(lock.acquire(timeout=PATIENCE_S))
-        assert first is not None
-        assert second is not None
         assert second > first
 
 
@@ -269,16 +266,11 @@ def test_an_owner_that_acquires_again_keeps_its_deadline_and_loses_all_levels(
     mine = client.rlock("deep", duration=SHORT_S, grace=SHORT_S, owner="one")
     lost = threading.Event()
     mine.on_lost(lambda notice: lost.set())
-    outer = mine.acquire()
-    assert outer is not None
-    deadline = outer.deadline
-    assert deadline is not None
-    inner = mine.acquire()
-    assert inner is not None
+    outer = present(mine.acquire())
+    deadline = present(outer.deadline)
+    inner = present(mine.acquire())
     assert inner.deadline == pytest.approx(deadline, abs=0.01)
-    left_ms = client.status("deep").left_ms
-    assert left_ms is not None
-    assert 0 < left_ms <= 2_000 * SHORT_S + 1
+    assert 0 < present(client.status("deep").left_ms) <= 2_000 * SHORT_S + 1
     assert lost.wait(PATIENCE_S)
     for hold in (outer, inner):
         assert hold.lost
@@ -307,8 +299,7 @@ def test_an_evicted_hold_is_lost_long_before_its_deadline(client: fencelock.Clie
     mine = client.lock("taken", duration=600)
     lost = threading.Event()
     mine.on_lost(lambda notice: lost.set())
-    hold = mine.acquire()
-    assert hold is not None
+    hold = present(mine.acquire())
     client.evict("taken", hold.fence)
     assert lost.wait(PATIENCE_S)
     assert (mine.lost, mine.deadline) == (True, None)

@@ -410,25 +410,22 @@ def test_a_wait_that_times_out_names_a_holder(
             writer.result(PATIENCE_S)
 
 
-def test_tasks_read_and_write(addresses: str, name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(addresses, cluster="shared") as client:
-            rw = client.rwlock(name, duration=PATIENCE_S)
+async def test_tasks_read_and_write(addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(addresses, cluster="shared") as client:
+        rw = client.rwlock(name, duration=PATIENCE_S)
 
-            async def read() -> int:
-                async with rw.read() as hold:
-                    return hold.fence
+        async def read() -> int:
+            async with rw.read() as hold:
+                return hold.fence
 
-            async with rw.write() as hold:
-                readers = [asyncio.create_task(read()) for _ in range(2)]
-                while amounts(await rw.status())[1] != [1, 1]:
-                    pass
-            assert min(await asyncio.gather(*readers)) > hold.fence
-            async with rw.read():
-                with pytest.raises(fencelock.AlreadyHeldError):
-                    await rw.write().acquire()
-
-    asyncio.run(scene())
+        async with rw.write() as hold:
+            readers = [asyncio.create_task(read()) for _ in range(2)]
+            while amounts(await rw.status())[1] != [1, 1]:
+                pass
+        assert min(await asyncio.gather(*readers)) > hold.fence
+        async with rw.read():
+            with pytest.raises(fencelock.AlreadyHeldError):
+                await rw.write().acquire()
 
 
 def test_an_ask_reads_and_writes(bakery_nodes: list[Node], name: str) -> None:

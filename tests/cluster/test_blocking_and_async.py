@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from support.real_nodes import loopback_addresses, until
+from support.expect import present
+from support.faces import Cable, Face, cut, mend, over
+from support.real_nodes import Cluster, started, until
 from support.samples import fence_of
 
 import fencelock
@@ -34,8 +35,6 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holds import HoldState
 from fencelock.cluster.client.aio_client import AsyncClient
 from fencelock.cluster.client.callback_executor import Notice
-from fencelock.cluster.node.config import Config, parse, starting_config
-from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 
@@ -271,30 +270,6 @@ TTL_S = 1.5
 Do = Callable[[Deed], Any]
 
 
-class Face(Protocol):
-    """See `conftest.py`."""
-
-    client: Any
-
-    def user(self, name: str, **terms: Any) -> Do: ...
-
-    def slow_user(self, name: str, **terms: Any) -> Callable[[Deed], Future[Any]]: ...
-
-    def on_loop(self, work: Any) -> Any: ...
-
-    def close(self) -> None: ...
-
-
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 @pytest.fixture(params=[("threads", TTL_S), ("tasks", TTL_S)], ids=["threads", "tasks"])
 def far(
     request: pytest.FixtureRequest,
@@ -303,7 +278,7 @@ def far(
 ) -> Iterator[Face]:
     """Users behind cables. Their session lives for one TTL without a message."""
     kind, ttl = request.param
-    face = make_face(kind, ",".join(cable.address for cable in cables), ttl)
+    face = make_face(kind, over(cables), ttl)
     yield face
     mend(cables)
     face.close()
@@ -314,16 +289,6 @@ def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
-
-
-def cut(cables: list[Cable]) -> None:
-    for cable in cables:
-        cable.cut()
-
-
-def mend(cables: list[Cable]) -> None:
-    for cable in cables:
-        cable.mend()
 
 
 def acquire(lock: Any) -> Any:
@@ -372,8 +337,7 @@ def test_a_client_that_is_cut_off_knows_of_the_loss_before_the_next_holds(
     fence = user(acquire)
     cut(cables)
     began = time.monotonic()
-    next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
-    assert next_hold is not None
+    next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
     got = next_hold.fence
     assert not user(lambda lock: lock.held)  # By its own clock, whatever it received.
     assert got > fence
@@ -481,8 +445,7 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
     for wrong in (0, -1, 1 << 63):
         with pytest.raises(InvalidRequestError, match="fence"):
             near.evict(name, wrong)
-    next_hold = near.lock(name).acquire()
-    assert next_hold is not None
+    next_hold = present(near.lock(name).acquire())
     got = next_hold.fence
     assert got > fence
     with pytest.raises(LockOwnershipLostError, match="root@ops"):
@@ -492,7 +455,7 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
 
 
 def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
-    paxos_nodes: list[Node], near: fencelock.Client, name: str
+    paxos_addresses: str, near: fencelock.Client, name: str
 ) -> None:
     """All it missed waits in its sockets, and must not make it believe it holds."""
     program = (
@@ -508,8 +471,7 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         "    print(type(error).__name__, flush=True)\n"
         "client.close()\n"
     )
-    addresses = ",".join(node.address for node in paxos_nodes)
-    command = [sys.executable, "-c", program, addresses, name]
+    command = [sys.executable, "-c", program, paxos_addresses, name]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -517,8 +479,7 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         assert child.stdout is not None
         fence = int(child.stdout.readline())
         child.send_signal(signal.SIGSTOP)
-        next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
-        assert next_hold is not None
+        next_hold = present(near.lock(name).acquire(timeout=PATIENCE_S))
         got = next_hold.fence
         child.stdin.write("\n")
         child.stdin.flush()
@@ -529,43 +490,9 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
     next_hold.release()
 
 
-MAJORITY = "majority"
-
-
-class MajorityCluster:
-    """Three nodes in this process that can be stopped and started again."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.running: dict[str, Node] = {}
-        self.clients = ExitStack()
-
-    def start(self, *nodes: str) -> None:
-        for node in nodes:
-            self.running[node] = Node.start(self.config, node, found=True)
-
-    def stop(self, *nodes: str) -> None:
-        for node in nodes:
-            assert self.running.pop(node).stop(PATIENCE_S)
-
-    def connect(self, ttl: float = 15.0) -> fencelock.Client:
-        addresses = ",".join(self.config.nodes.values())
-        client = fencelock.connect(addresses, cluster=MAJORITY, connect_timeout=PATIENCE_S, ttl=ttl)
-        return self.clients.enter_context(client)
-
-    def close(self) -> None:
-        self.clients.close()
-        self.stop(*self.running)
-
-
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[MajorityCluster]:
-    at = loopback_addresses()
-    text = starting_config(at, cluster=MAJORITY, protocol="paxos")
-    cluster = MajorityCluster(parse(text, tmp_path))
-    cluster.start(*at)
-    yield cluster
-    cluster.close()
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    yield from started(Cluster("paxos", 3, tmp_path))
 
 
 def leader(client: fencelock.Client) -> str:
@@ -582,12 +509,11 @@ def leader(client: fencelock.Client) -> str:
 
 
 def test_a_request_that_goes_on_at_another_node_is_the_same_request(
-    cluster: MajorityCluster,
+    cluster: Cluster,
 ) -> None:
     holder, other, witness = (cluster.connect() for _ in range(3))
     held, waited = holder.lock("x"), other.lock("x")
     fence = fence_of(held.acquire())
-    assert fence is not None
     with ThreadPoolExecutor(1) as pool:
         waiting: Future[fencelock.Hold | None] = pool.submit(waited.acquire)
         until(lambda: len(witness.status("x").waiters) == 1)
@@ -601,7 +527,6 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
         assert held.held
         held.release()
         got = fence_of(waiting.result(PATIENCE_S))
-    assert got is not None
     assert got > fence
     now = witness.status("x")
     assert now.holder is not None
@@ -609,7 +534,7 @@ def test_a_request_that_goes_on_at_another_node_is_the_same_request(
 
 
 def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_anything(
-    cluster: MajorityCluster,
+    cluster: Cluster,
 ) -> None:
     client, other = cluster.connect(ttl=1.0), cluster.connect()
     states: list[HoldState] = []
@@ -619,7 +544,6 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     lock.on_lost(lambda notice: states.append(notice.state))
     client.on_lost(lambda _: lost.set())
     fence = fence_of(lock.acquire())
-    assert fence is not None
     gone = list(cluster.running)[:2]
     cluster.stop(*gone)
     assert lost.wait(PATIENCE_S)
@@ -631,12 +555,10 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     with pytest.raises(StaleError):
         other.status("x", read="local", max_age=0.05)
     cluster.start(*gone)
-    got = fence_of(other.lock("x").acquire(timeout=PATIENCE_S))
-    assert got is not None
-    assert got > fence
+    assert fence_of(other.lock("x").acquire(timeout=PATIENCE_S)) > fence
 
 
-def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) -> None:
+def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: Cluster) -> None:
     client = cluster.connect()
     lost: list[fencelock.Notice] = []
     client.on_lost(lost.append)

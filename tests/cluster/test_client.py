@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.real_nodes import CLUSTER, PATIENCE_S, Cluster, started, threads
+from support.expect import present
+from support.programs import run_to_end
+from support.real_nodes import CLUSTER, PATIENCE_S, Cluster, started, threads, until
 from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
@@ -54,12 +55,6 @@ from fencelock.cluster.testing.ports import free_ports
 @pytest.fixture(params=["central", "lamport", "paxos"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     yield from started(Cluster(str(request.param), 2, tmp_path))
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 def test_threads_and_clients_that_fight_hold_one_at_a_time_with_rising_fences(
@@ -123,8 +118,7 @@ def test_an_owner_at_its_limit_is_told_so_and_goes_on_holding(cluster: Cluster) 
 def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cluster) -> None:
     client = cluster.connect()
     with client.lock("x") as lock:
-        holder = client.lock("x").status().holder
-        assert holder is not None
+        holder = present(client.lock("x").status().holder)
         assert client.status("y").holder is None
         statuses = client.describe()
         assert [status.node for status in statuses] == ["n1", "n2"]
@@ -280,13 +274,6 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def waiting(cluster: Cluster, name: str, count: int) -> Callable[[], bool]:
     """Whether ``count`` owners wait for ``name``, at whichever node they came by."""
     client = cluster.connect()
@@ -309,7 +296,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
     main = threading.get_ident()
 
     def interrupt() -> None:
-        wait_for(waits)
+        until(waits)
         signal.pthread_kill(main, signal.SIGINT)
 
     lock = other.lock("x")
@@ -319,7 +306,7 @@ def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind(
             lock.acquire()
         done.result(PATIENCE_S)
         assert not lock.held
-        wait_for(waiting(cluster, "x", 0))
+        until(waiting(cluster, "x", 0))
     assert lock.acquire(timeout=PATIENCE_S)
 
 
@@ -331,7 +318,7 @@ def test_closing_releases_what_is_held_and_ends_what_waits(
     assert (_held := first.lock("x").acquire())
     assert (_held2 := second.lock("y").acquire())
     waiter: Future[Hold | None] = pool.submit(first.lock("y").acquire)
-    wait_for(waits)
+    until(waits)
     first.close()
     with pytest.raises(AcquireCancelledError):
         waiter.result(PATIENCE_S)
@@ -382,7 +369,7 @@ def test_closing_leaves_no_thread_and_no_file_open(cluster: Cluster) -> None:
         use()
         assert threads() == idle
     # The nodes are in this process too, and close their ends when they notice.
-    wait_for(lambda: open_files() < before + count)
+    until(lambda: open_files() < before + count)
 
 
 def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Cluster) -> None:
@@ -392,13 +379,7 @@ def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Clu
         "print(connect(sys.argv[1], cluster='test').lock('x').acquire().fence)\n"
     )
     addresses = cluster.addresses("n1", "n2")
-    ended = subprocess.run(
-        [sys.executable, "-c", program, addresses],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, "-c", program, addresses], check=True, timeout=PATIENCE_S)
     assert int(ended.stdout) > 0
     assert (_held := cluster.connect().lock("x").acquire(timeout=PATIENCE_S))
 
@@ -430,7 +411,7 @@ def test_any_node_will_do_and_one_that_goes_away_is_left_for_another(central: Cl
         with lock:
             assert lock.fence
         central.start(node)
-        wait_for(lambda: len(client.describe()) == 2)
+        until(lambda: len(client.describe()) == 2)
 
 
 def test_a_wait_moves_to_another_node_when_its_own_goes_away(
@@ -445,9 +426,9 @@ def test_a_wait_moves_to_another_node_when_its_own_goes_away(
         locks = [(status.node, lock) for status in other.describe() for lock in status.locks]
         return [node for node, lock in locks if lock.waiters]
 
-    wait_for(lambda: len(proxies()) == 1)
+    until(lambda: len(proxies()) == 1)
     (proxy,) = proxies()
     central.stop(proxy)
-    wait_for(lambda: len(proxies()) == 1 and proxies() != [proxy])
+    until(lambda: len(proxies()) == 1 and proxies() != [proxy])
     held.release()
     assert waiter.result(PATIENCE_S)

@@ -1,29 +1,31 @@
-"""The configuration, and the guarantees of protocols."""
+"""The configuration."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
+from support.programs import run_to_end
 
 import fencelock
 from fencelock.actors.api.role_request import LOG_LEVELS
 from fencelock.actors.bakery.config import BakeryTiming
-from fencelock.actors.error import ConfigError, UnsupportedError
+from fencelock.actors.error import ConfigError
 from fencelock.actors.membership_target import MemberTarget
 from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.timing import TIMING, Timing
-from fencelock.cluster.guarantee import PROMISES, Guarantee, demand
+from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.node.config import (
-    ALLOWED,
     NODES_MAX,
-    TABLES,
     Config,
+    File,
     load,
     loopback,
     parse,
@@ -391,6 +393,8 @@ OTHERS = {
     "log.folder": '"./log"',
     "log.file_mb": "5",
     "log.files": "3",
+    "redis.address": '"tcp://127.0.0.1:6379"',
+    "nodes.n-2.redis": '"tcp://127.0.0.1:6380"',
 }
 """Every key but the tables, and another value for it."""
 
@@ -407,16 +411,35 @@ def variable(key: str) -> str:
 def test_a_variable_means_what_its_key_means_in_the_file(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "c.toml").write_text(written(BASE))
+    base = BASE | ({"protocol": '"paxos"'} if "redis" in key else {})
+    (tmp_path / "c.toml").write_text(written(base))
     monkeypatch.setenv(variable(key), OTHERS[key].strip('"'))
-    from_file = parse(written(BASE | {key: OTHERS[key]}), tmp_path)
-    assert from_file != parse(written(BASE), tmp_path)
+    from_file = parse(written(base | {key: OTHERS[key]}), tmp_path)
+    assert from_file != parse(written(base), tmp_path)
     assert load(tmp_path / "c.toml") == dataclasses.replace(from_file, overrides=(variable(key),))
 
 
 def test_every_scalar_key_has_a_variable() -> None:
-    scalars = {key.replace("*", "n-2") for key in ALLOWED if key not in {*TABLES, "nodes"}}
-    assert scalars == set(OTHERS)
+    assert set(scalars(File)) == set(OTHERS)
+
+
+def scalars(table: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, field in table.model_fields.items():
+        kind, inner = field.annotation, f"{path}{name}"
+        if name == "nodes":
+            _, kind = get_args(kind)
+            inner = "nodes.n-2"
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from scalars(kind, f"{inner}.")
+        else:
+            yield inner
+
+
+@pytest.mark.parametrize("key", sorted(OTHERS))
+def test_a_wrong_value_of_each_key_is_refused_with_its_allowed_values(key: str) -> None:
+    wrong = "[[]]" if key == "log.trace" else "{}"
+    (line,) = complaints(written(BASE | {key: wrong}))
+    assert re.match(rf"{re.escape(key)}[.0-9]*: .* is not usable: .* is expected", line), line
 
 
 @pytest.mark.parametrize(
@@ -507,73 +530,8 @@ def test_a_client_reads_a_file_without_pydantic_settings(tmp_path: Path) -> None
         "assert 'pydantic' in sys.modules and 'pydantic_settings' not in sys.modules"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FENCELOCK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=clean,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_to_end([sys.executable, "-c", program], cwd=tmp_path, env=clean, check=True)
     assert "tcp://10.0.0.1:4040" in done.stdout
-
-
-# More
-
-
-@pytest.mark.parametrize("protocol", PROMISES)
-def test_what_is_promised_may_be_demanded(protocol: str) -> None:
-    for guarantee in PROMISES[protocol].guarantees:
-        demand(protocol, guarantee)
-
-
-@pytest.mark.parametrize("protocol", PROMISES)
-def test_requests_that_the_protocol_does_not_promise_are_refused(protocol: str) -> None:
-    for guarantee in set(Guarantee) - PROMISES[protocol].guarantees:
-        with pytest.raises(UnsupportedError, match=f"{protocol} does not promise"):
-            demand(protocol, guarantee)
-
-
-def test_the_refusal_names_the_protocol_that_has_it() -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        demand("central", Guarantee.FIFO)
-    assert str(caught.value) == (
-        "central does not promise fifo (first come, first served); lamport and paxos have it"
-    )
-
-
-def test_the_refusal_names_the_only_protocol_that_has_it() -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        demand("lamport", Guarantee.REENTRANT)
-    assert str(caught.value).endswith("; paxos has it")
-
-
-def test_the_refusal_says_when_no_protocol_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(PROMISES, "paxos")
-    with pytest.raises(UnsupportedError) as caught:
-        demand("lamport", Guarantee.REENTRANT)
-    assert str(caught.value).endswith("no protocol of this release has it")
-
-
-def test_the_default_promises_all_but_what_bakery_alone_has_and_says_what_stops_it() -> None:
-    only = {Guarantee.CLUSTER_EVENTS}
-    assert PROMISES["paxos"].guarantees == set(Guarantee) - only
-    assert "majority" in PROMISES["paxos"].does_not_survive
-
-
-def test_an_unknown_protocol_is_the_callers_mistake() -> None:
-    with pytest.raises(ValueError, match="protocol is 'raft', and must be one of bakery, central"):
-        demand("raft", Guarantee.EXCLUSIVE)
-
-
-def test_every_protocol_excludes_and_fences() -> None:
-    for promise in PROMISES.values():
-        assert {Guarantee.EXCLUSIVE, Guarantee.FENCED} <= promise.guarantees
-
-
-def test_only_what_is_built_is_listed() -> None:
-    assert list(PROMISES) == ["bakery", "central", "lamport", "paxos"]
 
 
 def test_a_node_is_started_by_the_path_of_its_configuration(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.expect import present
 from support.real_nodes import until
 
 from fencelock.testing import LocalCluster, lose, partition
@@ -92,9 +93,7 @@ def second(fencelock_cluster: LocalCluster, runs: Runs, first: Process) -> Itera
 def test_the_other_goes_on_when_the_leader_is_closed(
     runs: Runs, first: Process, second: Process
 ) -> None:
-    leader = first.client.election("jobs").leader()
-    assert leader is not None
-    assert leader.value == "first"
+    assert present(first.client.election("jobs").leader()).value == "first"
     assert second.leader.term is None
     first.close()
     assert not first.scheduler.running

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.real_nodes import ask
+from support.expect import checked
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, CounterChanged
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
-from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.node.node import Node
 
 CALLS = 90
@@ -127,35 +127,24 @@ def test_lists_show_counters_which_clash_with_no_map_or_lock(
     assert repr(counter) == f"<Counter '{name}'>"
 
 
-def test_tasks_count(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            counter = client.counter(name)
-            values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
-            assert sorted(values) == list(range(1, CALLS + 1))
-            assert await counter.get_and_add(-CALLS) == CALLS
-            assert await counter.get() == 0
-            assert await counter.compare_and_set(0, 4)
-            async with client.lock(name) as hold:
-                assert await counter.set(8, fence=hold) == 4
-            with pytest.raises(fencelock.NotHeldError):
-                await counter.add(fence=hold)
-
-    asyncio.run(scene())
+async def test_tasks_count(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        counter = client.counter(name)
+        values = await asyncio.gather(*(counter.add() for _ in range(CALLS)))
+        assert sorted(values) == list(range(1, CALLS + 1))
+        assert await counter.get_and_add(-CALLS) == CALLS
+        assert await counter.get() == 0
+        assert await counter.compare_and_set(0, 4)
+        async with client.lock(name) as hold:
+            assert await counter.set(8, fence=hold) == 4
+        with pytest.raises(fencelock.NotHeldError):
+            await counter.add(fence=hold)
 
 
 def test_callers_inside_a_node_count(connect: Connect, paxos_nodes: list[Node], name: str) -> None:
-    changed = ask(paxos_nodes[0], AddToCounter(counter=name, amount=2))
-    assert isinstance(changed, CounterChanged)
+    changed = checked(CounterChanged, ask(paxos_nodes[0], AddToCounter(counter=name, amount=2)))
     assert (changed.before, changed.after) == (0, 2)
     assert connect().counter(name).add() == 3
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_other_protocols_name_the_one_that_has_counters(protocol: str) -> None:
-    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
-        demand(protocol, Guarantee.COUNTERS)
 
 
 PATIENCE_S = 60
@@ -166,8 +155,7 @@ def made(client: fencelock.Client, name: str, permits: int = 3) -> fencelock.Poo
 
 
 def until_awaited(pool: fencelock.Pool) -> None:
-    while not pool.status().waiters:
-        pass
+    until(lambda: pool.status().waiters)
 
 
 def test_a_permit_stays_taken_when_its_client_is_closed(connect: Connect, name: str) -> None:
@@ -242,32 +230,26 @@ def test_values_out_of_their_limits_are_refused(connect: Connect, name: str) -> 
     pool.release(3)
 
 
-def test_tasks_take_and_give(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            pool = client.semaphore(name, 3, session_aware=False)
-            async with pool:
-                assert await pool.drain() == 2
-                waits = asyncio.create_task(pool.acquire())
-                while not (await pool.status()).waiters:
-                    pass
-                await pool.release()
-                assert await waits is True
-                assert await pool.acquire(blocking=False) is False
-                await pool.release(2)
-                assert await pool.resize(4) == 3
-            assert await pool.available() == 4
-
-    asyncio.run(scene())
+async def test_tasks_take_and_give(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        pool = client.semaphore(name, 3, session_aware=False)
+        async with pool:
+            assert await pool.drain() == 2
+            waits = asyncio.create_task(pool.acquire())
+            while not (await pool.status()).waiters:
+                pass
+            await pool.release()
+            assert await waits is True
+            assert await pool.acquire(blocking=False) is False
+            await pool.release(2)
+            assert await pool.resize(4) == 3
+        assert await pool.available() == 4
 
 
 def test_callers_inside_a_node_take_and_give(
     connect: Connect, paxos_nodes: list[Node], name: str
 ) -> None:
-    taken = ask(paxos_nodes[0], TakePermits(pool=name, size=3, amount=2))
-    assert isinstance(taken, PermitsTaken)
+    checked(PermitsTaken, ask(paxos_nodes[0], TakePermits(pool=name, size=3, amount=2)))
     assert made(connect(), name).available() == 1
-    given = ask(paxos_nodes[1], GivePermits(pool=name, amount=2))
-    assert isinstance(given, PermitsGiven)
+    given = checked(PermitsGiven, ask(paxos_nodes[1], GivePermits(pool=name, amount=2)))
     assert (given.changed, given.taken) == (True, 0)

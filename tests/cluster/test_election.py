@@ -7,12 +7,12 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
-from support.real_nodes import ask, running_nodes
+from support.faces import Cable, over
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -27,9 +27,6 @@ from fencelock.cluster.client import watch as watch_module
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
 
-if TYPE_CHECKING:
-    from conftest import Cable
-
 PATIENCE_S = 60
 
 Connect = Callable[[], fencelock.Client]
@@ -42,8 +39,7 @@ def lead_once(election: fencelock.Election, value: str) -> int:
 
 
 def until_queued(election: fencelock.Election, count: int) -> None:
-    while len(election.status().waiters) != count:
-        pass
+    until(lambda: len(election.status().waiters) == count)
 
 
 def terms(node: Node, name: str, count: int) -> list[int]:
@@ -108,8 +104,7 @@ def test_a_term_ends_by_force_and_with_its_client(
     assert next(watch) == fencelock.Leader("gone", term.fence)
     assert election.evict(term.fence, "root").fence == term.fence
     assert next(watch) is None
-    while not term.lost or not losses:
-        pass
+    until(lambda: term.lost and losses)
     assert candidate.acquire()
     next(watch)
     follower = pool.submit(lead_once, election, "next")
@@ -157,8 +152,7 @@ def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
 def test_a_watch_follows_its_client_from_node_to_node(
     cables: list[Cable], paxos_nodes: list[Node], name: str
 ) -> None:
-    addresses = ",".join(cable.address for cable in cables)
-    with fencelock.connect(addresses, cluster="faces") as client:
+    with fencelock.connect(over(cables), cluster="faces") as client:
         watch = client.election(name).watch()
         assert next(watch) is None
         for cable in cables:
@@ -252,22 +246,6 @@ def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> N
     assert empty.version < begin.version < end.version == version
     with pytest.raises(fencelock.InvalidRequestError, match="lock 'x' cannot be watched"):
         ask(node, ReadChanges(watched="x"))
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_a_protocol_without_elections_names_the_one_that_has_them(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        for request in (Lead(election="a"), ReadChanges(watched=object_name(ELECTION, "a"))):
-            with pytest.raises(fencelock.UnsupportedError, match="paxos"):
-                ask(nodes["n1"], request)
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(fencelock.UnsupportedError, match=r"elections .an election has.*paxos"),
-        ):
-            client.election("a")
 
 
 KINDS = ("map", "election")
@@ -390,34 +368,31 @@ def test_close_ends_a_watch_that_waits_for_a_page_of_its_listing(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_close_ends_the_loop_of_a_task(
+async def test_close_ends_the_loop_of_a_task(
     paxos_addresses: str, name: str, kind: str, elsewhere: bool
 ) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
-            watch = watch_of(client, kind, name)
-            seen: asyncio.Queue[Any] = asyncio.Queue()
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        watch = watch_of(client, kind, name)
+        seen: asyncio.Queue[Any] = asyncio.Queue()
 
-            async def consume() -> None:
-                async for item in watch:
-                    seen.put_nowait(item)
+        async def consume() -> None:
+            async for item in watch:
+                seen.put_nowait(item)
 
-            task = asyncio.create_task(consume())
-            await seen.get()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(task), 0.1)
-            if elsewhere:
-                await asyncio.to_thread(watch.close)
-            else:
-                watch.close()
-            await asyncio.wait_for(task, PATIENCE_S)
-            with pytest.raises(fencelock.ClosedError, match="was closed"):
-                await watch.get()
-            async with watch_of(client, kind, name) as other:
-                await other.get()
-                waits = asyncio.create_task(other.get())
-                await asyncio.sleep(0)
-            with pytest.raises(fencelock.ClosedError, match="was closed"):
-                await asyncio.wait_for(waits, PATIENCE_S)
-
-    asyncio.run(scene())
+        task = asyncio.create_task(consume())
+        await seen.get()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), 0.1)
+        if elsewhere:
+            await asyncio.to_thread(watch.close)
+        else:
+            watch.close()
+        await asyncio.wait_for(task, PATIENCE_S)
+        with pytest.raises(fencelock.ClosedError, match="was closed"):
+            await watch.get()
+        async with watch_of(client, kind, name) as other:
+            await other.get()
+            waits = asyncio.create_task(other.get())
+            await asyncio.sleep(0)
+        with pytest.raises(fencelock.ClosedError, match="was closed"):
+            await asyncio.wait_for(waits, PATIENCE_S)

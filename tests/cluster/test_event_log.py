@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.collected import Lines, logged_lines, logged_to
+from support.expect import present
 from support.real_nodes import LONG_S, loopback_addresses, running, running_nodes
 
 import fencelock
@@ -44,8 +45,7 @@ def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
             lines.until(lambda line, node=node: line[2].startswith(f"{node} starts, fencelock"))  # type: ignore[misc]
         assert any("its journal is empty" in text for _, _, text in lines.values)
         with fencelock.connect(nodes["n1"].address) as client:
-            hold = client.lock("orders/42", label="web-3").acquire()
-            assert hold is not None
+            hold = present(client.lock("orders/42", label="web-3").acquire())
             client.evict("orders/42", hold.fence, "alice")
             lines.until(lambda line: line[0] == "DEBUG" and "is open, with a TTL" in line[2])
             for node in nodes:
@@ -79,8 +79,7 @@ def test_the_logs_of_the_server_and_of_the_holders_node_tell_of_an_eviction_by_c
             fencelock.connect(nodes["n2"].address) as holder,
             fencelock.connect(nodes["n3"].address) as operator,
         ):
-            hold = holder.lock("orders/42").acquire(timeout=LONG_S)
-            assert hold is not None
+            hold = present(holder.lock("orders/42").acquire(timeout=LONG_S))
             operator.evict("orders/42", hold.fence, "alice")
             for node in ("n1", "n2"):
                 level, _, text = lines.until(

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 from support.collected import Lines, logged_lines
+from support.expect import checked
 from support.real_nodes import LONG_S, ask, loopback_addresses, running
 from support.role_harness import dispatchers
 
@@ -127,8 +128,7 @@ def test_numbers_at_their_extremes_are_refused_or_cut(alone: Node) -> None:
         ask(alone, ListRecords(skip=INT_MAX))
     progress = Progress("n1", 1, Instant(0))
     progress.bytes = INT_MAX
-    fetched = progress.report(2, NUMBER_MAX - 1, "n2", Instant(1))[0]
-    assert isinstance(fetched, Send)
+    fetched = checked(Send, progress.report(2, NUMBER_MAX - 1, "n2", Instant(1))[0])
     assert "bytes_left=4611686018427387903" in repr(fetched.message)
 
 
@@ -199,9 +199,7 @@ def test_a_frame_that_breaks_its_check_is_dropped(monkeypatch: pytest.MonkeyPatc
     noted: list[str] = []
     validator.note_fault = lambda doing, error: noted.append(f"{doing}: {error!r}")
     monkeypatch.setattr(admission, "open_frame", broken)
-    dropped = validator.admit("client", b"\x00")
-    assert isinstance(dropped, Dropped)
-    assert dropped.counter == "wire.malformed"
+    assert checked(Dropped, validator.admit("client", b"\x00")).counter == "wire.malformed"
     assert noted == [f"a frame of client: OverflowError('{BUG}')"]
 
 

@@ -10,7 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.own_role import Counter
+from support.programs import run_to_end
 from support.real_nodes import LONG_S
 
 from fencelock import (
@@ -71,8 +73,7 @@ def test_a_future_that_was_asked_before_a_fork_is_refused_after_it(cluster: Loca
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_hold_is_lost_to_a_forked_process_and_stays_its_parents(cluster: LocalCluster) -> None:
-    hold = cluster.connect().lock("x").acquire()
-    assert hold is not None
+    hold = present(cluster.connect().lock("x").acquire())
 
     def seen() -> bool:
         facts = (hold.state, hold.lost, hold.held, hold.suspect, hold.remaining, hold.deadline)
@@ -96,8 +97,7 @@ def test_a_hold_is_lost_to_a_forked_process_and_stays_its_parents(cluster: Local
 
 def test_a_hold_of_a_closed_client_is_not_held(cluster: LocalCluster) -> None:
     client = cluster.connect()
-    hold = client.lock("x").acquire()
-    assert hold is not None
+    hold = present(client.lock("x").acquire())
     client.close()
     assert (hold.held, hold.lost, hold.remaining) == (False, False, 0.0)
     with pytest.raises(NotHeldError, match="closed"):
@@ -191,14 +191,10 @@ def test_without_assertions_no_node_starts_and_one_line_says_so(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     config(tmp_path)
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "fencelock", *command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONOPTIMIZE": "1"},
-        timeout=PATIENCE_S,
-        capture_output=True,
-        check=False,
-        text=True,
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,8 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from fastapi import Depends, FastAPI
+from support.expect import present
+from support.programs import run_to_end
 
 import fencelock
 from fencelock import aio
@@ -26,12 +27,6 @@ PATIENCE_S = 60
 CLUSTER = "faces"
 LOCKS = 3
 REQUESTS = 12
-
-
-@pytest.fixture
-def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        yield client
 
 
 @pytest.fixture
@@ -170,8 +165,7 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
             assert hold
             assert hold.fence == lock.fence
             await lock.release()
-        again = await asyncio.wait_for(lock.acquire(), 5)
-        assert again is not None
+        again = present(await asyncio.wait_for(lock.acquire(), 5))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.lock("waited for").acquire(), 0.05)
         await again.release()
@@ -243,9 +237,7 @@ def test_a_pytest_asyncio_fixture_holds_and_releases(
         "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ended = subprocess.run(
-        command, capture_output=True, timeout=PATIENCE_S, check=False, text=True, cwd=tmp_path
-    )
+    ended = run_to_end(command, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "3 passed" in ended.stdout
     for name in ("a fixture", "another fixture"):
@@ -266,8 +258,7 @@ def test_a_hold_may_be_released_by_any_thread(
         thread = threading.Thread(target=partial(put_acquired, lock, holds))
         thread.start()
         thread.join(PATIENCE_S)
-        hold = holds.get(timeout=PATIENCE_S)
-        assert hold is not None
+        hold = present(holds.get(timeout=PATIENCE_S))
         assert (lock.held, lock.fence) == (True, hold.fence)
         release(hold)
         assert_free(other, "handed on")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.expect import only, present
 from support.lock_scene import Scene
 from support.real_nodes import Cluster, started, until
 
@@ -63,8 +64,7 @@ def test_a_hold_goes_to_another_client_before_all_who_wait(
     with pytest.raises(NotHeldError, match="this hold was detached already"):
         hold.detach()
     taken.release()
-    after = waiting.result(PATIENCE_S)
-    assert after is not None
+    after = present(waiting.result(PATIENCE_S))
     assert after.fence > taken.fence
     after.release()
     with web.lock(name, retain=retain):  # The session knows that it holds nothing.
@@ -143,8 +143,7 @@ def test_the_status_shows_who_detached_it_but_no_token(web: fencelock.Client, na
     secret = lock_and_secret(token)[1]
     assert not any(form in repr((status, hold)) for form in (token, secret.hex(), repr(secret)))
     taken = web.attach(token, label="worker")
-    seen = web.status(name).holder
-    assert seen is not None
+    seen = present(web.status(name).holder)
     assert (seen.fence, seen.label.endswith(", worker")) == (taken.fence, True)
     taken.release()
 
@@ -161,26 +160,23 @@ def test_an_attached_hold_has_a_duration_of_its_own(web: fencelock.Client, name:
         assert hold.deadline is None
 
 
-def test_tasks_hand_a_lock_over_and_a_cancelled_attach_holds_nothing(
+async def test_tasks_hand_a_lock_over_and_a_cancelled_attach_holds_nothing(
     paxos_addresses: str, name: str
 ) -> None:
-    async def run() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
-            token = await (await client.lock(name).acquire()).detach()
-            async with await client.attach(token) as hold:
-                assert hold.held
-            token = await (await client.lock(name).acquire()).detach()
-            task = asyncio.create_task(client.attach(token))
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            with pytest.raises(TypeError, match="token is 7, and must be str"):
-                await client.attach(7)  # type: ignore[arg-type]
-            async with client.lock(name, timeout=PATIENCE_S):
-                pass
-
-    asyncio.run(run())
+    async with aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        token = await (await client.lock(name).acquire()).detach()
+        async with await client.attach(token) as hold:
+            assert hold.held
+        token = await (await client.lock(name).acquire()).detach()
+        task = asyncio.create_task(client.attach(token))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(TypeError, match="token is 7, and must be str"):
+            await client.attach(7)  # type: ignore[arg-type]
+        async with client.lock(name, timeout=PATIENCE_S):
+            pass
 
 
 @pytest.mark.usefixtures("fencelock_cluster")
@@ -264,8 +260,7 @@ def test_an_interrupted_detach_that_was_not_sent_releases_the_lock(scene: Scene)
     session.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         hold.detach()
-    (cancel,) = session.told
-    assert isinstance(cancel, Cancel)
+    cancel = only(Cancel, session.told)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", hold.token)
 
 

@@ -82,17 +82,39 @@ def interrupted(work: Callable[[], object], instant: int) -> bool:
     return False
 
 
+Clients = tuple[Client, Client]
+
+
+@pytest.fixture
+def clients(cluster: LocalCluster) -> Iterator[Clients]:
+    with cluster.connect() as one, cluster.connect() as other:
+        yield one, other
+
+
+def at_every_instant(kind: str, clients: Clients, once: Callable[[int], bool], least: int) -> None:
+    """Call ``once`` with one instant after the other, until it is over before it is interrupted.
+
+    Afterwards the other client is granted the object each time.
+    """
+    instant = len(kind) % STRIDE
+    hit = True
+    while hit:
+        hit = once(instant)
+        again = MAKERS[kind](clients[1], "interrupted").acquire(timeout=PATIENCE_S)
+        assert again is not None, f"still held after an interrupt at instant {instant}"
+        again.release()
+        instant += STRIDE
+    assert instant > least + STRIDE
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_an_acquire_that_is_interrupted_anywhere_leaves_nothing_held(
-    cluster: LocalCluster, kind: str
+    clients: Clients, kind: str
 ) -> None:
-    client, other = cluster.connect(), cluster.connect()
-    instant = len(kind) % STRIDE
-    while True:
-        lock = MAKERS[kind](client, "acquire")
-        hold = None
+    def once(instant: int) -> bool:
+        lock, hold = MAKERS[kind](clients[0], "interrupted"), None
 
-        def work(lock: Any = lock) -> None:
+        def work() -> None:
             nonlocal hold
             hold = lock.acquire()
 
@@ -100,76 +122,52 @@ def test_an_acquire_that_is_interrupted_anywhere_leaves_nothing_held(
         assert (hold is None) == hit
         if hold is not None:
             hold.release()
-        again = MAKERS[kind](other, "acquire").acquire(timeout=PATIENCE_S)
-        assert again is not None, f"still held after an interrupt at instant {instant}"
-        again.release()
-        if not hit:
-            break
-        instant += STRIDE
-    assert instant > 10
-    client.close()
-    other.close()
+        return hit
+
+    at_every_instant(kind, clients, once, least=10)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_release_that_is_interrupted_anywhere_may_be_repeated(
-    cluster: LocalCluster, kind: str
+    clients: Clients, kind: str
 ) -> None:
-    client, other = cluster.connect(), cluster.connect()
-    instant = len(kind) % STRIDE
-    while True:
-        hold = MAKERS[kind](client, "release").acquire(timeout=PATIENCE_S)
-        assert hold is not None
+    def once(instant: int) -> bool:
+        hold = MAKERS[kind](clients[0], "interrupted").acquire(timeout=PATIENCE_S)
 
-        def work(hold: Any = hold) -> None:
+        def work() -> None:
             hold.release()
 
         hit = interrupted(work, instant)
         if hit:
             with suppress(NotHeldError):  # The interrupted release happens all the same.
                 hold.release()
-        again = MAKERS[kind](other, "release").acquire(timeout=PATIENCE_S)
-        assert again is not None, f"still held after an interrupt at instant {instant}"
-        again.release()
-        if not hit:
-            break
-        instant += STRIDE
-    assert instant > 15
-    client.close()
-    other.close()
+        return hit
+
+    at_every_instant(kind, clients, once, least=15)
 
 
 @pytest.mark.parametrize("kind", ["lock", "rlock", "retained"])
 def test_a_detach_that_is_interrupted_anywhere_keeps_the_lock_for_its_time_at_most(
-    cluster: LocalCluster, kind: str
+    clients: Clients, kind: str
 ) -> None:
-    client, other = cluster.connect(), cluster.connect()
-    instant = len(kind) % STRIDE
-    while True:
-        hold = MAKERS[kind](client, "detach").acquire(timeout=PATIENCE_S)
-        assert hold is not None
+    def once(instant: int) -> bool:
+        hold = MAKERS[kind](clients[0], "interrupted").acquire(timeout=PATIENCE_S)
 
-        def work(hold: Any = hold) -> None:
+        def work() -> None:
             hold.detach(within=0.02)
 
         hit = interrupted(work, instant)
         with suppress(NotHeldError):
             hold.release()
-        again = MAKERS[kind](other, "detach").acquire(timeout=PATIENCE_S)
-        assert again is not None, f"still held after an interrupt at instant {instant}"
-        again.release()
-        if not hit:
-            break
-        instant += STRIDE
-    assert instant > 15
-    client.close()
-    other.close()
+        return hit
+
+    at_every_instant(kind, clients, once, least=15)
 
 
 def test_an_attach_that_is_interrupted_anywhere_leaves_the_token_good_or_the_lock_free(
-    cluster: LocalCluster,
+    clients: Clients,
 ) -> None:
-    client, other = cluster.connect(), cluster.connect()
+    client, other = clients
     instant, used = 0, 0
     while True:
         token = other.lock("attach").acquire().detach()
@@ -192,13 +190,11 @@ def test_an_attach_that_is_interrupted_anywhere_leaves_the_token_good_or_the_loc
         instant += STRIDE
     assert instant > 15
     assert 0 < used < instant // STRIDE
-    client.close()
-    other.close()
 
 
-def test_a_body_that_is_interrupted_as_it_leaves_has_left(cluster: LocalCluster) -> None:
+def test_a_body_that_is_interrupted_as_it_leaves_has_left(clients: Clients) -> None:
     """Once ``with`` has begun to release, no interrupt keeps the lock."""
-    client, other = cluster.connect(), cluster.connect()
+    client, other = clients
     instant, hit = 0, True
     while hit:
         lock = client.lock("leaving")
@@ -213,8 +209,6 @@ def test_a_body_that_is_interrupted_as_it_leaves_has_left(cluster: LocalCluster)
         again.release()
         instant += 1
     assert instant > 10
-    client.close()
-    other.close()
 
 
 KINDS: dict[str, Callable[[Any, str], Any]] = {
@@ -418,15 +412,12 @@ def test_an_owner_that_waits_for_itself_may_be_cancelled(cluster: LocalCluster) 
         assert cancelled(lock)
 
 
-def test_another_task_may_cancel_an_acquire_that_waits(cluster: LocalCluster) -> None:
-    async def run() -> None:
-        async with cluster.connect_aio() as client, client.lock("task"):
-            lock = client.lock("task")
-            waiter = asyncio.create_task(lock.acquire())
-            while not waiter.done():
-                lock.cancel()
-                await asyncio.sleep(0)
-            with pytest.raises(AcquireCancelledError):
-                await waiter
-
-    asyncio.run(run())
+async def test_another_task_may_cancel_an_acquire_that_waits(cluster: LocalCluster) -> None:
+    async with cluster.connect_aio() as client, client.lock("task"):
+        lock = client.lock("task")
+        waiter = asyncio.create_task(lock.acquire())
+        while not waiter.done():
+            lock.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(AcquireCancelledError):
+            await waiter

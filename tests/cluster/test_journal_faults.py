@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.expect import only
 from support.role_harness import HOST, T0, hub_without_peers
 
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
@@ -488,8 +489,7 @@ def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
         found = journal.take_records()
     assert list(found) == ["identity", "server"]
     records = found["server"]
-    (held,) = [decode(record) for record in records]
-    assert isinstance(held, Held)
+    held = only(Held, [decode(record) for record in records])
     with Node.start(config, "n1", found=True) as node:
         node.ref("server").tell(Release(lock="l", client=held.client, sequence=held.number))
         node.ref("server").ask(Probe(), timeout=LONG_S)

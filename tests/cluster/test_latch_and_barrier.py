@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.real_nodes import ask
+from support.expect import checked
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.name import object_name
-from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
@@ -25,8 +25,7 @@ Connect = Callable[[], fencelock.Client]
 
 
 def until_awaited(client: fencelock.Client, name: str, waiters: int = 1) -> None:
-    while len(client.status(object_name(LATCH, name)).waiters) < waiters:
-        pass
+    until(lambda: len(client.status(object_name(LATCH, name)).waiters) >= waiters)
 
 
 def test_callers_pass_once_the_count_is_0(
@@ -131,47 +130,34 @@ def test_a_client_that_closes_ends_its_waits(
     assert not stays.latch(name, 1).status().waiters
 
 
-def test_tasks_await_a_latch(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            latch = client.latch(name, count=2)
-            waits = asyncio.create_task(latch.wait())
-            given_up = asyncio.create_task(latch.wait())
-            while len((await latch.status()).waiters) < 2:
-                pass
-            given_up.cancel()
-            assert await latch.wait(0.01) is False
-            assert (await latch.count_down(), await latch.count()) == (1, 1)
-            assert await latch.count_down() == 0
-            assert await waits is True
-            assert [one.left for one in await client.objects() if name in one.lock] == [0]
-
-    asyncio.run(scene())
+async def test_tasks_await_a_latch(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        latch = client.latch(name, count=2)
+        waits = asyncio.create_task(latch.wait())
+        given_up = asyncio.create_task(latch.wait())
+        while len((await latch.status()).waiters) < 2:
+            pass
+        given_up.cancel()
+        assert await latch.wait(0.01) is False
+        assert (await latch.count_down(), await latch.count()) == (1, 1)
+        assert await latch.count_down() == 0
+        assert await waits is True
+        assert [one.left for one in await client.objects() if name in one.lock] == [0]
 
 
 def test_callers_inside_a_node_count_and_wait(
     connect: Connect, paxos_nodes: list[Node], name: str
 ) -> None:
-    counted = ask(paxos_nodes[0], CountDown(latch=name, count=2))
-    assert isinstance(counted, CountedDown)
-    assert counted.left == 1
+    assert checked(CountedDown, ask(paxos_nodes[0], CountDown(latch=name, count=2))).left == 1
     assert connect().latch(name, 2).count_down() == 0
     assert isinstance(ask(paxos_nodes[1], AwaitLatch(latch=name, count=2)), LatchPassed)
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_other_protocols_name_the_one_that_has_latches(protocol: str) -> None:
-    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
-        demand(protocol, Guarantee.LATCHES)
 
 
 ROUNDS = 5
 
 
 def until_arrived(client: fencelock.Client, name: str, parties: int = 1) -> None:
-    while client.barrier(name, 9).n_waiting() < parties:
-        pass
+    until(lambda: client.barrier(name, 9).n_waiting() >= parties)
 
 
 def test_all_pass_together_each_with_its_own_index(
@@ -257,24 +243,20 @@ def test_parties_must_agree_and_arguments_have_limits(
     assert repr(client.barrier(name, 2)) == f"<Barrier '{name}' of 2 parties>"
 
 
-def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
-    paxos_nodes: list[Node], name: str
+async def test_tasks_meet_and_a_cancelled_one_breaks_the_generation(
+    paxos_addresses: str, name: str
 ) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            barrier = client.barrier(name, parties=3)
-            indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
-            assert sorted(indices) == [0, 1, 2]
-            waits = [asyncio.create_task(barrier.wait()) for _ in range(2)]
-            while await barrier.n_waiting() < 2:
-                pass
-            waits[0].cancel()
-            with pytest.raises(fencelock.BrokenBarrierError):
-                await waits[1]
-            assert not (await barrier.status()).waiters
-
-    asyncio.run(scene())
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        barrier = client.barrier(name, parties=3)
+        indices = await asyncio.gather(*(barrier.wait(PATIENCE_S) for _ in range(3)))
+        assert sorted(indices) == [0, 1, 2]
+        waits = [asyncio.create_task(barrier.wait()) for _ in range(2)]
+        while await barrier.n_waiting() < 2:
+            pass
+        waits[0].cancel()
+        with pytest.raises(fencelock.BrokenBarrierError):
+            await waits[1]
+        assert not (await barrier.status()).waiters
 
 
 def test_callers_inside_a_node_meet_others(
@@ -282,12 +264,5 @@ def test_callers_inside_a_node_meet_others(
 ) -> None:
     waits = pool.submit(connect().barrier(name, 2).wait, PATIENCE_S)
     until_arrived(connect(), name)
-    passed = ask(paxos_nodes[0], AwaitBarrier(barrier=name, parties=2))
-    assert isinstance(passed, BarrierPassed)
+    passed = checked(BarrierPassed, ask(paxos_nodes[0], AwaitBarrier(barrier=name, parties=2)))
     assert (passed.index, waits.result(PATIENCE_S)) == (1, 0)
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_other_protocols_name_the_one_that_has_barriers(protocol: str) -> None:
-    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
-        demand(protocol, Guarantee.BARRIERS)

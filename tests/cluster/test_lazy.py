@@ -6,15 +6,17 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.expect import present
+from support.programs import run_to_end
+from support.real_nodes import until
 
 import fencelock
 from fencelock import ClosedError, ConfigError, LockOwnershipLostError, UnavailableError, aio
@@ -50,16 +52,6 @@ def clients() -> int:
     return sum(thread.name.startswith("fencelock-client-") for thread in threading.enumerate())
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait until a thread that ends has done so."""
-    ended = threading.Event()
-    for _ in range(PATIENCE_S * 100):
-        if true():
-            return
-        ended.wait(0.01)
-    raise AssertionError
-
-
 @pytest.mark.usefixtures("fencelock_cluster")
 def test_objects_of_a_module_connect_at_their_first_use() -> None:
     assert (clients(), lock.held, lock.name, repr(lock)) == (
@@ -78,9 +70,7 @@ def test_objects_of_a_module_connect_at_their_first_use() -> None:
         fencelock.map("m").put("key", b"value")
         assert fencelock.lock_all("a", "b").acquire(timeout=1)
     with fencelock.election("e").lead("me"):
-        leader = fencelock.election("e").leader()
-        assert leader is not None
-        assert leader.value == "me"
+        assert present(fencelock.election("e").leader()).value == "me"
     assert fencelock.latch("l", 1).count_down() == 0
     assert fencelock.barrier("b", 1).wait() == 0
     assert clients() == 1
@@ -125,13 +115,13 @@ def test_a_client_of_a_loop_that_nobody_shut_down_ends_when_another_is_used(
         held = loop.run_until_complete(client.lock("x").acquire(timeout=PATIENCE_S))
         assert held
         loop.close()
-    wait_until(lambda: clients() == 1)
+    until(lambda: clients() == 1)
 
     async def use() -> None:
         assert await client.lock("y").acquire(timeout=PATIENCE_S)
 
     asyncio.run(use())
-    wait_until(lambda: clients() == 0)
+    until(lambda: clients() == 0)
 
 
 def test_a_service_starts_while_no_node_runs() -> None:
@@ -265,7 +255,7 @@ def test_a_dropped_client_is_freed_with_what_it_held(
             assert hold  # It keeps the client.
             del hold
         gc.collect()
-        wait_until(lambda: clients() == before[0] and descriptors() <= before[1])
+        until(lambda: clients() == before[0] and descriptors() <= before[1])
     assert sum("client was dropped" in text for text in texts) == 5
     assert observer.lock("x").acquire(blocking=False)
 
@@ -289,13 +279,7 @@ def test_a_program_that_leaves_everything_to_the_end_ends_well(
     fencelock_cluster: LocalCluster,
 ) -> None:
     program = "import fencelock\nhold = fencelock.lock('x').acquire()\nprint(hold.fence)\n"
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-        text=True,
-    )
+    ended = run_to_end([sys.executable, "-W", "error", "-c", program], check=True)
     assert (int(ended.stdout) > 0, ended.stderr) == (True, "")
     assert not fencelock_cluster.connect().lock("x").locked()
 

@@ -124,15 +124,12 @@ def test_an_object_passes_the_tests_that_cpython_has_for_its_model(
     assert result.testsRun > 5
 
 
-def test_limits(fencelock_cluster: LocalCluster) -> None:
-    async def main() -> None:
-        async with aio.connect(fencelock_cluster.addresses) as client:
-            with pytest.raises(ValueError, match="permits is 0"):
-                client.semaphore("s", 0)
-            semaphore = client.semaphore("s", 1)
-            with pytest.raises(ValueError, match="1 permits were released, 0 are held"):
-                await semaphore.release()
-            with pytest.raises(TypeError, match="can't be used in 'await' expression"):
-                await semaphore  # type: ignore[misc]
-
-    asyncio.run(main())
+async def test_limits(fencelock_cluster: LocalCluster) -> None:
+    async with aio.connect(fencelock_cluster.addresses) as client:
+        with pytest.raises(ValueError, match="permits is 0"):
+            client.semaphore("s", 0)
+        semaphore = client.semaphore("s", 1)
+        with pytest.raises(ValueError, match="1 permits were released, 0 are held"):
+            await semaphore.release()
+        with pytest.raises(TypeError, match="can't be used in 'await' expression"):
+            await semaphore  # type: ignore[misc]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pykka
 import pytest
+from support.expect import checked, present
 from support.lock_scene import AtOnce, Scene, ScriptedSession
 
 from fencelock.actors.api.message import Cancel, Release
@@ -44,9 +45,7 @@ def lock(scene: Scene) -> Lock:
 @pytest.fixture
 def hold(lock: Lock) -> Hold:
     """Return a hold of ``lock``, acquired by this test."""
-    hold = lock.acquire()
-    assert hold is not None
-    return hold
+    return present(lock.acquire())
 
 
 @pytest.fixture
@@ -158,8 +157,7 @@ def test_the_timeout_of_the_lock_is_the_one_acquire_and_with_use(
 def test_threads_that_share_an_rlock_are_two_owners(rlock: RLock) -> None:
     rlock.acquire()
     assert elsewhere(lambda: (rlock.held, rlock.fence)) == (False, None)
-    error = elsewhere(rlock.release)
-    assert isinstance(error, NotHeldError)
+    error = checked(NotHeldError, elsewhere(rlock.release))
     assert str(error) == ("lock 'x': elsewhere does not hold it; held by MainThread of this client")
     assert rlock.held
 
@@ -177,8 +175,7 @@ def test_of_two_threads_that_acquired_a_lock_each_sees_and_releases_its_own(
     script.fence, script.count = 7, 0
 
     def acquire_and_release() -> None:
-        other = lock.acquire()
-        assert other is not None
+        other = present(lock.acquire())
         assert (lock.owner, lock.fence) == (other.owner, 8)
         lock.release()
         assert not other.held
@@ -208,8 +205,7 @@ def test_each_acquire_of_a_lock_is_an_owner_of_its_own(
 
 def test_an_explicit_owner_is_one_for_all_threads(scene: Scene) -> None:
     lock = scene.lock(owner="job 7")
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     assert elsewhere(lambda: lock.fence) == hold.fence
     assert elsewhere(scene.lock(owner="job 7").release) is None
     assert not lock.held
@@ -218,8 +214,7 @@ def test_an_explicit_owner_is_one_for_all_threads(scene: Scene) -> None:
 def test_an_owner_that_waits_for_itself_waits_until_the_hold_is_released(scene: Scene) -> None:
     """As with ``threading.Lock``: it neither spins nor raises."""
     lock, again = scene.lock(owner="job 7"), scene.lock(owner="job 7")
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     assert again.acquire(blocking=False) is None
     began = time.monotonic()
     assert again.acquire(timeout=0.2) is None
@@ -379,8 +374,7 @@ def test_a_session_that_stopped_is_a_closed_client(lock: Lock, script: ScriptedS
 def test_what_remains_is_judged_by_the_clock(scene: Scene) -> None:
     lock = scene.lock()
     scene.trust(suspect_at=5 * NS_PER_S, until=10 * NS_PER_S)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     remaining = [hold.remaining]
     for second in (4, 6, 10):
         scene.session.now = Instant(second * NS_PER_S)
@@ -392,8 +386,7 @@ def test_what_remains_is_judged_by_the_clock(scene: Scene) -> None:
 def test_the_text_of_a_lock_tells_its_name_and_state(lock: Lock) -> None:
     assert "'x'" in repr(lock)
     assert "not held" in repr(lock)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     assert f"fence {hold.fence}" in repr(lock)
     assert f"fence {hold.fence}" in repr(hold)
     assert lock.name == hold.name == "x"

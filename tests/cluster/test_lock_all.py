@@ -7,10 +7,10 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from support.real_nodes import ask, running_nodes
+from support.expect import checked, present
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -33,8 +33,7 @@ def names() -> tuple[str, str, str]:
 
 
 def until_awaited(client: fencelock.Client, name: str) -> None:
-    while not client.status(name).waiters:
-        pass
+    until(lambda: client.status(name).waiters)
 
 
 def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> None:
@@ -43,9 +42,7 @@ def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> 
         assert tuple(holds.fences) == names
         assert list(holds.fences.values()) == [holds.fence + place for place in range(3)]
         for name, fence in holds.fences.items():
-            holder = two.status(name).holder
-            assert holder is not None
-            assert holder.fence == fence
+            assert present(two.status(name).holder).fence == fence
             assert two.lock(name).acquire(blocking=False) is None
         assert two.lock_all("free", names[2]).acquire(blocking=False) is None
         assert (_held := two.lock("free").acquire(blocking=False))
@@ -103,8 +100,7 @@ def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str,
     holds = one.lock_all(*names).acquire()
     assert holds
     two.evict(names[1], holds.fences[names[1]], "root")
-    while not holds.lost:
-        pass
+    until(lambda: holds.lost)
     assert (_held := two.lock_all(*names).acquire(blocking=False))
     with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         holds.release()
@@ -129,49 +125,25 @@ def test_names_out_of_their_limits_are_refused(connect: Connect) -> None:
         client.lock_all("a", b"b")  # type: ignore[arg-type]
 
 
-def test_tasks_hold_several_locks(paxos_nodes: list[Node], names: tuple[str, str, str]) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            async with client.lock_all(*names) as holds:
-                assert holds.fences[names[0]] == holds.fence
-                waits = asyncio.create_task(client.lock_all(*names).acquire())
-                while not (await client.status(names[2])).waiters:
-                    pass
-                waits.cancel()
-                assert await client.lock(names[0]).acquire(blocking=False) is None
-            again = await client.lock_all(*names).acquire(timeout=PATIENCE_S)
-            assert again is not None
-            await again.release()
-
-    asyncio.run(scene())
+async def test_tasks_hold_several_locks(paxos_addresses: str, names: tuple[str, str, str]) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        async with client.lock_all(*names) as holds:
+            assert holds.fences[names[0]] == holds.fence
+            waits = asyncio.create_task(client.lock_all(*names).acquire())
+            while not (await client.status(names[2])).waiters:
+                pass
+            waits.cancel()
+            assert await client.lock(names[0]).acquire(blocking=False) is None
+        again = present(await client.lock_all(*names).acquire(timeout=PATIENCE_S))
+        await again.release()
 
 
 def test_an_ask_holds_several_locks(paxos_nodes: list[Node], names: tuple[str, str, str]) -> None:
     node = paxos_nodes[0]
-    granted = ask(node, AcquireAll(locks=names))
-    assert isinstance(granted, Granted)
+    granted = checked(Granted, ask(node, AcquireAll(locks=names)))
     assert granted.count == 3
     assert ask(node, Inspect(lock=names[2])).holder.fence == granted.fence + 2
     assert ask(node, Release(lock=granted.lock, fence=granted.fence)).count == 0
     named = ask(node, AcquireAll(locks=names, owner="me", request=7))
     ask(node, Cancel(lock=named.lock, session="", owner="me", request=7))
-    while ask(node, Inspect(lock=names[0])).holder is not None:
-        pass
-
-
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_a_protocol_that_grants_one_lock_at_a_time_names_the_one_that_grants_several(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(fencelock.UnsupportedError, match="paxos"):
-            ask(nodes["n1"], AcquireAll(locks=("a", "b")))
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(
-                fencelock.UnsupportedError, match=r"lock all .several locks.*paxos has it"
-            ),
-        ):
-            client.lock_all("a", "b")
+    until(lambda: ask(node, Inspect(lock=names[0])).holder is None)

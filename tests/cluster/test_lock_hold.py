@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from support.expect import checked, only, present
 from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 
 from fencelock import aio
@@ -136,8 +137,7 @@ def test_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(
     scene.session.before = lambda: scene.lose(fence=1)
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
-    asked = scene.session.asked[-1][0]
-    assert isinstance(asked, Acquire)
+    asked = checked(Acquire, scene.session.asked[-1][0])
     cancel = Cancel(lock="x", session="", owner="ann", request=asked.request)
     assert scene.session.told == [cancel]
     assert lock.state is HoldState.FREE
@@ -219,8 +219,7 @@ def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> No
 def test_a_hold_whose_owner_was_granted_the_lock_anew_is_lost(scene: Scene) -> None:
     """The loss came, and was reported, while the owner was acquiring once more."""
     lock, session = scene.rlock(), scene.session
-    first = lock.acquire()
-    assert first is not None
+    first = present(lock.acquire())
     session.mute = True
     again = lock._acquiring(True, None)  # pyright: ignore[reportPrivateUsage]
     reply = next(again)
@@ -275,8 +274,7 @@ def test_each_level_is_released_though_no_release_is_confirmed(
 
     with pytest.raises(UnavailableError):
         work()
-    (cancel,) = session.told
-    assert isinstance(cancel, Cancel)
+    cancel = only(Cancel, session.told)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(session)[0])
     session.refusal, session.count = None, 2
     lock.release()  # To wait for the release in the background; the session does the rest.
@@ -317,9 +315,7 @@ def test_a_grant_to_a_task_of_a_closed_loop_is_given_back(
     loop.close()
     (reply,) = waiting(session)
     reply.set(session.grant("x", "ann", 1))
-    (cancel,) = session.told
-    assert isinstance(cancel, Cancel)
-    assert cancel.request == tokens(session)[0]
+    assert only(Cancel, session.told).request == tokens(session)[0]
     assert (session.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
 
@@ -378,9 +374,7 @@ def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
 
     loop = asyncio.new_event_loop()
     try:
-        hold = loop.run_until_complete(contend())
-        assert hold is not None
-        assert hold.fence == 7
+        assert present(loop.run_until_complete(contend())).fence == 7
     finally:
         loop.close()
     assert hold_registry.find("x", "ann") is None

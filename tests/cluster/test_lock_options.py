@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+from support.expect import present
+from support.faces import Cable, cut, mend, over
 from support.lock_scene import PATIENCE_S, Scene
 from support.samples import fence_of
 
@@ -87,20 +89,17 @@ def test_a_task_is_an_owner_by_a_number_that_is_never_given_again() -> None:
         check_owner(owner)
 
 
-def test_outside_of_a_task_there_is_no_owner() -> None:
-    async def ask() -> None:
-        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+async def test_outside_of_a_task_there_is_no_owner() -> None:
+    said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def look() -> None:
-            try:
-                owner_of_task()
-            except RuntimeError as error:
-                said.set_result(str(error))
+    def look() -> None:
+        try:
+            owner_of_task()
+        except RuntimeError as error:
+            said.set_result(str(error))
 
-        asyncio.get_running_loop().call_soon(look)
-        assert "give the lock an owner" in await said
-
-    asyncio.run(ask())
+    asyncio.get_running_loop().call_soon(look)
+    assert "give the lock an owner" in await said
 
 
 def test_people_see_host_and_process_and_an_operator_user_and_host() -> None:
@@ -207,12 +206,6 @@ def test_addresses_are_a_text_or_a_list_and_all_else_is_refused(
 CLUSTER = "faces"
 
 
-@pytest.fixture
-def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        yield client
-
-
 def test_a_function_holds_the_lock_of_its_arguments_while_it_runs(
     client: fencelock.Client,
 ) -> None:
@@ -257,28 +250,23 @@ def test_an_error_of_the_function_goes_on_and_the_lock_is_released(
     assert not client.lock("fails").locked()
 
 
-def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
-    async def run() -> None:
-        async with aio.connect(
-            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
-        ) as client:
-            inside: list[int] = []
+async def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
+    async with aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        inside: list[int] = []
 
-            @client.locked("job/{number}", timeout=PATIENCE_S)
-            async def work(number: int) -> bool:
-                inside.append(number)
-                assert inside.count(number) == 1
-                held = await client.lock(f"job/{number}").locked()
-                inside.remove(number)
-                return held
+        @client.locked("job/{number}", timeout=PATIENCE_S)
+        async def work(number: int) -> bool:
+            inside.append(number)
+            assert inside.count(number) == 1
+            held = await client.lock(f"job/{number}").locked()
+            inside.remove(number)
+            return held
 
-            calls = (work(number % 3) for number in range(12))
-            assert await asyncio.gather(*calls) == [True] * 12
-            assert not await client.lock("job/0").locked()
-            with pytest.raises(TypeError, match="not a coroutine function"):
-                client.locked("job")(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-
-    asyncio.run(run())
+        calls = (work(number % 3) for number in range(12))
+        assert await asyncio.gather(*calls) == [True] * 12
+        assert not await client.lock("job/0").locked()
+        with pytest.raises(TypeError, match="not a coroutine function"):
+            client.locked("job")(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def test_a_function_that_cannot_be_locked_is_refused_when_it_is_decorated(
@@ -385,29 +373,14 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
     assert [type(asked) for asked, _ in session.asked] == [Acquire, Release, Acquire]
 
 
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 @pytest.fixture
 def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencelock.Client]:
     """A client behind cables, which waits for a release for less than ten seconds."""
     monkeypatch.setattr(session, "ANSWER_MS", 300)
-    addresses = ",".join(cable.address for cable in cables)
+    addresses = over(cables)
     with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
         mend(cables)
-
-
-def mend(cables: list[Cable]) -> None:
-    for cable in cables:
-        cable.mend()
 
 
 LOCKS: dict[str, Callable[[Any, str], Any]] = {
@@ -437,8 +410,7 @@ def test_an_owner_that_acquires_while_it_releases_elsewhere_waits_for_that(
 ) -> None:
     lock = client.lock("both", owner="job")
     for _ in range(20):
-        hold = lock.acquire()
-        assert hold is not None
+        hold = present(lock.acquire())
         hold.release()
         with client.lock("both", owner="job", timeout=PATIENCE_S) as again:
             assert again.fence > hold.fence
@@ -450,8 +422,7 @@ def test_an_acquire_after_an_unconfirmed_release_waits_within_its_own_timeout(
 ) -> None:
     lock = LOCKS[kind](far, "unconfirmed")
     fence = fence_of(lock.acquire())
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     with pytest.raises(UnavailableError):
         lock.release()
     for timeout in (0.5, 1.0):
@@ -469,8 +440,7 @@ def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
 ) -> None:
     lock = far.lock("hot", owner="job")
     lock.acquire()
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     with pytest.raises(UnavailableError):
         lock.release()
     began = time.monotonic()
@@ -483,29 +453,25 @@ def test_with_after_an_unconfirmed_release_raises_when_its_timeout_is_over(
 
 
 @pytest.mark.parametrize("kind", LOCKS)
-def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
+async def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
     far: fencelock.Client, cables: list[Cable], kind: str
 ) -> None:
-    async def run() -> None:
-        addresses = ",".join(cable.address for cable in cables)
-        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-            lock = LOCKS[kind](client, "cancelled")
-            fence = fence_of(await lock.acquire())
-            for cable in cables:
-                cable.cut()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await lock.release()
-            began = time.monotonic()
-            with suppress(UnavailableError):
-                assert await lock.acquire(timeout=0.5) is None
-            assert time.monotonic() - began >= 0.5
-            mend(cables)
-            assert fence_of(await lock.acquire(timeout=PATIENCE_S)) > fence
-            await lock.release()
-
     del far  # For its fixture.
-    asyncio.run(run())
+    addresses = over(cables)
+    async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+        lock = LOCKS[kind](client, "cancelled")
+        fence = fence_of(await lock.acquire())
+        cut(cables)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await lock.release()
+        began = time.monotonic()
+        with suppress(UnavailableError):
+            assert await lock.acquire(timeout=0.5) is None
+        assert time.monotonic() - began >= 0.5
+        mend(cables)
+        assert fence_of(await lock.acquire(timeout=PATIENCE_S)) > fence
+        await lock.release()
 
 
 def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Client) -> None:
@@ -520,8 +486,7 @@ def test_locked_asks_the_cluster_and_remaining_the_clock(client: fencelock.Clien
 
 def test_callbacks_of_a_hold_are_called_though_they_come_late(client: fencelock.Client) -> None:
     told: list[fencelock.Notice] = []
-    hold = client.lock("evicted").acquire()
-    assert hold is not None
+    hold = present(client.lock("evicted").acquire())
     client.evict("evicted", hold.fence)
     end = time.monotonic() + PATIENCE_S
     while not hold.lost:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.collected import WatchedChannel
-from support.real_nodes import ask, running_nodes
+from support.expect import checked, present
+from support.real_nodes import ask, until
 
 import fencelock
 import fencelock.aio
@@ -18,12 +18,7 @@ from fencelock import MapChange, MapListing
 from fencelock.actors.api.changes import Change, ReadChanges
 from fencelock.actors.api.map import MAP, VALUE_BYTES_MAX, ListEntries, PutEntry
 from fencelock.actors.api.name import object_name
-from fencelock.actors.error import (
-    InvalidRequestError,
-    NotHeldError,
-    UnsupportedError,
-    VersionMismatchError,
-)
+from fencelock.actors.error import InvalidRequestError, NotHeldError, VersionMismatchError
 from fencelock.actors.table.history import CHANGES_MAX
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.node.node import Node
@@ -31,11 +26,6 @@ from fencelock.cluster.node.node import Node
 PATIENCE_S = 60
 CLUSTER = "faces"
 LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
-
-
-@pytest.fixture
-def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
-    return connect()
 
 
 @pytest.fixture
@@ -55,9 +45,7 @@ def test_an_entry_that_one_client_puts_is_read_by_all_clients(
     other = connect().map(name)
     assert other.get("colour") == fencelock.Entry(b"red", version, None, "")
     assert other.put("colour", b"blue") > version
-    entry = kv.get("colour")
-    assert entry is not None
-    assert entry.value == b"blue"
+    assert present(kv.get("colour")).value == b"blue"
     assert kv.delete("colour") is True
     assert kv.delete("colour") is False
     assert other.get("colour") is None
@@ -65,8 +53,7 @@ def test_an_entry_that_one_client_puts_is_read_by_all_clients(
 
 
 def test_a_change_by_version_fails_if_somebody_was_faster(kv: fencelock.Map) -> None:
-    first = kv.put_if_absent("k", b"1")
-    assert first is not None
+    first = present(kv.put_if_absent("k", b"1"))
     assert kv.put_if_absent("k", b"2") is None
     second = kv.replace("k", b"2", version=first)
     with pytest.raises(VersionMismatchError, match=f"has version {second}, but version") as failed:
@@ -85,8 +72,7 @@ def test_many_threads_count_without_losing_one(kv: fencelock.Map, pool: ThreadPo
 
     def increment(_: int) -> None:
         while True:
-            entry = kv.get("count")
-            assert entry is not None
+            entry = present(kv.get("count"))
             try:
                 kv.replace("count", b"%d" % (int(entry.value) + 1), version=entry.version)
             except VersionMismatchError:
@@ -94,8 +80,7 @@ def test_many_threads_count_without_losing_one(kv: fencelock.Map, pool: ThreadPo
             return
 
     list(pool.map(increment, range(60)))
-    entry = kv.get("count")
-    assert entry is not None
+    entry = present(kv.get("count"))
     assert entry.value == b"60"
 
 
@@ -104,10 +89,8 @@ def test_an_entry_expires_and_a_put_without_ttl_makes_it_last(kv: fencelock.Map)
     kv.put("long", b"", ttl=1_000)
     kv.put("kept", b"", ttl=0.2)
     kv.put("kept", b"")
-    while kv.get("short") is not None:
-        pass
-    entry = kv.get("long")
-    assert entry is not None
+    until(lambda: kv.get("short") is None)
+    entry = present(kv.get("long"))
     assert entry.expires is not None
     assert 990 < entry.expires <= 1_000
     assert keys_of(kv) == ["kept", "long"]
@@ -119,13 +102,10 @@ def test_an_ephemeral_entry_lives_as_long_as_its_client(
     worker = connect()
     worker.map(name).put("worker/1", b"", ephemeral=True)
     worker.map(name).put("worker/2", b"", ephemeral=True)
-    entry = kv.get("worker/1")
-    assert entry is not None
-    assert worker.session in entry.session
+    assert worker.session in present(kv.get("worker/1")).session
     kv.put("worker/2", b"taken over")
     worker.close()
-    while kv.get("worker/1") is not None:
-        pass
+    until(lambda: kv.get("worker/1") is None)
     assert keys_of(kv, prefix="worker/") == ["worker/2"]
 
 
@@ -138,8 +118,7 @@ def test_a_client_keeps_the_session_of_an_ephemeral_entry_alive(
         kv.put("clock", b"", ttl=3)
         while kv.get("clock") is not None:
             assert kv.get("worker") is not None
-    while kv.get("worker") is not None:
-        pass
+    until(lambda: kv.get("worker") is None)
 
 
 def test_a_late_holder_cannot_write(
@@ -166,9 +145,7 @@ def test_a_late_holder_cannot_write(
         assert other.map(name).put("k", b"next", fence=next_hold)
         with pytest.raises(NotHeldError):
             kv.put("k", b"late", fence=hold)
-    entry = kv.get("k")
-    assert entry is not None
-    assert entry.value == b"next"
+    assert present(kv.get("k")).value == b"next"
     assert kv.get("new") is None
 
 
@@ -283,40 +260,35 @@ def test_wrong_arguments_are_refused_in_words(kv: fencelock.Map, what: str) -> N
     assert kv.items() == []
 
 
-def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
-            kv = client.map(name)
-            version = await kv.put("k", b"1", ephemeral=True)
-            assert await kv.put_if_absent("k", b"2") is None
-            assert await kv.replace("k", b"2", version=version) > version
-            with pytest.raises(VersionMismatchError):
-                await kv.delete("k", version=version)
-            async with client.lock(name) as hold:
-                await kv.put("guarded", b"3", fence=hold)
-            with pytest.raises(NotHeldError):
-                await kv.put("guarded", b"4", fence=hold)
-            await asyncio.gather(*(kv.put(f"n/{number}", b"") for number in range(50)))
-            assert len(await kv.items("n/")) == 50
-            entries = await asyncio.gather(*(kv.get(f"n/{number % 50}") for number in range(1_000)))
-            assert all(entry is not None for entry in entries)
-            entry = await kv.get("guarded")
-            assert entry is not None
-            assert entry.value == b"3"
-            cancelled = asyncio.create_task(kv.put("cancelled", b""))
-            await asyncio.sleep(0)
-            cancelled.cancel()
-            await asyncio.gather(cancelled, return_exceptions=True)
-            assert await kv.put("cancelled", b"after") > version
-
-    asyncio.run(scene())
+async def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        kv = client.map(name)
+        version = await kv.put("k", b"1", ephemeral=True)
+        assert await kv.put_if_absent("k", b"2") is None
+        assert await kv.replace("k", b"2", version=version) > version
+        with pytest.raises(VersionMismatchError):
+            await kv.delete("k", version=version)
+        async with client.lock(name) as hold:
+            await kv.put("guarded", b"3", fence=hold)
+        with pytest.raises(NotHeldError):
+            await kv.put("guarded", b"4", fence=hold)
+        await asyncio.gather(*(kv.put(f"n/{number}", b"") for number in range(50)))
+        assert len(await kv.items("n/")) == 50
+        entries = await asyncio.gather(*(kv.get(f"n/{number % 50}") for number in range(1_000)))
+        assert all(entry is not None for entry in entries)
+        entry = present(await kv.get("guarded"))
+        assert entry.value == b"3"
+        cancelled = asyncio.create_task(kv.put("cancelled", b""))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert await kv.put("cancelled", b"after") > version
 
 
 def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None:
     node = paxos_nodes[0]
     put = fencelock.PutEntry(map=name, entry_key="k", value=LARGE)
-    reply = ask(node, put)
-    assert isinstance(reply, fencelock.EntryChanged)
+    reply = checked(fencelock.EntryChanged, ask(node, put))
     assert reply.changed
     found = ask(node, fencelock.GetEntry(map=name, entry_key="k"))
     assert found.entries == (fencelock.EntrySeen("k", LARGE, reply.version, None, ""),)
@@ -328,26 +300,6 @@ def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None
         ask(node, fencelock.PutEntry(map=name, entry_key="k", value=LARGE + b"x"))
 
 
-@pytest.mark.parametrize("protocol", ["central", "lamport", "bakery"])
-def test_other_protocols_name_the_one_that_has_maps(tmp_path: Path, protocol: str) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(
-                UnsupportedError, match=rf"{protocol} does not promise maps .*; paxos has it"
-            ),
-        ):
-            client.map("config")
-        node = next(iter(nodes.values()))
-        for request in (
-            fencelock.PutEntry(map="a", entry_key="k", value=b""),
-            fencelock.GetEntry(map="a", entry_key="k"),
-        ):
-            with pytest.raises(UnsupportedError, match="paxos has it"):
-                ask(node, request)
-
-
 # Watches of maps with threads and tasks, on a `paxos` cluster
 
 
@@ -356,8 +308,7 @@ Connect = Callable[[], fencelock.Client]
 
 def listing(watch: fencelock.MapWatch) -> dict[str, bytes | None]:
     """Return the entries of the next listing, by key."""
-    seen = watch.get(PATIENCE_S)
-    assert isinstance(seen, MapListing)
+    seen = checked(MapListing, watch.get(PATIENCE_S))
     return {entry.key: entry.value for entry in seen.entries}
 
 
@@ -468,8 +419,7 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
         return False
 
     watch._channel = WatchedChannel(watch._channel, changed_meanwhile)  # type: ignore[assignment]  # pyright: ignore
-    seen = watch.get(PATIENCE_S)
-    assert isinstance(seen, MapListing)
+    seen = checked(MapListing, watch.get(PATIENCE_S))
     assert [entry.key for entry in seen.entries] == [f"k{number}" for number in range(9)]
     assert seen.entries[-1] == MapChange("k8", b"new", puts[0])
     assert seen.version < puts[0]
@@ -477,20 +427,16 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
     assert watch.get(PATIENCE_S) == MapChange("k8", b"last", last)
 
 
-def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
-            kv = client.map(name)
-            watch = kv.watch("a")
-            first = await anext(watch)
-            assert isinstance(first, MapListing)
-            assert first.entries == ()
-            version = await kv.put("a", b"x")
-            async for change in watch:
-                assert change == MapChange("a", b"x", version)
-                break
-
-    asyncio.run(scene())
+async def test_tasks_watch_a_map(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        kv = client.map(name)
+        watch = kv.watch("a")
+        first = checked(MapListing, await anext(watch))
+        assert first.entries == ()
+        version = await kv.put("a", b"x")
+        async for change in watch:
+            assert change == MapChange("a", b"x", version)
+            break
 
 
 def test_an_ask_reads_changes_of_a_map(paxos_nodes: list[Node], name: str) -> None:

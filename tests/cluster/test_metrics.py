@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.expect import present
 from support.real_nodes import LONG_S, loopback_addresses
 
 import fencelock
@@ -56,8 +57,7 @@ def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node)
     with fencelock.connect(alone.address) as client:
         with client.lock("a"):
             pass
-        hold = client.lock("b").acquire()
-        assert hold is not None
+        hold = present(client.lock("b").acquire())
         seen = samples(address)
         hold.release()
     assert seen["fencelock_ready"] == seen["fencelock_leader"] == seen["fencelock_members"] == 1

@@ -13,7 +13,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 from redis.retry import Retry
-from support.real_nodes import make_keys
+from support.expect import present
+from support.real_nodes import make_keys, until
 from support.redis_door import RawClient, door_node, port_of
 from typer.testing import CliRunner
 
@@ -58,8 +59,7 @@ def test_clients_of_the_door_and_native_clients_exclude_each_other() -> None:
 
 
 def status_owner(native: fencelock.Client, lock: str) -> str:
-    holder = native.status(lock).holder
-    assert holder is not None
+    holder = present(native.status(lock).holder)
     return holder.owner
 
 
@@ -112,11 +112,9 @@ def test_a_wait_whose_client_is_gone_gets_nothing() -> None:
             assert holder.ask(b"SET", b"lock:a", b"1", b"NX") == b"+OK\r\n"
             assert waiter.ask(b"SET", b"lock:a", b"2", b"NX") == b"$-1\r\n"
             waiter.send(b"BLPOP lock-signal:a 0\r\n")
-            while not native.status("lock:a").waiters:
-                pass
+            until(lambda: native.status("lock:a").waiters)
             waiter.close()
-            while native.status("lock:a").waiters:
-                pass
+            until(lambda: not native.status("lock:a").waiters)
             assert holder.ask(b"DEL", b"lock:a") == b":1\r\n"
         assert native.status("lock:a").holder is None
 
@@ -178,8 +176,7 @@ def test_a_purge_ends_what_a_removed_key_holds_and_waits_for(keys: Path) -> None
         assert shop.ask(b"SET", b"orders/1", b"x", b"NX") == b"+OK\r\n"
         with alice.lock("orders/2"):
             shop.send(b"SUBSCRIBE redisson_lock__channel:{orders/2}\r\n")
-            while not alice.status("orders/2").waiters:
-                pass
+            until(lambda: alice.status("orders/2").waiters)
             (usage,) = (one for one in alice.usage() if one.account == "shop")
             assert usage.used.claims == 2
             target = ["--connect", node.address, "--key", str(keys / "alice.key")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from importlib.metadata import version
@@ -12,10 +11,8 @@ from pathlib import Path
 
 import pytest
 from support.paths import EXAMPLES, PROGRAMS
-from support.programs import package, program
+from support.programs import package, program, run_to_end
 from support.redis_door import door_node, port_of
-
-LONG_S = 120.0
 
 PACKAGES = {
     "redis_py": "redis",
@@ -32,15 +29,7 @@ PACKAGES = {
 
 def run(*command: str, cwd: Path | None = None, **environment: str) -> str:
     """Run a program; return what it printed, or fail with that."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-        cwd=cwd,
-        env=os.environ | environment,
-    )
+    done = run_to_end(command, cwd=cwd, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -68,7 +57,7 @@ def test_an_old_python_redis_lock_keeps_its_promise(tmp_path: Path, release: str
         "--target",
         str(tmp_path),
     ]
-    fetched = subprocess.run([*pip, wanted], capture_output=True, text=True, check=False)
+    fetched = run_to_end([*pip, wanted])
     if fetched.returncode:
         pytest.skip(f"{wanted} cannot be fetched from the index of packages: {fetched.stderr}")
     path = os.pathsep.join((str(tmp_path), *filter(None, (os.environ.get("PYTHONPATH"),))))
@@ -84,9 +73,7 @@ def test_the_lock_tests_of_redis_py_pass(tmp_path: Path) -> None:
     """They come from the source distribution of the installed release."""
     wanted = f"redis=={version('redis')}"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "redis"]
-    fetched = subprocess.run(
-        [*pip, "--dest", str(tmp_path), wanted], capture_output=True, text=True, check=False
-    )
+    fetched = run_to_end([*pip, "--dest", str(tmp_path), wanted])
     if fetched.returncode:
         pytest.skip(f"{wanted} cannot be fetched from the index of packages: {fetched.stderr}")
     (archive,) = tmp_path.glob("redis-*.tar.gz")
@@ -161,9 +148,7 @@ def test_redlock_for_node_keeps_its_promise(release: str, code: str, tmp_path: P
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("node and npm are not installed")
     npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(tmp_path)]
-    fetched = subprocess.run(
-        [*npm, "ioredis@5", release], capture_output=True, text=True, check=False
-    )
+    fetched = run_to_end([*npm, "ioredis@5", release])
     if fetched.returncode:
         pytest.skip(f"{release} cannot be fetched from npm: {fetched.stderr}")
     (tmp_path / "program.js").write_text(code, encoding="utf-8")

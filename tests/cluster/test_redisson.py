@@ -10,6 +10,7 @@ from contextlib import closing
 from hashlib import sha1
 
 import pytest
+from support.real_nodes import until
 from support.redis_door import RawClient, door_node, port_of
 from support.redisson import SCRIPTS, Redisson, RLock, channel_of, latch_of
 
@@ -113,14 +114,6 @@ def test_a_native_client_and_redisson_wait_in_one_queue(
         for thread in threads:
             thread.join(FAR_S)
     assert order == ["redisson", "native"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + FAR_S
-    while not condition():
-        assert time.monotonic() < end
-        threading.Event().wait(0.005)
 
 
 def test_a_newcomer_does_not_overtake_whose_turn_it_is(

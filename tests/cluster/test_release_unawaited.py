@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.expect import present
 from support.lock_scene import AtOnce, Scene, ScriptedSession
 from support.samples import fence_of
 
@@ -92,8 +93,7 @@ def test_a_lock_without_confirmation_does_not_wait_unless_asked_to(
 
 
 def test_a_hold_is_released_without_waiting_too(scene: Scene, script: ScriptedSession) -> None:
-    held = scene.lock(owner=None).acquire()
-    assert held is not None
+    held = present(scene.lock(owner=None).acquire())
     script.mute = True
     held.release(wait=False)
     held.release(wait=False)
@@ -142,8 +142,7 @@ def test_the_release_of_a_later_hold_does_not_raise_an_earlier_loss(
     lock = scene.lock(owner=None, confirm_release=False)
     _, first = unconfirmed(script, lock)
     script.mute, script.count = False, 0
-    later = lock.acquire()
-    assert later is not None
+    later = present(lock.acquire())
     first.fail(LockOwnershipLostError("lock 'x': it was lost"))
     later.release(wait=True)
     assert released(script) == 2
@@ -268,12 +267,6 @@ def test_a_second_release_waits_for_the_first_no_longer_than_usual(
         lock.acquire()
 
 
-@pytest.fixture
-def client(paxos_addresses: str) -> Any:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
-        yield client
-
-
 MADE: dict[str, Callable[[Any, str], Any]] = {
     "lock": lambda client, name: client.lock(name, confirm_release=False),
     "named": lambda client, name: client.lock(name, owner="job", confirm_release=False),
@@ -323,8 +316,7 @@ def test_a_hold_that_an_operator_took_is_reported_after_its_release(
     lost = threading.Event()
     lock = client.lock(name, confirm_release=False)
     lock.on_lost(lambda notice: lost.set())
-    held = lock.acquire()
-    assert held is not None
+    held = present(lock.acquire())
     client.evict(name, held.fence)
     try:
         held.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_type
@@ -12,7 +12,7 @@ from typing import Any, assert_type
 import pykka
 import pytest
 from support.own_role import AwaitCount, Count, Counted, Counter, Fail, Internal, Refuse
-from support.real_nodes import LONG_S, NODES, keyed_nodes, running_nodes
+from support.real_nodes import LONG_S, NODES, keyed_nodes, running_nodes, until
 
 import fencelock
 from fencelock import aio
@@ -49,7 +49,7 @@ from fencelock.actors.error import (
 from fencelock.actors.proxy.role_asks import CLIENT_MAX
 from fencelock.actors.session.ask_error import AskTimeoutError, RoleGoneError
 from fencelock.cluster.node.node import Node
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 ONE_S = 1.0
 
@@ -74,13 +74,6 @@ def addresses(nodes: dict[str, Node]) -> list[str]:
 def client(nodes: dict[str, Node]) -> Iterator[fencelock.Client]:
     with fencelock.connect(addresses(nodes), connect_timeout=LONG_S) as client:
         yield client
-
-
-def awaited(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.005)
 
 
 def answers(clock: fencelock.RemoteRef) -> bool:
@@ -141,12 +134,12 @@ def test_a_client_that_knows_one_node_asks_roles_of_another_through_it(
 ) -> None:
     n1 = nodes["n1"].address
     with fencelock.connect(n1, connect_timeout=LONG_S, stay=True) as client:
-        awaited(lambda: answers(client.ref("n2/clock")))  # The nodes may just have started.
+        until(lambda: answers(client.ref("n2/clock")))  # The nodes may just have started.
         before = nodes["n2"].ref("clock").ask(ReadClock(), timeout=LONG_S).time
         assert client.ref("n2/clock").ask(ReadClock(), timeout=LONG_S).time >= before
         total = client.ref("n2/counter").ask(Count(amount=0), timeout=LONG_S).total
         client.ref("n2/counter").tell(Count(amount=5))
-        awaited(
+        until(
             lambda: client.ref("n2/counter").ask(Count(amount=0), timeout=LONG_S).total == total + 5
         )
         with pytest.raises(UnsupportedError, match="role clock of node n2 does not take Count"):
@@ -208,7 +201,7 @@ def test_an_ask_times_out_and_its_role_is_notified(client: fencelock.Client) -> 
     future = counter.ask(AwaitCount(total=10**9), block=False, timeout=0.1)
     with pytest.raises(AskTimeoutError, match=r"n2/counter sent no reply within 0.1 s"):
         future.get(timeout=LONG_S)
-    awaited(lambda: counter.ask(Count(amount=0), timeout=LONG_S).waiting == 0)
+    until(lambda: counter.ask(Count(amount=0), timeout=LONG_S).waiting == 0)
 
 
 def test_a_role_refuses_and_its_caller_receives_the_error(client: fencelock.Client) -> None:
@@ -287,39 +280,36 @@ def test_the_proxy_of_a_client_takes_requests_about_locks(client: fencelock.Clie
     assert (waiting.get(timeout=LONG_S).fence > granted.fence, released.count) == (True, 0)
 
 
-def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
-    async def main() -> None:
-        async with aio.connect(addresses(nodes), connect_timeout=LONG_S) as client:
-            counter = client.ref("n2/counter")
-            total = (await counter.ask(Count(amount=0), timeout=LONG_S)).total
-            clock = await client.ref("n1/clock").ask(ReadClock(), timeout=LONG_S)
-            assert_type(clock, ClockTime)
-            counter.tell(Count(amount=1))
-            later = asyncio.create_task(counter.ask(AwaitCount(total=total + 2)))
-            counts = await asyncio.gather(*(counter.ask(Count(amount=0)) for _ in range(20)))
-            assert {count.total for count in counts} == {total + 1}
-            counter.tell(Count(amount=1))
-            assert (await later).total == total + 2
-            with pytest.raises(RoleGoneError, match="n9 cannot be reached"):
-                await client.ref("n9/clock").ask(ReadClock(), timeout=LONG_S)
-            with pytest.raises(TimeoutError, match=r"n2/counter sent no reply within 0.05 s"):
-                await counter.ask(AwaitCount(total=10**9), timeout=0.05)
-            cancelled = asyncio.create_task(counter.ask(AwaitCount(total=10**9), timeout=0.3))
-            await asyncio.sleep(0)
-            cancelled.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-            while (await counter.ask(Count(amount=0), timeout=LONG_S)).waiting:
-                await asyncio.sleep(0.01)
-            granted = await client.proxy.ask(Acquire(lock="task"), timeout=LONG_S)
-            with pytest.raises(TimeoutError):
-                await client.proxy.ask(Acquire(lock="task"), timeout=0.05)
-            release = Release(lock="task", fence=granted.fence)
-            assert (await client.proxy.ask(release, timeout=LONG_S)).count == 0
-        with pytest.raises(ClosedError):
-            await counter.ask(Count(amount=1), timeout=LONG_S)
-
-    asyncio.run(main())
+async def test_tasks_ask_as_threads_do(nodes: dict[str, Node]) -> None:
+    async with aio.connect(addresses(nodes), connect_timeout=LONG_S) as client:
+        counter = client.ref("n2/counter")
+        total = (await counter.ask(Count(amount=0), timeout=LONG_S)).total
+        clock = await client.ref("n1/clock").ask(ReadClock(), timeout=LONG_S)
+        assert_type(clock, ClockTime)
+        counter.tell(Count(amount=1))
+        later = asyncio.create_task(counter.ask(AwaitCount(total=total + 2)))
+        counts = await asyncio.gather(*(counter.ask(Count(amount=0)) for _ in range(20)))
+        assert {count.total for count in counts} == {total + 1}
+        counter.tell(Count(amount=1))
+        assert (await later).total == total + 2
+        with pytest.raises(RoleGoneError, match="n9 cannot be reached"):
+            await client.ref("n9/clock").ask(ReadClock(), timeout=LONG_S)
+        with pytest.raises(TimeoutError, match=r"n2/counter sent no reply within 0.05 s"):
+            await counter.ask(AwaitCount(total=10**9), timeout=0.05)
+        cancelled = asyncio.create_task(counter.ask(AwaitCount(total=10**9), timeout=0.3))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        while (await counter.ask(Count(amount=0), timeout=LONG_S)).waiting:
+            await asyncio.sleep(0.01)
+        granted = await client.proxy.ask(Acquire(lock="task"), timeout=LONG_S)
+        with pytest.raises(TimeoutError):
+            await client.proxy.ask(Acquire(lock="task"), timeout=0.05)
+        release = Release(lock="task", fence=granted.fence)
+        assert (await client.proxy.ask(release, timeout=LONG_S)).count == 0
+    with pytest.raises(ClosedError):
+        await counter.ask(Count(amount=1), timeout=LONG_S)
 
 
 def test_a_role_that_raises_stops_alone_and_its_callers_know(tmp_path: Path) -> None:
@@ -359,22 +349,19 @@ def test_a_node_that_is_killed_is_gone_for_those_who_wait_and_is_back_when_it_is
 ) -> None:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=True) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=READY_S
-        ) as client,
+        members.ready_client() as client,
     ):
-        members.wait_until_ready(client)
         clock, kind = client.ref("n2/clock"), client.ref("n2/leader")
         first = clock.ask(ReadClock(), timeout=LONG_S).time
         assert kind.ask(DescribeRole(), timeout=LONG_S).kind == "Leader"
         members.kill("n2")
-        awaited(lambda: not answers(clock))  # The broken link is noticed some time later.
+        until(lambda: not answers(clock))  # The broken link is noticed some time later.
         with pytest.raises(RoleGoneError, match=r"node n2 .*the client has links to n1, n3,"):
             clock.ask(ReadClock(), timeout=LONG_S)
         assert client.ref("n1/clock").ask(ReadClock(), timeout=LONG_S).time > 0
         members.start("n2")
 
-        awaited(lambda: answers(clock))
+        until(lambda: answers(clock))
         assert clock.ask(ReadClock(), timeout=LONG_S).time > first
 
 
@@ -392,7 +379,7 @@ def test_with_keys_only_operators_ask_other_roles_than_the_proxy(
                 with pytest.raises(ForbiddenError, match="AskRole needs the role operator"):
                     shop.ref(f"n1/{role}").ask(DescribeRole(), timeout=LONG_S)
         with keyed.connect("alice", only="n1") as operator:
-            awaited(lambda: answers(operator.ref("n2/clock")))
+            until(lambda: answers(operator.ref("n2/clock")))
         with keyed.connect("shop", only="n1") as shop:
             assert shop.ref("n2/proxy").ask(DescribeRole(), timeout=LONG_S).kind == "Proxy"
             with pytest.raises(ForbiddenError, match="AskRole needs the role operator"):

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
+from support.expect import present
 from support.real_nodes import LONG_S, ask, loopback_addresses, running
 from support.role_harness import HOST, T0, sent
 from support.table_scene import LISTENER, replica_of_a
@@ -88,8 +89,7 @@ def poisoned(config: Config) -> int:
     text = failed(nodes)
     assert "CountDown of latch 'x'" in text
     assert "Stop all members" in text
-    found = re.search(r"slot (\d+): .* repair --skip \1\b", text)
-    assert found is not None
+    found = present(re.search(r"slot (\d+): .* repair --skip \1\b", text))
     return int(found[1])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from support.expect import only, present
 from support.samples import HEADER
 
 from fencelock.actors.api.map import EntryChanged, PutEntry
@@ -41,12 +42,10 @@ from fencelock.transport.codec import decode, encode
 def table() -> LockTable:
     """Return a table with three locks held and one waiter."""
     table = LockTable()
-    (opened,) = table.apply(1, Open(session="ann", ttl_ms=60_000))
-    assert isinstance(opened, Opened)
+    opened = only(Opened, table.apply(1, Open(session="ann", ttl_ms=60_000)))
     for number, lock in enumerate("abc", 1):
         acquire = Acquire(lock=lock, session=opened.assigned, owner="o", request=number)
-        (granted,) = table.apply(1, acquire)
-        assert isinstance(granted, Granted)
+        only(Granted, table.apply(1, acquire))
     table.apply(1, Acquire(lock="a", session=opened.assigned, owner="p", request=1))
     return table
 
@@ -77,15 +76,13 @@ def test_a_restored_table_differs_in_its_fences_only() -> None:
 def test_versions_of_the_new_cluster_are_above_those_of_the_old_one() -> None:
     old = table()
     put = PutEntry(map="m", entry_key="k", value=b"v", session="ann.1", owner="m", request=1)
-    (before,) = old.apply(1, put)
-    assert isinstance(before, EntryChanged)
+    before = only(EntryChanged, old.apply(1, put))
     machine = LockMachine()
 
     machine.restore(check_parts(HEADER, tuple(encode(part) for part in old.snapshot())))
 
     assert machine.table.maps.find("m", "k") is not None
-    (after,) = machine.table.apply(1, replace(put, request=2))
-    assert isinstance(after, EntryChanged)
+    after = only(EntryChanged, machine.table.apply(1, replace(put, request=2)))
     assert after.version > before.version + FENCE_MARGIN
     assert machine.table.changes("election\x1fe", before.version).resync
 
@@ -102,8 +99,7 @@ def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) 
 
     groups: list[object] = []
     for node in config.nodes:
-        folder = config.folder_of(node)
-        assert folder is not None
+        folder = present(config.folder_of(node))
         journal = Journal.open(folder)
         found = journal.take_records()
         journal_id = claim(journal, found, identity_of(config, node)).id
@@ -113,8 +109,7 @@ def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) 
             for role, records in found.items()
             if role != STREAM
         }
-        (group,) = records["bootstrap"]
-        assert isinstance(group, GroupConfig)
+        group = only(GroupConfig, records["bootstrap"])
         assert dict(group.voters)[node] == journal_id
         groups.append(group)
         recovered = recover(records["replica"])
@@ -130,8 +125,7 @@ def test_two_restorations_never_form_one_cluster(tmp_path: Path) -> None:
     for name in ("first", "second"):
         config = config_in(tmp_path / name)
         restore(HEADER, check_parts(HEADER, PARTS), config)
-        folder = config.folder_of("n1")
-        assert folder is not None
+        folder = present(config.folder_of("n1"))
         journal = Journal.open(folder)
         (record,) = journal.take_records()["bootstrap"]
         journal.close()
@@ -171,8 +165,7 @@ def test_a_header_of_another_table_is_refused() -> None:
 def test_folders_with_content_are_named_and_moved_aside(config: Config, tmp_path: Path) -> None:
     old = config_in(tmp_path, cluster="orders")
     restore(HEADER, check_parts(HEADER, PARTS), old)
-    folder = old.folder_of("n1")
-    assert folder is not None
+    folder = present(old.folder_of("n1"))
     before = (folder / "00000001.journal").read_bytes()
     assert occupied(config)[folder] == 'the journal of node n1 of cluster "orders"'
 
@@ -190,8 +183,7 @@ def test_the_id_of_a_restored_cluster_is_not_used_twice(config: Config) -> None:
 
 
 def test_an_empty_folder_is_used(config: Config) -> None:
-    folder = config.folder_of("n1")
-    assert folder is not None
+    folder = present(config.folder_of("n1"))
     folder.mkdir(parents=True)
     (folder / "lock").touch()
     assert occupied(config) == {}
@@ -204,9 +196,7 @@ def test_the_folder_of_a_running_node_is_not_replaced(tmp_path: Path) -> None:
     new = config_in(tmp_path)
     with Node.start(old, "n2", found=True), pytest.raises(FolderBusyError):
         restore(HEADER, check_parts(HEADER, PARTS), new)
-    folder = old.folder_of("n2")
-    assert folder is not None
-    assert [path.name for path in folder.parent.iterdir()] == ["n2"]
+    assert [path.name for path in present(old.folder_of("n2")).parent.iterdir()] == ["n2"]
 
 
 def test_a_failed_restoration_changes_no_folder(

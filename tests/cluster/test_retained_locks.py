@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+from support.expect import present
+from support.faces import Cable, cut, mend, over
 from support.real_nodes import until
 
 import fencelock
@@ -28,33 +30,16 @@ CLUSTER = "faces"
 READ, WRITE = "read", "write"
 
 
-class Cable(Protocol):
-    """A way to a node; see `conftest.py`."""
-
-    address: str
-
-    def cut(self) -> None: ...
-
-    def mend(self) -> None: ...
-
-
 Connect = Callable[[], fencelock.Client]
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 @pytest.fixture
 def far(cables: list[Cable]) -> Iterator[fencelock.Client]:
     """A client behind cables, whose session is suspect after 0.75 s of silence."""
-    addresses = ",".join(cable.address for cable in cables)
+    addresses = over(cables)
     with fencelock.connect(addresses, cluster=CLUSTER, ttl=1.5, retain=60) as client:
         yield client
-        for cable in cables:
-            cable.mend()
+        mend(cables)
 
 
 def holder_of(lock: Any) -> tuple[str, int]:
@@ -85,8 +70,7 @@ def test_an_idle_lock_is_taken_again_without_a_message(
     lock = far.lock(name)
     with lock:
         pass
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     with lock as hold:
         assert hold.held
     assert lock.acquire(blocking=False)
@@ -99,8 +83,7 @@ def test_while_the_session_is_suspect_nothing_is_granted_here(
     watched = far.lock(f"{name} too", retain=0).acquire()
     with lock:
         pass
-    for cable in cables:
-        cable.cut()
+    cut(cables)
     until(lambda: watched.suspect)
     with pytest.raises(fencelock.UnavailableError):
         lock.acquire(timeout=0.1)
@@ -140,21 +123,17 @@ def test_another_client_waits_for_the_owner_that_has_it_and_for_no_other(
     connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
     lock, other = connect().lock(name, retain=60), connect().lock(name)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     theirs = pool.submit(other.acquire)
     until(lambda: len(lock.status().waiters) == 1)
     mine = pool.submit(lock.acquire)
     until(lambda: len(lock.status().waiters) == 2)
     assert not theirs.done()
     hold.release()
-    second = theirs.result(PATIENCE_S)
-    assert second is not None
+    second = present(theirs.result(PATIENCE_S))
     assert second.fence > hold.fence
     second.release()
-    third = mine.result(PATIENCE_S)
-    assert third is not None
-    assert third.fence > second.fence
+    assert present(mine.result(PATIENCE_S)).fence > second.fence
 
 
 def test_a_cohort_has_it_before_another_client(
@@ -162,8 +141,7 @@ def test_a_cohort_has_it_before_another_client(
 ) -> None:
     monkeypatch.setattr("fencelock.actors.session.retained.COHORT_MS", 1_000 * PATIENCE_S)
     lock, other = connect().lock(name, retain=60, cohort=2), connect().lock(name)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     order: list[str] = []
 
     def work(who: str, lock: fencelock.Lock) -> None:
@@ -240,8 +218,7 @@ def test_readers_of_one_client_share_one_hold(
 ) -> None:
     one, two = connect().rwlock(name, retain=60), connect().rwlock(name)
     with one.read() as first:
-        second = pool.submit(one.read().acquire).result(PATIENCE_S)
-        assert second is not None
+        second = present(pool.submit(one.read().acquire).result(PATIENCE_S))
         assert first.fence < second.fence
         assert [holder.owner for holder in one.status().holders] == ["*readers"]
         writer = pool.submit(two.write().acquire)
@@ -292,8 +269,7 @@ def test_a_loss_during_a_release_is_reported_by_the_release(
 ) -> None:
     client = connect()
     lock = client.lock(name, retain=60)
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     retaining = client._connection.retaining
     release = retaining.release
 
@@ -356,8 +332,7 @@ def test_a_loop_that_is_gone_does_not_stop_the_client(paxos_addresses: str, name
     """A task waits for a retained lock on a loop that is closed; then its turn comes."""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
         lock = client.lock(name)
-        hold = lock.acquire()
-        assert hold is not None
+        hold = present(lock.acquire())
         loop = asyncio.new_event_loop()
         waiting = AsyncLock(lock._channel, lock._registry, lock._options)
         tasks: list[asyncio.Task[Any]] = []
@@ -380,8 +355,7 @@ def test_a_lost_lock_is_reported_to_the_owner_that_has_it(connect: Connect, name
     lock.on_lost(lambda notice: lost.append(notice.lock))
     with lock:
         pass
-    hold = lock.acquire()
-    assert hold is not None
+    hold = present(lock.acquire())
     client.evict(name, holder_of(lock)[1], "root")
     until(lambda: bool(lost))
     assert hold.state is HoldState.LOST
@@ -440,23 +414,20 @@ def test_a_forked_child_of_a_retaining_client_grants_nothing(connect: Connect, n
     assert lock.acquire(timeout=0)
 
 
-def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
+async def test_a_task_that_is_cancelled_while_it_waits_leaves_nothing(
     paxos_addresses: str, name: str
 ) -> None:
-    async def scene() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
-            lock = client.lock(name)
-            async with lock as hold:
-                waiting = asyncio.create_task(lock.acquire())
-                while not waiting_here(lock):
-                    await asyncio.sleep(0)
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-            async with lock as again:
-                assert again.fence == hold.fence + 1
-
-    asyncio.run(scene())
+    async with aio.connect(paxos_addresses, cluster=CLUSTER, retain=60) as client:
+        lock = client.lock(name)
+        async with lock as hold:
+            waiting = asyncio.create_task(lock.acquire())
+            while not waiting_here(lock):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        async with lock as again:
+            assert again.fence == hold.fence + 1
 
 
 def test_threads_that_fight_for_retained_locks_exclude_each_other(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.real_nodes import ask, running_nodes
+from support.expect import checked, present
+from support.real_nodes import ask, until
 from support.table_scene import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
@@ -18,25 +18,11 @@ from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Rele
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.error import (
-    InvalidRequestError,
-    LockOwnershipLostError,
-    LockTimeoutError,
-    UnsupportedError,
-)
+from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, LockTimeoutError
 from fencelock.cluster.node.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
-
-
-def addresses_of(nodes: list[Node]) -> str:
-    return ",".join(node.address for node in nodes)
-
-
-@pytest.fixture
-def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
-    return connect()
 
 
 def test_all_permits_that_are_free_are_taken_in_one_step(
@@ -99,19 +85,16 @@ def test_a_semaphore_is_resized_while_it_is_held(
         one.resize(3)
 
 
-def test_tasks_drain_a_semaphore(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
-            semaphore = client.semaphore(name, 3)
-            async with semaphore:
-                assert await semaphore.available() == 2
-                assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
-                assert await semaphore.available() == 0
-                await semaphore.release(2)
-                assert await semaphore.resize(4) == 3
-            assert await semaphore.available() == semaphore.permits == 4
-
-    asyncio.run(scene())
+async def test_tasks_drain_a_semaphore(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        semaphore = client.semaphore(name, 3)
+        async with semaphore:
+            assert await semaphore.available() == 2
+            assert sum(await asyncio.gather(*(semaphore.drain() for _ in range(3)))) == 2
+            assert await semaphore.available() == 0
+            await semaphore.release(2)
+            assert await semaphore.resize(4) == 3
+        assert await semaphore.available() == semaphore.permits == 4
 
 
 def test_clients_hold_as_many_permits_as_there_are(
@@ -239,18 +222,6 @@ def test_arguments_of_wrong_types_are_refused_by_name(client: fencelock.Client, 
         client.locks(cast("Any", None))
 
 
-@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
-def test_a_protocol_without_semaphores_names_the_one_that_has_them(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(UnsupportedError, match="paxos"):
-            ask(nodes["n1"], AcquirePermits(semaphore="a", permits=1))
-        addresses = addresses_of(list(nodes.values()))
-        with fencelock.connect(addresses) as client, pytest.raises(UnsupportedError, match="paxos"):
-            client.semaphore("a", 1)
-
-
 def test_a_client_that_closes_gives_everything_back(
     connect: Callable[[], fencelock.Client], name: str, pool: ThreadPoolExecutor
 ) -> None:
@@ -283,38 +254,33 @@ def test_an_operator_takes_the_permits_of_one_grant(
     assert kept
     assert taken
     assert operator.evict(taken.fence, "root").times == 2
-    while not taken.lost:
-        pass
+    until(lambda: taken.lost)
     assert kept.held
     with pytest.raises(LockOwnershipLostError, match="root"):
         taken.release()
     assert amounts(operator.status()) == ([1], [])
 
 
-def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
-            semaphore = client.semaphore(name, 3)
-            async with semaphore as hold:
-                assert await semaphore.acquire(2)
-                assert await semaphore.acquire(blocking=False) is None
-                cancelled = asyncio.create_task(semaphore.acquire(3))
-                while amounts(await semaphore.status())[1] != [3]:
-                    pass
-                small = asyncio.create_task(semaphore.acquire())
-                while amounts(await semaphore.status())[1] != [3, 1]:
-                    pass
-                cancelled.cancel()
-                await semaphore.release(2)
-                got = await small
-                assert got is not None
-                assert got.fence > hold.fence
-            assert amounts(await semaphore.status()) == ([1], [])
-            await got.release()
-            with pytest.raises(ValueError, match="released"):
-                await semaphore.release()
-
-    asyncio.run(scene())
+async def test_tasks_hold_permits(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+        semaphore = client.semaphore(name, 3)
+        async with semaphore as hold:
+            assert await semaphore.acquire(2)
+            assert await semaphore.acquire(blocking=False) is None
+            cancelled = asyncio.create_task(semaphore.acquire(3))
+            while amounts(await semaphore.status())[1] != [3]:
+                pass
+            small = asyncio.create_task(semaphore.acquire())
+            while amounts(await semaphore.status())[1] != [3, 1]:
+                pass
+            cancelled.cancel()
+            await semaphore.release(2)
+            got = present(await small)
+            assert got.fence > hold.fence
+        assert amounts(await semaphore.status()) == ([1], [])
+        await got.release()
+        with pytest.raises(ValueError, match="released"):
+            await semaphore.release()
 
 
 def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: str) -> None:
@@ -325,8 +291,7 @@ def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: s
     assert (one.lock, one.count, two.count) == (lock, 2, 1)
     with pytest.raises(InvalidRequestError, match="3 permits were released, 2 are held"):
         ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=3))
-    left = ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=1))
-    assert isinstance(left, Released)
+    left = checked(Released, ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=1)))
     assert left.count == 1
     assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
     assert ask(node, ReleasePermits(semaphore=name, fence=one.fence)).count == 0
@@ -339,8 +304,7 @@ def test_an_ask_of_a_named_owner_can_be_cancelled(paxos_nodes: list[Node], name:
     acquire = AcquirePermits(semaphore=name, permits=1, owner="me", request=7)
     assert ask(node, acquire).count == 1
     ask(node, Cancel(lock=lock, session="", owner="me", request=7))
-    while ask(node, Inspect(lock=lock)).holder is not None:
-        pass
+    until(lambda: ask(node, Inspect(lock=lock)).holder is None)
 
 
 # Read/write locks as users meet them: threads, tasks and asks, on a `paxos` cluster
@@ -489,8 +453,7 @@ def test_an_operator_takes_one_hold(connect: Connect, name: str) -> None:
     assert kept
     assert taken
     assert one.evict(taken.fence, "root").times == 1
-    while not taken.lost:
-        pass
+    until(lambda: taken.lost)
     assert kept.held
     with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         two.read().release()
@@ -509,42 +472,34 @@ def test_a_lock_and_a_semaphore_of_the_same_name_are_other_objects(
         assert client.status(name).permits == 1
 
 
-def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
-    async def scene() -> None:
-        addresses = ",".join(node.address for node in paxos_nodes)
-        async with fencelock.aio.connect(addresses, cluster="faces") as client:
-            rw = client.rwlock(name)
+async def test_tasks_read_and_write(paxos_addresses: str, name: str) -> None:
+    async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+        rw = client.rwlock(name)
 
-            async def read() -> int:
-                async with rw.read() as hold:
-                    return hold.fence
+        async def read() -> int:
+            async with rw.read() as hold:
+                return hold.fence
 
-            async with rw.write() as hold:
-                reader = asyncio.create_task(read())
-                while amounts(await rw.status())[1] != [1]:
-                    pass
-                await rw.write().downgrade()
-                assert await reader > hold.fence
-                with pytest.raises(fencelock.AlreadyHeldError):
-                    await rw.write().acquire()
-            held = await rw.read().acquire()
-            assert held is not None
-            await rw.evict(held.fence, "root")
-            with pytest.raises(fencelock.LockOwnershipLostError):
-                await rw.read().release()
-            assert (await rw.status()).holder is None
-
-    asyncio.run(scene())
+        async with rw.write() as hold:
+            reader = asyncio.create_task(read())
+            while amounts(await rw.status())[1] != [1]:
+                pass
+            await rw.write().downgrade()
+            assert await reader > hold.fence
+            with pytest.raises(fencelock.AlreadyHeldError):
+                await rw.write().acquire()
+        held = present(await rw.read().acquire())
+        await rw.evict(held.fence, "root")
+        with pytest.raises(fencelock.LockOwnershipLostError):
+            await rw.read().release()
+        assert (await rw.status()).holder is None
 
 
 def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) -> None:
     node, lock = paxos_nodes[0], object_name(RWLOCK, name)
-    one = ask(node, AcquireReadWrite(rwlock=name, write=True))
-    assert isinstance(one, Granted)
+    one = checked(Granted, ask(node, AcquireReadWrite(rwlock=name, write=True)))
     assert (one.lock, one.count) == (lock, 1)
-    left = ask(node, Downgrade(rwlock=name, fence=one.fence))
-    assert isinstance(left, Released)
-    assert left.count == 1
+    assert checked(Released, ask(node, Downgrade(rwlock=name, fence=one.fence))).count == 1
     two = ask(node, AcquireReadWrite(rwlock=name))
     assert two.fence > one.fence
     assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
@@ -553,26 +508,7 @@ def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) 
     named = AcquireReadWrite(rwlock=name, write=True, owner="me", request=7)
     assert ask(node, named).count == 1
     ask(node, Cancel(lock=lock, session="", owner="me", request=7))
-    while ask(node, Inspect(lock=lock)).holder is not None:
-        pass
-
-
-@pytest.mark.parametrize("protocol", ["central", "lamport"])
-def test_a_protocol_without_read_write_locks_names_the_one_that_has_them(
-    tmp_path: Path, protocol: str
-) -> None:
-    with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(fencelock.UnsupportedError, match="paxos"):
-            ask(nodes["n1"], AcquireReadWrite(rwlock="a"))
-        addresses = ",".join(node.address for node in nodes.values())
-        with (
-            fencelock.connect(addresses) as client,
-            pytest.raises(
-                fencelock.UnsupportedError,
-                match=r"rwlocks .any number of owners.*bakery and paxos have it",
-            ),
-        ):
-            client.rwlock("a")
+    until(lambda: ask(node, Inspect(lock=lock)).holder is None)
 
 
 def test_a_read_write_lock_of_paxos_has_no_duration(connect: Connect, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import EXAMPLES
+from support.programs import run_to_end
 
 import fencelock
 from fencelock.testing import LocalCluster, delay, expire, local, lose, partition
@@ -104,19 +104,16 @@ def test_a_delay_delays_and_ends(cluster: LocalCluster) -> None:
     assert lock.acquire(timeout=PATIENCE_S)
 
 
-def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
-    async def run() -> None:
-        told = asyncio.Event()
-        async with cluster.connect_aio() as client:
-            hold = await client.lock("a").acquire()
-            assert hold
-            hold.on_lost(lambda _: told.set())
-            lose(hold)
-            assert hold.lost
-            async with asyncio.timeout(PATIENCE_S):
-                await told.wait()
-
-    asyncio.run(run())
+async def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
+    told = asyncio.Event()
+    async with cluster.connect_aio() as client:
+        hold = await client.lock("a").acquire()
+        assert hold
+        hold.on_lost(lambda _: told.set())
+        lose(hold)
+        assert hold.lost
+        async with asyncio.timeout(PATIENCE_S):
+            await told.wait()
 
 
 SERVICE_TESTS = """
@@ -165,9 +162,7 @@ def test_with_a_loop_of_its_own(fencelock_aio_client):
 def pytest_of(folder: Path, *arguments: str) -> str:
     """Return the output of pytest in a folder that has no configuration of ours."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    ended = subprocess.run(
-        command, capture_output=True, timeout=PATIENCE_S, check=False, text=True, cwd=folder
-    )
+    ended = run_to_end(command, cwd=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 

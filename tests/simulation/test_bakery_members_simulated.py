@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import pytest
+from support.judged import assert_seen, clean
 from support.long import with_long
+from support.planted_bugs import Patch, as_plant, instead, plant
 
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
@@ -24,14 +25,6 @@ SEEDS_MOST = 30
 """In so many runs each bug is seen at least once."""
 
 
-class Patch(NamedTuple):
-    """A wrong value of an attribute."""
-
-    owner: Any
-    name: str
-    value: Any
-
-
 class Mutant(NamedTuple):
     """A bug, and the judge that is to see it."""
 
@@ -45,9 +38,12 @@ def in_force_at_once(electorate: Electorate, membership: Membership) -> Electora
     return Electorate(membership.number, membership.members)
 
 
-def settled_by_itself(role: ElectionCoordinator, seating: Any, sent: Electorate, now: Any) -> Any:
+@as_plant
+def settled_by_itself(
+    sound: Any, role: ElectionCoordinator, seating: Any, sent: Electorate, now: Any
+) -> Any:
     """Take a change for one in force as soon as this node knows it."""
-    return SOUND_LEARN(role, seating, sent.settled(), now)
+    return sound(role, seating, sent.settled(), now)
 
 
 def by_count(electorate: Electorate, nodes: Collection[str]) -> bool:
@@ -55,16 +51,20 @@ def by_count(electorate: Electorate, nodes: Collection[str]) -> bool:
     return len(nodes) > len(electorate.members) // 2
 
 
-def ever_known(registry: VoterRegistry, member: str, voter: int, electorate: Electorate) -> bool:
+@as_plant
+def ever_known(
+    sound: Any, registry: VoterRegistry, member: str, voter: int, electorate: Electorate
+) -> Any:
     """Count the founders forever."""
-    return SOUND_NAMES(registry, member, voter, electorate) or SOUND_NAMES(
+    return sound(registry, member, voter, electorate) or sound(
         registry, member, voter, registry.founders
     )
 
 
-def never_dropped(registry: VoterRegistry, *electorates: Electorate) -> None:
+@as_plant
+def never_dropped(sound: Any, registry: VoterRegistry, *electorates: Electorate) -> None:
     """Keep the ids of the founders."""
-    SOUND_REGISTER(registry, registry.founders, *electorates)
+    sound(registry, registry.founders, *electorates)
 
 
 def always(*_: object) -> bool:
@@ -72,35 +72,31 @@ def always(*_: object) -> bool:
     return True
 
 
-SOUND_LEARN: Callable[..., Any] = vars(ElectionCoordinator)["_learn"]
-SOUND_NAMES: Callable[..., bool] = VoterRegistry.names
-SOUND_REGISTER: Callable[..., None] = VoterRegistry.register
-
 MUTANTS = {
     "a change is in force at once": Mutant(
         "one-change-at-a-time",
         (
-            Patch(Electorate, "_next", in_force_at_once),
-            Patch(Electorate, "is_next_of", always),
+            (Electorate, "_next", instead(in_force_at_once)),
+            (Electorate, "is_next_of", instead(always)),
         ),
     ),
     "a change is in force before others know it": Mutant(
-        "one-change-at-a-time", (Patch(ElectionCoordinator, "_learn", settled_by_itself),)
+        "one-change-at-a-time", ((ElectionCoordinator, "_learn", settled_by_itself),)
     ),
     "a removed node still counts": Mutant(
         "seating-known-by-majority",
         (
-            Patch(VoterRegistry, "names", ever_known),
-            Patch(VoterRegistry, "register", never_dropped),
-            Patch(Electorate, "is_quorum", by_count),
+            (VoterRegistry, "names", ever_known),
+            (VoterRegistry, "register", never_dropped),
+            (Electorate, "is_quorum", instead(by_count)),
         ),
     ),
     "any node that promises counts": Mutant(
         "seating-known-by-majority",
         (
-            Patch(VoterRegistry, "registers", always),
-            Patch(VotingRole, "is_voter", property(lambda role: role.may_vote)),
-            Patch(Electorate, "is_quorum", by_count),
+            (VoterRegistry, "registers", instead(always)),
+            (VotingRole, "is_voter", instead(property(lambda role: role.may_vote))),
+            (Electorate, "is_quorum", instead(by_count)),
         ),
     ),
 }
@@ -113,22 +109,16 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     judge, patches = MUTANTS[bug]
-    for owner, name, value in patches:
-        monkeypatch.setattr(owner, name, value)
-    for seed in range(SEEDS_MOST):
-        report = run_members_seed(seed, judged=frozenset({judge}))
-        if f": {judge}, " in (report.violation or ""):
-            return
-    pytest.fail(f"not seen by {judge} in {SEEDS_MOST} seeds")
+    for patch in patches:
+        plant(monkeypatch, *patch)
+    assert_seen(
+        judge, range(SEEDS_MOST), lambda seed, judged: run_members_seed(seed, judged=judged)
+    )
 
 
 def test_no_lock_is_lost_while_the_members_change_under_every_fault() -> None:
-    seen: Counter[str] = Counter()
-    for seed in SEEDS:
-        report = run_members_seed(seed)
-        assert report.violation is None
-        assert not report.marks.get("notice.error"), f"seed {seed} accuses a member"
-        seen.update(report.faults)
+    seen = clean(map(run_members_seed, SEEDS))
+    assert not seen["notice.error"]  # Nobody accuses a member.
     assert min(seen["asked to join"], seen["asked to leave"], seen["asked to replace"]) > 0
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.bakery_cluster_harness import NO_COPIES, ClusterHarness
+from support.expect import present
+from support.planted_bugs import as_plant, instead, plant
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import proxy_of
@@ -23,19 +24,6 @@ from fencelock.verification.simulation.bakery_judge import BakeryJudge
 from fencelock.verification.simulation.violation import ViolationError
 
 
-class Patch(NamedTuple):
-    """The place and the value of a planted bug."""
-
-    owner: Any
-    name: str
-    value: Any
-
-
-def plant(monkeypatch: pytest.MonkeyPatch, patches: tuple[Patch, ...]) -> None:
-    for patch in patches:
-        monkeypatch.setattr(patch.owner, patch.name, patch.value, raising=False)
-
-
 def self_confident(epoch_state: EpochState, now: Instant) -> bool:
     del now
     return epoch_state.serving
@@ -43,7 +31,7 @@ def self_confident(epoch_state: EpochState, now: Instant) -> bool:
 
 def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the trust of a majority of the members two sides hold the same lock."""
-    plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
+    plant(monkeypatch, EpochState, "trusted", instead(self_confident))
     harness = ClusterHarness(5, NO_COPIES).start().ready()
     cut_off = harness.serving()[:2]
     harness.cut(cut_off)
@@ -57,7 +45,7 @@ def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
     monkeypatch: pytest.MonkeyPatch, judged: frozenset[str]
 ) -> None:
     """The majority continues under a new epoch; then two leaders that are cut off also grant."""
-    plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
+    plant(monkeypatch, EpochState, "trusted", instead(self_confident))
     harness = ClusterHarness(5, NO_COPIES).start().ready()
     cut_off, epoch = harness.serving()[:2], harness.epoch()
     harness.world.judges.append(BakeryJudge(harness.world, judged))
@@ -131,14 +119,15 @@ def votes_after_a_lost_round() -> list[Any]:
 def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers count once: one without a round would count for a vote that is gone."""
     assert votes_after_a_lost_round() == []
-    sound: Callable[..., Any] = TicketAttempts.on_collected
 
-    def unattributed(attempts: TicketAttempts, leader: str, said: Collected, now: Instant) -> Any:
-        attempt = attempts.timers.find(said.lock, said.who, said.request)
-        assert attempt is not None
+    @as_plant
+    def unattributed(
+        sound: Any, attempts: TicketAttempts, leader: str, said: Collected, now: Instant
+    ) -> Any:
+        attempt = present(attempts.timers.find(said.lock, said.who, said.request))
         return sound(attempts, leader, replace(said, round=attempt.entry.round), now)
 
-    plant(monkeypatch, (Patch(TicketAttempts, "on_collected", unattributed),))
+    plant(monkeypatch, TicketAttempts, "on_collected", unattributed)
     assert len(votes_after_a_lost_round()) == 1
 
 

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from support.expect import present
+from support.judged import assert_seen, clean, demand_met, seen_in
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
 from fencelock.actors.api.message import Reason, Refused
@@ -72,9 +73,7 @@ def calm(nodes: int, seed: int = 1) -> RunReport:
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5])
 def test_clusters_of_every_size_serve_everybody(nodes: int) -> None:
-    report = calm(nodes)
-    assert report.violation is None
-    assert report.grants >= 8
+    assert clean([calm(nodes)])["grants"] >= 8
 
 
 def test_a_calm_cluster_elects_once() -> None:
@@ -83,17 +82,9 @@ def test_a_calm_cluster_elects_once() -> None:
 
 
 def test_no_seed_breaks_a_promise_and_what_is_rare_was_met() -> None:
-    seen: Counter[str] = Counter()
-    missing = list(RARE)
-    for seed in range(FIRST, FIRST + SEEDS_MOST):
-        if seed >= FIRST + SEEDS and not missing:
-            break
-        report = run_seed("bakery", seed)
-        assert report.violation is None, f"seed {seed}: {report.violation}"
-        assert not report.marks.get("notice.error"), f"seed {seed} accuses a member"
-        seen.update(report.marks)
-        missing = [mark for mark in missing if not seen[mark]]
-    assert missing == []
+    seeds = range(FIRST, FIRST + SEEDS)
+    seen = demand_met(lambda seed: [run_seed("bakery", seed)], RARE, seeds, SEEDS_MOST)
+    assert not seen["notice.error"]  # Nobody accuses a member.
     assert seen["bakery.granted"] > 5 * SEEDS
 
 
@@ -205,18 +196,17 @@ def test_a_lease_beyond_what_the_members_know_is_seen(
     monkeypatch.setattr(*BUGS[bug])
     monkeypatch.setattr("fencelock.actors.bakery.max_lease.RECENT_MS", 200)
     monkeypatch.setattr("fencelock.actors.bakery.leader.SWEEP_MS", 200)
-    judged = frozenset({"longest-lease-known"})
-    for seed in range(FIRST_SEED, FIRST_SEED + LEASE_SEEDS_MOST):
-        report = run_bakery_seed(seed, judged=judged, workload=LONG_LOCKS)
-        if ": longest-lease-known, " in (report.violation or ""):
-            return
-    pytest.fail(f"not seen in {LEASE_SEEDS_MOST} seeds")
+
+    def run(seed: int, judged: frozenset[str]) -> RunReport:
+        return run_bakery_seed(seed, judged=judged, workload=LONG_LOCKS)
+
+    assert_seen("longest-lease-known", range(FIRST_SEED, FIRST_SEED + LEASE_SEEDS_MOST), run)
 
 
 def test_leaders_that_stay_deaf_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_selection, "working", all_work)
     reports = (run_deaf_seed(seed) for seed in range(LEASE_SEEDS_MOST))
-    assert any(": deaf-leaders-replaced, " in (report.violation or "") for report in reports)
+    assert seen_in(": deaf-leaders-replaced, ", reports)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -230,9 +220,7 @@ def test_long_leases_are_known_while_two_leaders_are_lost(
 
 
 def test_deaf_leaders_are_replaced_once() -> None:
-    report = run_deaf_seed(0)
-    assert report.violation is None
-    assert report.faults[Blow.DEAF.value] > 0
+    assert clean([run_deaf_seed(0)])[Blow.DEAF.value] > 0
 
 
 LEASE_MS = 1_000
@@ -253,9 +241,7 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     for _ in range(3):
         trio.pass_time(BAKERY_TIMING.resend_ms)
     assert len(trio.heard(Locked)) == 1
-    attempt = trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)
-    assert attempt is not None
-    assert attempt.entry.round <= 6
+    assert present(trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)).entry.round <= 6
 
 
 def test_a_leader_that_granted_a_request_keeps_it_whoever_ranks_first() -> None:
@@ -282,8 +268,7 @@ def test_a_leader_that_takes_a_hold_over_goes_before_one_that_knows_of_none() ->
     trio = LeaderTrio()
     trio.hold("n3")
     trio.lock("n3")
-    attempt = trio.leaders["n3"].attempts.timers.find("x", ANN, 1)
-    assert attempt is not None
+    attempt = present(trio.leaders["n3"].attempts.timers.find("x", ANN, 1))
     assert attempt.held == FENCE
     trio.under_way.clear()
     ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
@@ -355,8 +340,7 @@ def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
     trio = expired_at_n1()
     table = trio.leaders["n1"].tickets
     ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), proxy_of("n1"), 500, 500, "")
-    entry = table.put(ben, "n1", NOW, None)
-    assert entry is not None
+    entry = present(table.put(ben, "n1", NOW, None))
     table.vote(entry, FENCE + 1, NOW)
     trio.say(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
@@ -440,8 +424,7 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     trio.lock("n1")
     trio.settle()
     assert trio.owners() == ["n1"]
-    attempt = trio.leaders["n1"].attempts.timers.find("x", ANN, 1)
-    assert attempt is not None
+    attempt = present(trio.leaders["n1"].attempts.timers.find("x", ANN, 1))
     assert attempt.step in {TicketStep.HELD, TicketStep.WAITING, TicketStep.VOTING}
 
 

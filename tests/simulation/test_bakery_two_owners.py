@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec.structs import replace
+from support.expect import present
 
 from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
 from fencelock.actors.bakery.copies import Copies
@@ -68,9 +69,7 @@ class TwoOwners:
         self.attempts.open(proxy_of("n1"), asked, NOW)
         entered = MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
         self.attempts.on_max("n2", entered, NOW)
-        found = self.attempts.timers.find("x", who, 1)
-        assert found is not None
-        return found
+        return present(self.attempts.timers.find("x", who, 1))
 
     def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
         """Let n2 send ``step``; return all messages that follow."""

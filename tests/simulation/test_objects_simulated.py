@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 from support.judged import LOSSES, SEEDS, UNHELD, demand_caught, demand_clean
 from support.long import with_long
-from support.planted_bugs import AnyDigest, repetitions_count, serves_the_queue, taken_unchecked
+from support.planted_bugs import (
+    AnyDigest,
+    Plant,
+    a_gap_is_not_seen,
+    a_hold_frees_one_permit,
+    a_latch_passes_at_1,
+    a_party_leaves_without_the_others,
+    a_smaller_size_is_not_counted,
+    a_sum_stays_at_the_limit,
+    a_try_overtakes_the_queue,
+    acquiring_again_tells_the_whole,
+    an_upgrade_is_counted,
+    any_value_is_the_expected_one,
+    as_plant,
+    ends_are_not_noted,
+    guards_are_not_checked,
+    instead,
+    nothing,
+    one_fence_for_all,
+    only_a_lone_waiter_passes,
+    only_the_first_is_freed,
+    repetitions_count,
+    serves_the_queue,
+    smaller_claims_overtake,
+    taken_unchecked,
+    the_time_without_a_leader_counts,
+)
 
-from fencelock.actors.api.counter import VALUE_MAX
-from fencelock.actors.api.latch import CountDown, LatchPassed
+from fencelock.actors.api.latch import CountDown
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
-from fencelock.actors.api.message import Granted, Inspect, Reason, refused
+from fencelock.actors.api.message import Granted, Inspect, Reason
 from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.refusal import Why
-from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.error import ConfigError, UnsupportedError
@@ -28,12 +53,11 @@ from fencelock.actors.table import barrier, counter, history, key, latch, reques
 from fencelock.actors.table import map as maps
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold
-from fencelock.actors.table.history import Histories, History
+from fencelock.actors.table.history import Histories
 from fencelock.actors.table.key import KeyHold
-from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.map import Entry
 from fencelock.actors.table.pool import Pool
-from fencelock.actors.table.resource import ClaimDetails, Resource, TableHold, Wait
+from fencelock.actors.table.resource import Resource, TableHold, Wait
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
@@ -227,34 +251,10 @@ def test_an_unknown_word_is_refused_with_those_there_are() -> None:
         workload_of("tubas", "paxos")
 
 
-# Bugs. The names in capitals are the right functions.
-
-ANSWER_HOLD, ANSWER_WAIT = TableHold.answer, TableState.reply_to_wait
-REMOVE, GRANT = Resource.remove, TableState.grant
-END_WAIT = TableState.end_wait
-ENTER_AGAIN = requests._enter_again  # pyright: ignore[reportPrivateUsage]
-COUNT_FROM = holds._count_from  # pyright: ignore[reportPrivateUsage]
-REFUSED, ROOM = refused, requests.has_room
-LATCH_OF = latch._latch_of  # pyright: ignore[reportPrivateUsage]
-BREAK = Barrier.remove
-PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
-NOTE = TableState._note_leader  # pyright: ignore[reportPrivateUsage]
-READ, ADD = Histories.read, Histories.add
-DROP = Histories._drop_first  # pyright: ignore[reportPrivateUsage]
-CONDITIONS = maps._meets_conditions  # pyright: ignore[reportPrivateUsage]
-TAKE, CLOSE = Queries.take, TableState.close
-HOLDS_GUARD = requests.holds_guard
-MOVE = KeyHold.move
-CHANGE = counter._change  # pyright: ignore[reportPrivateUsage]
+# Bugs
 
 
 # Semaphores
-
-
-def overtaking(resource: Resource) -> Wait | None:
-    """A smaller claim is granted while a larger one waits at the head of the queue."""
-    fitting = [wait for wait in resource.waits if wait.amount <= resource.free]
-    return fitting[0] if fitting else None
 
 
 def one_too_many(resource: Resource, amount: int) -> bool:
@@ -262,37 +262,23 @@ def one_too_many(resource: Resource, amount: int) -> bool:
     return not resource.queue and amount <= resource.free + 1
 
 
-def one_is_freed(resource: Resource, hold: TableHold, fence: int) -> None:
-    """The end of a hold frees one permit, however many it had."""
-    REMOVE(resource, hold, fence)
-    resource.free -= hold.amount - 1
-
-
-def a_smaller_size_takes_nothing_away(resource: Resource, capacity: int) -> None:
-    """The permits that are free stay free when the number of all becomes smaller."""
-    resource.free += max(0, capacity - resource.capacity)
-    resource.capacity = capacity
-
-
+@as_plant
 def too_large_claims_wait_on(
-    table: TableState, wait: Wait, reason: Reason, out: Any, *why: Any
+    sound: Any, table: TableState, wait: Wait, reason: Reason, out: Any, *why: Any
 ) -> None:
     if reason is not Reason.INVALID:
-        END_WAIT(table, wait, reason, out, *why)
+        sound(table, wait, reason, out, *why)
 
 
-def twice(hold: TableHold) -> Granted:
+@as_plant
+def twice(sound: Any, hold: TableHold) -> Any:
     """The outcome of a repeated acquire counts its permits again."""
-    granted = ANSWER_HOLD(hold)
+    granted = sound(hold)
     hold.granted_count += hold.granted_count
     return granted
 
 
 # Read/write locks
-
-
-def readers_pass_a_waiting_writer(resource: Resource, amount: int) -> bool:
-    return amount <= resource.free
 
 
 def a_writer_needs_one_permit(resource: Resource, amount: int) -> bool:
@@ -303,14 +289,6 @@ def a_writer_needs_one_permit(resource: Resource, amount: int) -> bool:
 def a_downgrade_loses_permits(table: TableState, hold: TableHold, amount: int, out: object) -> None:
     del table, out
     hold.amount -= amount
-
-
-def a_reader_becomes_a_writer(
-    table: TableState, owner_state: Any, hold: TableHold, command: Any, out: Any
-) -> None:
-    if isinstance(command, AcquireReadWrite):
-        command = replace(command, write=False)
-    ENTER_AGAIN(table, owner_state, hold, command, out)
 
 
 # Several locks at once
@@ -329,38 +307,22 @@ def granted_at_the_first_head(table: TableState, objects: tuple[str, ...], out: 
             del table.resources[name]
 
 
-def only_the_first_is_free(resource: Resource, hold: TableHold, fence: int) -> None:
-    if fence == hold.fence:
-        REMOVE(resource, hold, fence)
-
-
-def one_fence_for_all(table: TableState, owner: Any, details: ClaimDetails, *how: Any) -> None:
-    GRANT(table, owner, details, *how)
-    table.fence -= len(details.locks[1:])
-
-
 # Locks with deadlines
-
-
-def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
-    table.sessions.extend(max(table.time_ms, time_ms))
 
 
 def the_client_counts_from_the_reply(
     state: Any, claim: Any, pending: Any, granted: Any, now: Any
 ) -> Any:
-    return COUNT_FROM(state, claim, now, granted, now)
+    del pending
+    return holds._count_from(state, claim, now, granted, now)  # pyright: ignore[reportPrivateUsage]
 
 
-def a_lost_hold_is_renewed(command: Any, reason: Reason, why: Why) -> Any:
+@as_plant
+def a_lost_hold_is_renewed(sound: Any, command: Any, reason: Reason, why: Why) -> Any:
     if not isinstance(command, Renew) or reason is not Reason.NOT_HELD:
-        return REFUSED(command, reason, why=why)
+        return sound(command, reason, why=why)
     fence, hold_ms = command.fence, command.hold_ms or 300
     return Renewed(**command.fields(), fence=fence, hold_ms=hold_ms, grace_ms=300)
-
-
-def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
-    TableHold.acquire_again(hold, request)
 
 
 def no_hold_is_known(state: Any, granted: Any) -> bool:
@@ -375,36 +337,33 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
 # Locks that are handed over
 
 
-def ends_100_ms_early(hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
-    MOVE(hold, table, None if deadline_ms is None else deadline_ms - 100)
+@as_plant
+def ends_100_ms_early(sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
+    sound(hold, table, None if deadline_ms is None else deadline_ms - 100)
 
 
 # Latches
 
 
-def only_a_lone_waiter_passes(table: TableState, wait: Wait, answer: Any, out: Any) -> None:
-    if not isinstance(answer, LatchPassed) or table.objects[answer.lock].waiting == 1:
-        ANSWER_WAIT(table, wait, answer, out)
+@as_plant
+def a_latch_is_gone_too_early(
+    sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
+) -> Any:
+    return sound(table, owner_state, replace(command, keep_ms=command.keep_ms // 4), out)
 
 
-def a_latch_passes_at_1(table: TableState, owner_state: Any, out: Any) -> bool:
-    one = table.objects[owner_state.lock]
-    if isinstance(one, Latch) and one.left == 1:
-        requests.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
-        return False
-    return ROOM(table, owner_state, out)
+@as_plant
+def a_latch_is_gone_too_late(
+    sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
+) -> Any:
+    return sound(table, owner_state, replace(command, keep_ms=command.keep_ms * 4), out)
 
 
-def a_latch_is_gone_too_early(table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
-    return LATCH_OF(table, owner_state, replace(command, keep_ms=command.keep_ms // 4), out)
-
-
-def a_latch_is_gone_too_late(table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
-    return LATCH_OF(table, owner_state, replace(command, keep_ms=command.keep_ms * 4), out)
-
-
-def the_whole_count_goes(table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
-    found = LATCH_OF(table, owner_state, command, out)
+@as_plant
+def the_whole_count_goes(
+    sound: Any, table: TableState, owner_state: Any, command: Any, out: Any
+) -> Any:
+    found = sound(table, owner_state, command, out)
     if found is not None and isinstance(command, CountDown) and command.amount > 1:
         table.marked -= found.mark()
         found.left = min(found.left, command.amount)
@@ -415,116 +374,91 @@ def the_whole_count_goes(table: TableState, owner_state: Any, command: Any, out:
 # Barriers
 
 
-def a_party_leaves_without_the_others(one: Barrier, table: Any, why: Any, out: Any) -> None:
-    if not one.queue:
-        BREAK(one, table, why, out)
-
-
 def one_more_has_arrived(one: Barrier) -> int:
     return len(one.queue or ()) + 1
 
 
-def all_have_the_same_index(owner_state: Any, index: int, generation: int) -> Any:
-    return replace(PASSED(owner_state, index, generation), index=0)
+@as_plant
+def all_have_the_same_index(sound: Any, owner_state: Any, index: int, generation: int) -> Any:
+    return replace(sound(owner_state, index, generation), index=0)
 
 
-def generations_are_counted_down(owner_state: Any, index: int, generation: int) -> Any:
-    return PASSED(owner_state, index, (1 << 40) - generation)
+@as_plant
+def generations_are_counted_down(sound: Any, owner_state: Any, index: int, generation: int) -> Any:
+    return sound(owner_state, index, (1 << 40) - generation)
 
 
 # Elections
 
 
-def ends_are_not_noted(table: TableState, hold: Any, value: bytes | None) -> None:
-    if value is not None:
-        NOTE(table, hold, value)
-
-
+@as_plant
 def terms_that_are_over_are_left_out(
-    histories: Histories, lock: str, after: int, prefix: str = ""
+    sound: Any, histories: Histories, lock: str, after: int, prefix: str = ""
 ) -> Any:
-    read = READ(histories, lock, after, prefix)
+    read = sound(histories, lock, after, prefix)
     if read is None:
         return None
     fences = Tally(change.fence for change in read[1])
     return read[0], tuple(change for change in read[1] if fences[change.fence] == 1)
 
 
-def what_is_dropped_was_never_there(histories: Histories, lock: str, kept: History) -> int:
-    DROP(histories, lock, kept)
-    return 0
-
-
+@as_plant
 def a_node_that_is_behind_begins_anew(
-    histories: Histories, lock: str, after: int, prefix: str = ""
+    sound: Any, histories: Histories, lock: str, after: int, prefix: str = ""
 ) -> Any:
     """Resync a watch at a node that has not yet applied all changes that the watch has seen."""
-    return READ(histories, lock, after, prefix) if after <= histories.version else None
+    return sound(histories, lock, after, prefix) if after <= histories.version else None
 
 
+@as_plant
 def changes_from_the_beginning(
-    histories: Histories, lock: str, after: int, prefix: str = ""
+    sound: Any, histories: Histories, lock: str, after: int, prefix: str = ""
 ) -> Any:
-    return READ(histories, lock, after - 1 if after else 0, prefix)
+    return sound(histories, lock, after - 1 if after else 0, prefix)
 
 
+@as_plant
 def all_have_the_first_value(
-    histories: Histories, lock: str, key: str, value: Any, *how: Any
-) -> int:
+    sound: Any, histories: Histories, lock: str, key: str, value: Any, *how: Any
+) -> Any:
     first = histories.by_object.get(lock)
     if first and value is not None:
         value = next((one.value for one in first.changes if one.value), value)
-    return ADD(histories, lock, key, value, *how)
+    return sound(histories, lock, key, value, *how)
 
 
 # Maps
 
 
-def no_guard(table: Any, owner_state: Any, command: Any, out: Any) -> Any:
-    return CONDITIONS(table, owner_state, replace(command, guard="", fence=0), out)
+@as_plant
+def any_version(sound: Any, table: Any, owner_state: Any, command: Any, out: Any) -> Any:
+    return sound(table, owner_state, replace(command, version=None), out)
 
 
-def any_version(table: Any, owner_state: Any, command: Any, out: Any) -> Any:
-    return CONDITIONS(table, owner_state, replace(command, version=None), out)
-
-
-def stays(entry: Entry, table: Any, out: Any) -> None:
-    del entry, table, out
-
-
-def any_age(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
+@as_plant
+def any_age(sound: Any, queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     if isinstance(request, GetEntry | ListEntries):
         request = replace(request, age_ms=60_000)
-    return TAKE(queries, sender, request, now)
+    return sound(queries, sender, request, now)
 
 
 # Counters
 
 
-def no_guard_of_a_counter(table: Any, owner_state: Any, command: Any, out: Any) -> bool:
-    return HOLDS_GUARD(table, owner_state, replace(command, guard="", fence=0), out)
-
-
-def any_value_is_expected(table: Any, owner: Any, command: Any, after: Any, out: Any) -> None:
-    CHANGE(table, owner, command, getattr(command, "value", after), out)
-
-
-def a_sum_stays_at_the_limit(table: Any, owner: Any, command: Any, after: Any, out: Any) -> None:
-    CHANGE(table, owner, command, VALUE_MAX if after is None else after, out)
-
-
-def an_old_value(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
+@as_plant
+def an_old_value(sound: Any, queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     if isinstance(request, Inspect):
         request = replace(request, age_ms=60_000)
-    return TAKE(queries, sender, request, now)
+    return sound(queries, sender, request, now)
 
 
 # Pools
 
 
-def an_end_gives_back(table: TableState, session: Any, *how: Any) -> None:
+@as_plant
+def an_end_gives_back(sound: Any, table: TableState, session: Any, *how: Any) -> None:
     """The end of a session frees a permit of each pool."""
-    CLOSE(table, session, *how)
+    sound(table, session, *how)
     for one in [one for one in table.objects.values() if isinstance(one, Pool) and one.taken]:
         one.change(table, one.size, one.taken - 1)
         one.serve(table, how[2])
@@ -548,30 +482,35 @@ def expiry_is_no_change(entry: Entry, table: TableState, out: object) -> None:
     table.maps._drop(table, entry)  # pyright: ignore[reportPrivateUsage]
 
 
-def only_the_last_of_each_key(histories: Histories, lock: str, after: int, prefix: str) -> Any:
-    read = READ(histories, lock, after, prefix)
+@as_plant
+def only_the_last_of_each_key(
+    sound: Any, histories: Histories, lock: str, after: int, prefix: str
+) -> Any:
+    read = sound(histories, lock, after, prefix)
     return read and (read[0], tuple({change.key: change for change in read[1]}.values()))
 
 
+@as_plant
 def the_value_before(
-    histories: Histories, lock: str, key: str, value: bytes | None, *how: Any
-) -> int:
+    sound: Any, histories: Histories, lock: str, key: str, value: bytes | None, *how: Any
+) -> Any:
     known = histories.by_object.get(lock)
     for change in known.changes if known and value is not None else ():
         value = change.value or value
-    return ADD(histories, lock, key, value, *how)
+    return sound(histories, lock, key, value, *how)
 
 
 # All kinds in one run
 
 
-def of_kind(kind: str, bug: Any) -> Any:
+def of_kind(kind: str, change: Callable[[TableState, OwnerState], None]) -> Plant:
     """Return a grant with a bug, for objects of one kind only."""
 
-    def grant(table: TableState, owner_state: OwnerState, *how: Any) -> None:
-        GRANT(table, owner_state, *how)
+    @as_plant
+    def grant(sound: Any, table: TableState, owner_state: OwnerState, *how: Any) -> None:
+        sound(table, owner_state, *how)
         if kind_of(owner_state.lock) == kind:
-            bug(table, owner_state)
+            change(table, owner_state)
 
     return grant
 
@@ -590,32 +529,35 @@ class Planted(NamedTuple):
     """Bugs planted at attributes, and a word of the violation that the seeds must show."""
 
     workload: Workload
-    plants: Mapping[tuple[object, str], object]
+    plants: Mapping[tuple[object, str], Plant]
     judge: str
     first: int = 0
     """The seed with which the search begins, which keeps it short."""
 
 
-COUNTS_TWICE: dict[tuple[object, str], object] = {
-    (requests, "begin_update"): repetitions_count(requests.begin_update)
-}
+COUNTS_TWICE: dict[tuple[object, str], Plant] = {(requests, "begin_update"): repetitions_count}
 
 PLANTED = {
-    "semaphores: overtakes": Planted(SEMAPHORES, {(Resource, "next_wait"): overtaking}, "order"),
+    "semaphores: overtakes": Planted(
+        SEMAPHORES, {(Resource, "next_wait"): instead(smaller_claims_overtake)}, "order"
+    ),
     "semaphores: one too many": Planted(
         SEMAPHORES,
-        {(Resource, "admits"): one_too_many, (Resource, "grant"): taken_unchecked},
+        {
+            (Resource, "admits"): instead(one_too_many),
+            (Resource, "grant"): instead(taken_unchecked),
+        },
         "capacity",
         first=3,
     ),
     "semaphores: frees one": Planted(
-        SEMAPHORES, {(Resource, "remove"): one_is_freed}, "progress", first=3
+        SEMAPHORES, {(Resource, "remove"): a_hold_frees_one_permit}, "progress", first=3
     ),
     "semaphores: smaller": Planted(
         SEMAPHORES,
         {
-            (Resource, "resize"): a_smaller_size_takes_nothing_away,
-            (Resource, "grant"): taken_unchecked,
+            (Resource, "resize"): a_smaller_size_is_not_counted,
+            (Resource, "grant"): instead(taken_unchecked),
         },
         "capacity: 2",
     ),
@@ -626,40 +568,46 @@ PLANTED = {
         SEMAPHORES, {(TableHold, "answer"): twice}, "was granted", first=7
     ),
     "read/write locks: overtakes": Planted(
-        RWLOCKS, {(Resource, "admits"): readers_pass_a_waiting_writer}, "order"
+        RWLOCKS, {(Resource, "admits"): instead(a_try_overtakes_the_queue)}, "order"
     ),
     "read/write locks: writes beside readers": Planted(
         RWLOCKS,
-        {(Resource, "admits"): a_writer_needs_one_permit, (Resource, "grant"): taken_unchecked},
+        {
+            (Resource, "admits"): instead(a_writer_needs_one_permit),
+            (Resource, "grant"): instead(taken_unchecked),
+        },
         "capacity",
     ),
     "read/write locks: downgrade": Planted(
-        RWLOCKS, {(TableState, "give_back"): a_downgrade_loses_permits}, "progress"
+        RWLOCKS, {(TableState, "give_back"): instead(a_downgrade_loses_permits)}, "progress"
     ),
     "read/write locks: upgrade": Planted(
-        RWLOCKS, {(requests, "_enter_again"): a_reader_becomes_a_writer}, "upgrade", first=5
+        RWLOCKS, {(requests, "_enter_again"): an_upgrade_is_counted}, "upgrade", first=5
     ),
     "several locks: head of one queue": Planted(
         LOCK_ALL,
-        {(TableState, "serve"): granted_at_the_first_head, (Resource, "grant"): taken_unchecked},
+        {
+            (TableState, "serve"): instead(granted_at_the_first_head),
+            (Resource, "grant"): instead(taken_unchecked),
+        },
         "mutual exclusion",
         first=5,
     ),
     "several locks: frees the first": Planted(
-        LOCK_ALL, {(Resource, "remove"): only_the_first_is_free}, "progress", first=2
+        LOCK_ALL, {(Resource, "remove"): only_the_first_is_freed}, "progress", first=2
     ),
     "several locks: one fence": Planted(
         LOCK_ALL, {(TableState, "grant"): one_fence_for_all}, "fences", first=9
     ),
     "deadlines: new leader": Planted(
         DEADLINES,
-        {(LockTable, "shift"): the_time_without_a_leader_counts},
+        {(LockTable, "shift"): instead(the_time_without_a_leader_counts)},
         "early: HoldLost",
         first=4,
     ),
     "deadlines: from the reply": Planted(
         DEADLINES,
-        {(holds, "begin_lease"): the_client_counts_from_the_reply},
+        {(holds, "begin_lease"): instead(the_client_counts_from_the_reply)},
         "relied on: HoldLost",
         first=3,
     ),
@@ -669,21 +617,23 @@ PLANTED = {
     "deadlines: again": Planted(
         DEADLINES,
         {
-            (LeasedHold, "acquire_again"): acquiring_again_tells_the_whole,
-            (holds, "is_known"): no_hold_is_known,
+            (LeasedHold, "acquire_again"): instead(acquiring_again_tells_the_whole),
+            (holds, "is_known"): instead(no_hold_is_known),
         },
         "relied on: HoldLost",
         first=3,
     ),
     "deadlines: no grace": Planted(
-        DEADLINES, {(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost", first=3
+        DEADLINES, {(LeasedHold, "restart"): instead(there_is_no_grace)}, "early: HoldLost", first=3
     ),
-    "handovers: any secret": Planted(HANDOVERS, {(key, "digest_of"): AnyDigest}, "attach: "),
+    "handovers: any secret": Planted(
+        HANDOVERS, {(key, "digest_of"): instead(AnyDigest)}, "attach: "
+    ),
     "handovers: serves the queue": Planted(
         HANDOVERS,
         {
-            (Resource, "kept"): serves_the_queue,
-            (Resource, "grant"): taken_unchecked,
+            (Resource, "kept"): instead(serves_the_queue),
+            (Resource, "grant"): instead(taken_unchecked),
         },
         "between: ",
     ),
@@ -704,7 +654,7 @@ PLANTED = {
         BARRIERS, {(Barrier, "remove"): a_party_leaves_without_the_others}, "broken", 5
     ),
     "barriers: too early": Planted(
-        BARRIERS, {(Barrier, "waiting"): property(one_more_has_arrived)}, "together", 2
+        BARRIERS, {(Barrier, "waiting"): instead(property(one_more_has_arrived))}, "together", 2
     ),
     "barriers: counts twice": Planted(BARRIERS, COUNTS_TWICE, "once"),
     "barriers: same index": Planted(
@@ -722,8 +672,8 @@ PLANTED = {
     "elections: a gap is not seen": Planted(
         ELECTIONS,
         {
-            (Histories, "_drop_first"): what_is_dropped_was_never_there,
-            (history, "CHANGES_MAX"): 1,
+            (Histories, "_drop_first"): a_gap_is_not_seen,
+            (history, "CHANGES_MAX"): instead(1),
         },
         "watches",
     ),
@@ -736,17 +686,21 @@ PLANTED = {
     "elections: value": Planted(
         ELECTIONS, {(Histories, "add"): all_have_the_first_value}, "values"
     ),
-    "maps: no guard": Planted(MAPS, {(maps, "_meets_conditions"): no_guard}, "guard", first=3),
+    "maps: no guard": Planted(
+        MAPS, {(maps, "_meets_conditions"): guards_are_not_checked}, "guard", first=3
+    ),
     "maps: any version": Planted(MAPS, {(maps, "_meets_conditions"): any_version}, "versions"),
     "maps: done again": Planted(MAPS, COUNTS_TWICE, "once", first=10),
-    "maps: outlives its session": Planted(MAPS, {(Entry, "end_with_session"): stays}, "reads", 2),
+    "maps: outlives its session": Planted(
+        MAPS, {(Entry, "end_with_session"): instead(nothing)}, "reads", 2
+    ),
     "maps: old reads": Planted(MAPS, {(Queries, "take"): any_age}, "was known", 7),
     "counters: counts twice": Planted(COUNTERS, COUNTS_TWICE, "once", first=5),
     "counters: no guard": Planted(
-        COUNTERS, {(counter, "holds_guard"): no_guard_of_a_counter}, "guard", first=3
+        COUNTERS, {(counter, "holds_guard"): guards_are_not_checked}, "guard", first=3
     ),
     "counters: any value": Planted(
-        COUNTERS, {(counter, "_change"): any_value_is_expected}, "counts"
+        COUNTERS, {(counter, "_change"): any_value_is_the_expected_one}, "counts"
     ),
     "counters: beyond the limits": Planted(
         COUNTERS, {(counter, "_change"): a_sum_stays_at_the_limit}, "counts"
@@ -757,11 +711,13 @@ PLANTED = {
         POOLS, {(TableState, "close"): an_end_gives_back}, "count", first=3
     ),
     "pools: one too many": Planted(
-        POOLS, {(Pool, "free"): property(one_permit_too_many)}, "capacity"
+        POOLS, {(Pool, "free"): instead(property(one_permit_too_many))}, "capacity"
     ),
-    "pools: nobody is served": Planted(POOLS, {(Pool, "serve"): nobody_is_served}, "serve"),
+    "pools: nobody is served": Planted(
+        POOLS, {(Pool, "serve"): instead(nobody_is_served)}, "serve"
+    ),
     "watches of maps: no expiry": Planted(
-        MAPS, {(Entry, "fall_due"): expiry_is_no_change}, "watches", 29
+        MAPS, {(Entry, "fall_due"): instead(expiry_is_no_change)}, "watches", 29
     ),
     "watches of maps: compacted": Planted(
         MAPS, {(Histories, "read"): only_the_last_of_each_key}, "gaps", first=12

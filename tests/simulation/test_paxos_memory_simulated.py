@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from support.expect import only
 from support.judged import is_violated, votes_as_registered
 from support.log_workload import CounterJudge, LogWriter, logbook
 
@@ -56,8 +57,7 @@ def votes(world: World) -> list[bool | None]:
 
 
 def decided(world: World) -> int:
-    (judge,) = world.judges
-    assert isinstance(judge, CounterJudge)
+    judge = only(CounterJudge, world.judges)
     return len(judge.slots)
 
 
@@ -118,8 +118,7 @@ def test_a_group_that_was_restarted_as_a_whole_begins_anew_far_above() -> None:
     run_on(world, 1_500)
 
     assert votes(world) == [True, True, True]
-    (judge,) = world.judges
-    assert isinstance(judge, CounterJudge)
+    judge = only(CounterJudge, world.judges)
     slots = sorted(judge.slots)
     assert len(slots) > before + 10
     assert slots[before] - slots[before - 1] > SLOTS

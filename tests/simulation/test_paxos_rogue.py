@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from support.expect import checked
 from support.log_workload import CounterJudge, logbook
 
 from fencelock.actors.effect import Effects, Send, Spawn, Wake
@@ -62,8 +63,7 @@ class RogueLeader(Role[Strike]):
         del sender, event, now
         self.round += 1
         ballot = Ballot(self.round, leader_of(node_of(self.address)))
-        judge = self.world.judges[0]
-        assert isinstance(judge, CounterJudge)
+        judge = checked(CounterJudge, self.world.judges[0])
         free = max(judge.slots, default=0) + 1
         messages = [message for forge in self.forged for message in forge(ballot, free)]
         sends = [Send(acceptor_of(one), what) for one in NAMES[:2] for what in messages]
@@ -147,8 +147,7 @@ def outcome_after(*forged: Forged, memory: bool = False) -> tuple[int, int]:
     run_on(world, 1_500)
     before = len(judge.slots)
     run_on(world, SERVED_MS)
-    replica = world.role_at(address_of("n1", "replica"))
-    assert isinstance(replica, Replica)
+    replica = checked(Replica, world.role_at(address_of("n1", "replica")))
     return len(judge.slots) - before, replica.config.time_ms
 
 

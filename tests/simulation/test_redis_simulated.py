@@ -3,13 +3,24 @@ promise, and planted bugs of the table and of the door are caught."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from support.judged import LOSSES, demand_caught, demand_clean
-from support.planted_bugs import hold_of, repetitions_count
+from support.planted_bugs import (
+    Plant,
+    a_deadline_never_becomes_earlier,
+    any_value_is_expected,
+    any_value_is_reserved,
+    as_plant,
+    force_keeps_the_fence,
+    instead,
+    nothing,
+    repetitions_count,
+    the_time_without_a_leader_counts,
+)
 
 from fencelock.actors.api.redis import ChangeKeys, KeyState, ReadKeys
 from fencelock.actors.paxos.queries import Queries
@@ -25,14 +36,6 @@ MET = (
     *("redis.connected", "redis.told", *LOSSES),
 )
 
-STATE_OF, IS_NEW, CHANGE, SETTING = (
-    redis._state_of,  # pyright: ignore[reportPrivateUsage]
-    redis._is_new,  # pyright: ignore[reportPrivateUsage]
-    redis._change,  # pyright: ignore[reportPrivateUsage]
-    command._setting,  # pyright: ignore[reportPrivateUsage]
-)
-MOVE, TAKE = KeyHold.move, Queries.take
-
 
 def test_no_seed_of_redis_doors_breaks_a_promise() -> None:
     demand_clean(REDIS_DOORS, MET)
@@ -42,37 +45,19 @@ def test_an_unlock_by_a_client_that_counts_a_hold_that_was_over_ends_all_that_it
     assert run_seed("paxos", 830137, workload=REDIS_DOORS).violation is None
 
 
-def any_value_is_expected(table: Any, name: str, change: ChangeKeys) -> KeyState:
-    state = STATE_OF(table, name, change)
-    return KeyState.EQUAL if state is KeyState.OTHER and change.expected else state
+@as_plant
+def deadlines_are_5_ms_early(
+    sound: Any, hold: KeyHold, table: Any, deadline_ms: int | None
+) -> None:
+    sound(hold, table, None if deadline_ms is None else deadline_ms - 5)
 
 
-def any_value_is_reserved(table: Any, name: str, change: ChangeKeys) -> KeyState:
-    hold = hold_of(table, name)
-    if isinstance(hold, KeyHold):
-        change = replace(change, value=hold.key.value)
-    return STATE_OF(table, name, change)
+Setting = Generator[Any, Any, tuple[bool, bytes | None]]
 
 
-def force_keeps_the_fence(change: ChangeKeys, state: KeyState) -> bool:
-    return state is not KeyState.OTHER and IS_NEW(change, state)
-
-
-def deadlines_are_5_ms_early(hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
-    MOVE(hold, table, None if deadline_ms is None else deadline_ms - 5)
-
-
-def deadlines_never_become_earlier(hold: KeyHold, table: Any, deadline_ms: int | None) -> None:
-    now = hold.ends_at_ms
-    MOVE(hold, table, deadline_ms if now is None else max(now, deadline_ms or now))
-
-
-def the_time_without_a_leader_counts(table: LockTable, time_ms: int) -> None:
-    table.sessions.extend(max(table.time_ms, time_ms))
-
-
-def the_door_says_ok(*how: Any, **more: Any) -> Generator[Any, Any, tuple[bool, bytes | None]]:
-    _, before = yield from SETTING(*how, **more)
+@as_plant
+def the_door_says_ok(sound: Callable[..., Setting], *how: Any, **more: Any) -> Setting:
+    _, before = yield from sound(*how, **more)
     return True, before
 
 
@@ -81,38 +66,42 @@ def the_door_names_no_receipt(request: Any, **fields: Any) -> Any:
     return replace(request, **fields)
 
 
+@as_plant
 def re_entries_do_not_count(
-    table: Any, owner_state: Any, name: str, state: KeyState, change: ChangeKeys, out: Any
+    sound: Any,
+    table: Any,
+    owner_state: Any,
+    name: str,
+    state: KeyState,
+    change: ChangeKeys,
+    out: Any,
 ) -> Any:
-    return CHANGE(table, owner_state, name, state, replace(change, counts=False), out)
+    return sound(table, owner_state, name, state, replace(change, counts=False), out)
 
 
-def remembers_nothing(*how: Any) -> None:
-    del how
-
-
-def reads_are_old(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
+@as_plant
+def reads_are_old(sound: Any, queries: Queries, sender: Any, request: Any, now: Any) -> Any:
     if isinstance(request, ReadKeys):
         request = replace(request, age_ms=60_000)
-    return TAKE(queries, sender, request, now)
+    return sound(queries, sender, request, now)
 
 
-PLANTED: dict[str, tuple[object, str, object, str]] = {
+PLANTED: dict[str, tuple[object, str, Plant, str]] = {
     "any value is expected": (redis, "_state_of", any_value_is_expected, "state: "),
     "any value is reserved": (redis, "_state_of", any_value_is_reserved, "state: "),
     "force keeps the fence": (redis, "_is_new", force_keeps_the_fence, "fences: "),
     "deadlines are early": (KeyHold, "move", deadlines_are_5_ms_early, "deadline: "),
-    "deadlines only rise": (KeyHold, "move", deadlines_never_become_earlier, "deadline: "),
-    "a new leader": (LockTable, "shift", the_time_without_a_leader_counts, "early: "),
+    "deadlines only rise": (KeyHold, "move", a_deadline_never_becomes_earlier, "deadline: "),
+    "a new leader": (LockTable, "shift", instead(the_time_without_a_leader_counts), "early: "),
     "a repetition counts": (
         requests,
         "begin_update",
-        repetitions_count(requests.begin_update),
+        repetitions_count,
         "once: ",
     ),
     "the door says OK": (command, "_setting", the_door_says_ok, "mutual exclusion: "),
-    "the door names no receipt": (script, "replace", the_door_names_no_receipt, "once: "),
-    "nothing is remembered": (redis, "_remember", remembers_nothing, "once: "),
+    "the door names no receipt": (script, "replace", instead(the_door_names_no_receipt), "once: "),
+    "nothing is remembered": (redis, "_remember", instead(nothing), "once: "),
     "re-entries do not count": (redis, "_change", re_entries_do_not_count, "counts: "),
     "reads are old": (Queries, "take", reads_are_old, "reads: "),
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, NamedTuple
 
 import pytest
+from support.judged import clean, seen_in
 from support.long import with_long
 
 from fencelock.actors.message import Instant
@@ -64,12 +64,9 @@ MET = (
 
 
 def test_no_seed_breaks_a_promise_and_every_move_occurred() -> None:
-    marks: Counter[str] = Counter()
-    for seed, plan in enumerate((CONTENDED, CONTENDED, BRIEF)):
-        report = run_seed("paxos", seed, plan=plan)
-        assert report.violation is None, (seed, report.violation)
-        marks.update(report.marks)
-    assert [name for name in MET if not marks[name]] == []
+    plans = enumerate((CONTENDED, CONTENDED, BRIEF))
+    seen = clean(run_seed("paxos", seed, plan=plan) for seed, plan in plans)
+    assert [name for name in MET if not seen[name]] == []
 
 
 def test_a_span_that_is_used_up_goes_back_and_the_next_one_is_acquired(
@@ -77,19 +74,14 @@ def test_a_span_that_is_used_up_goes_back_and_the_next_one_is_acquired(
 ) -> None:
     monkeypatch.setattr(retainer, "SPAN", 2)
     for seed in range(2):
-        report = run_seed("paxos", seed, plan=BRIEF)
-        assert report.violation is None, report.violation
-        assert report.marks["owners.admitted"]
+        assert clean([run_seed("paxos", seed, plan=BRIEF)])["owners.admitted"]
 
 
 def test_clients_retain_read_write_locks_for_readers_and_for_writers() -> None:
-    marks: Counter[str] = Counter()
-    for seed, plan in enumerate((CONTENDED, BRIEF)):
-        report = run_seed("paxos", seed, plan=plan, workload=RWLOCKS)
-        assert report.violation is None, report.violation
-        marks.update(report.marks)
-    assert marks["owners.admitted"]
-    assert marks["owners.downgrade"]
+    plans = enumerate((CONTENDED, BRIEF))
+    seen = clean(run_seed("paxos", seed, plan=plan, workload=RWLOCKS) for seed, plan in plans)
+    assert seen["owners.admitted"]
+    assert seen["owners.downgrade"]
 
 
 HELD_BY_A_CUT = 910_623
@@ -97,8 +89,7 @@ HELD_BY_A_CUT = 910_623
 
 
 def test_a_waiter_behind_what_a_cut_held_is_not_connected() -> None:
-    report = run_seed("paxos", HELD_BY_A_CUT)
-    assert report.violation is None, report.violation
+    clean([run_seed("paxos", HELD_BY_A_CUT)])
 
 
 RIGHT_RECALL = RetainedLock.recall
@@ -174,10 +165,5 @@ MUTANTS = {
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     told, plan, patched, name, value, first = MUTANTS[bug]
     monkeypatch.setattr(patched, name, value)
-    others: list[str] = []
-    for seed in range(first, first + 20):
-        violation = run_seed("paxos", seed, plan=plan).violation
-        if violation and f" ms: {told}: " in violation:
-            return
-        others += [violation[:400]] if violation else []
-    pytest.fail(f"not seen in 20 seeds, which saw {others[:3]}")
+    seeds = range(first, first + 20)
+    assert seen_in(f" ms: {told}: ", (run_seed("paxos", seed, plan=plan) for seed in seeds))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.judged import N1, N2, SECOND, Tock, only, world_of
+from support.programs import run_to_end
 from support.samples import READY
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.host.role_set import RoleSet
@@ -45,10 +45,6 @@ STORM = Faults(
     drift_every_ms=200,
     jump_every_ms=500,
 )
-
-
-class Note(Local):
-    number: int
 
 
 class Pinger(Role[Tock | Alive]):
@@ -468,13 +464,11 @@ CLI = "from fencelock.cluster.cli.start import main; main()"
 
 
 def output_of(code: str, *arguments: str, hash_seed: int) -> str:
-    run = subprocess.run(
+    run = run_to_end(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=300,
         check=True,
+        timeout=300,
     )
     return run.stdout
 

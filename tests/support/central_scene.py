@@ -30,17 +30,14 @@ FIRST = Address("a/clients-ab-1")
 
 
 def want(ticket: int, lock: str = "l", session: str = "s") -> AcquireLock:
-    """Return the wish of owner ``o`` and its ticket."""
     return AcquireLock(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
 
 
 def request(client: Address, lock: str = "l") -> Request:
-    """Return the request of a lock client."""
     return Request(lock=lock, client=client, session="s", owner="o")
 
 
 def release(client: Address, sequence: int, lock: str = "l") -> Release:
-    """Return the release of a lock client."""
     return Release(lock=lock, client=client, sequence=sequence)
 
 
@@ -73,15 +70,12 @@ class LoneClient:
         ]
 
     def wants(self, ticket: int) -> list[Effect | type[Wake]]:
-        """Let an owner want the lock."""
         return self.hears(BROKER_A, AcquireLock(lock="l", ticket=ticket, session="s", owner="o"))
 
     def gives(self, ticket: int) -> list[Effect | type[Wake]]:
-        """Let an owner give the lock up."""
         return self.hears(BROKER_A, ReleaseLock(lock="l", ticket=ticket))
 
     def granted(self, number: int) -> list[Effect | type[Wake]]:
-        """Deliver a grant."""
         return self.hears(BROKER_A, Grant(lock="l", client=A, number=number))
 
     def holding(self) -> LoneClient:
@@ -92,11 +86,9 @@ class LoneClient:
         return self
 
     def acked(self, sequence: int) -> list[Effect | type[Wake]]:
-        """Deliver the acknowledgement of a release."""
         return self.hears(SERVER, ReleaseAck(lock="l", sequence=sequence))
 
     def rings(self) -> list[Effect | type[Wake]]:
-        """Let its timer fire."""
         return self.hears(A, ClientRetransmit())
 
     def is_in(self, mode: Mode, sequence: int) -> None:
@@ -104,7 +96,6 @@ class LoneClient:
         assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
 
     def revoked(self, number: int) -> list[Effect | type[Wake]]:
-        """Deliver the revocation of a hold."""
         return self.hears(BROKER_A, Revoke(lock="l", client=A, number=number))
 
 

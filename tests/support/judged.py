@@ -24,6 +24,7 @@ from fencelock.verification.simulation.report import RunReport
 from fencelock.verification.simulation.run import Workload, run_seed
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.world import World
+from support.planted_bugs import Plant, plant
 
 
 def is_violated(run: Callable[[], object]) -> bool:
@@ -97,38 +98,70 @@ SEEDS_MAX = 40
 SEEDS_FOR_A_MUTANT = 40
 
 
+def clean(reports: Iterable[RunReport]) -> Counter[str]:
+    """Return the marks, the faults and the ``grants`` of runs; none may have a violation."""
+    seen: Counter[str] = Counter()
+    for report in reports:
+        assert report.violation is None, (report.seed, report.violation)
+        seen += Counter(report.marks) + Counter(report.faults) + Counter(grants=report.grants)
+    return seen
+
+
+def seen_in(word: str, reports: Iterable[RunReport]) -> bool:
+    """Return whether the violation of some run has ``word``."""
+    return any(word in (report.violation or "") for report in reports)
+
+
+def demand_met(
+    run: Callable[[int], Iterable[RunReport]], met: Iterable[str], seeds: range, most: int
+) -> Counter[str]:
+    """Run seeds, which must be clean, until all of ``met`` occurred; return the counts.
+
+    Args:
+        run: runs one seed.
+        met: marks.
+        seeds: run in any case.
+        most: the number of seeds, with those that follow, if something has not yet occurred.
+
+    """
+    seen: Counter[str] = Counter()
+    missing = list(met)
+    for seed in range(seeds.start, seeds.start + most):
+        if seed >= seeds.stop and not missing:
+            break
+        seen += clean(run(seed))
+        missing = [name for name in missing if not seen[name]]
+    assert missing == []
+    return seen
+
+
 def demand_clean(
     workload: Workload, met: Iterable[str], seeds: int = SEEDS, first: int = 0
 ) -> None:
-    """Run seeds, which must be clean. All of ``met`` must occur; a few more seeds may be run.
+    """Run seeds of a workload on `paxos`, as `demand_met` does.
 
     They begin with ``first``, so that events that are rare occur soon.
     """
-    marks: Counter[str] = Counter()
-    missing = list(met)
-    for seed in range(first, first + SEEDS_MAX):
-        if seed >= first + seeds and not missing:
-            break
-        report = run_seed("paxos", seed, workload=workload)
-        assert report.violation is None, (seed, report.violation)
-        marks.update(report.marks)
-        missing = [name for name in missing if not marks[name]]
-    assert missing == []
+    demand_met(
+        lambda seed: [run_seed("paxos", seed, workload=workload)],
+        met,
+        range(first, first + seeds),
+        SEEDS_MAX,
+    )
 
 
 def demand_caught(
     monkeypatch: pytest.MonkeyPatch,
     workload: Workload,
-    plants: Mapping[tuple[object, str], object],
+    plants: Mapping[tuple[object, str], Plant],
     judge: str,
     first: int = 0,
 ) -> None:
     """Plant bugs at attributes, and run seeds, from ``first`` on, until the judge finds one."""
-    for (place, name), bug in plants.items():
-        monkeypatch.setattr(place, name, bug)
+    for (place, name), planted in plants.items():
+        plant(monkeypatch, place, name, planted)
     seeds = range(first, first + SEEDS_FOR_A_MUTANT)
-    reports = (run_seed("paxos", seed, workload=workload) for seed in seeds)
-    assert any(report.violation and judge in report.violation for report in reports)
+    assert seen_in(judge, (run_seed("paxos", seed, workload=workload) for seed in seeds))
 
 
 def votes_as_registered(spawn: Spawn) -> Spawn:

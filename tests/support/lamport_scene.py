@@ -106,7 +106,6 @@ def posts(effects: Effects) -> list[tuple[tuple[str, ...], Event]]:
 
 
 def to_proxy(effects: Effects) -> list[Event]:
-    """Return the messages to the proxy."""
     return [e.message for e in effects if isinstance(e, Send) and e.to == PROXY]
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
-from fencelock.actors.bakery.config import Terms, later, leader_of, proxy_of
+from fencelock.actors.bakery.config import Terms, election_of, later, leader_of, proxy_of
+from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.epochs import VoterRegistry
 from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.leader_selection import LeaderSelection, choose
-from fencelock.actors.bakery.message import Chosen, Seating
+from fencelock.actors.bakery.message import Chosen, Install, Seating
 from fencelock.actors.bakery.proxy_message import Lock
 from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.membership import Member as Seat
 from fencelock.actors.message import Address, Instant, Message, node_of
-from support.role_harness import HOST
+from support.expect import present
+from support.role_harness import HOST, T0
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)
@@ -133,8 +137,7 @@ class LeaderTrio:
         ticket = Ticket("x", ANN, 1, turn, proxy_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:
             table = self.leaders[name].tickets
-            entry = table.put(ticket, owner, self.now, None)
-            assert entry is not None
+            entry = present(table.put(ticket, owner, self.now, None))
             table.vote(entry, FENCE, self.now)
 
 
@@ -156,3 +159,25 @@ def chosen(seating: Seating, members: Sequence[Member], configured: int) -> Lead
     others = [*leaders, *(f"x{number}" for number in range(configured))]
     names = dict.fromkeys([*(member.node for member in members), *others])
     return choose(seating, members, Electorate(0, seats(*list(names)[:configured])))
+
+
+def begun_coordinator(
+    voting: VoterRegistry,
+    *records: Install,
+    node: str = "n1",
+    bound_ms: int = 1_000,
+    began: Instant = T0,
+) -> ElectionCoordinator:
+    """Return a coordinator of n1, n2 and n3 that has begun, with the ``records`` of its journal."""
+    role = ElectionCoordinator(
+        election_of(node),
+        HOST,
+        node=node,
+        members=("n1", "n2", "n3"),
+        bound_ms=bound_ms,
+        random=Random(1),
+        records=records,
+        voting=voting,
+    )
+    role.begin(began)
+    return role

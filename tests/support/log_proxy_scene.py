@@ -14,6 +14,7 @@ from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.wire import LogCommand, Result
 from fencelock.transport.codec import decode, encode
+from support.expect import checked
 from support.role_harness import HOST, T0, sent
 
 PROXY, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -37,9 +38,7 @@ def log_proxy(kind: type[P], node: str = "n1") -> P:
 
 
 def in_flight_at(proxy: Proxy) -> InFlightRequests:
-    """Return the requests in flight of ``proxy``."""
-    backend = proxy.backend
-    assert isinstance(backend, PaxosBackend)
+    backend = checked(PaxosBackend, proxy.backend)
     return backend.in_flight
 
 
@@ -60,12 +59,10 @@ def happens(proxy: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
 
 
 def proposals(effects: Effects) -> list[Propose]:
-    """Return the proposals."""
     return sent(effects, Propose, REPLICA)
 
 
 def proposed(effects: Effects) -> list[LogCommand]:
-    """Return the proposed commands."""
     commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
     return commands
 

@@ -75,7 +75,6 @@ class LogCounter:
         self.hash = b""
 
     def admits(self, command: bytes) -> bool:
-        """Admit everything."""
         return True
 
     def version_of(self, command: bytes) -> int:
@@ -87,7 +86,6 @@ class LogCounter:
         return False
 
     def advance(self, time_ms: int) -> Sequence[Message]:
-        """Do nothing."""
         return ()
 
     def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:

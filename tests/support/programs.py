@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,26 @@ def _without(reason: str) -> None:
 LONG_S = 120.0
 
 
+def run_to_end(
+    command: Sequence[str], *, timeout: float = LONG_S, check: bool = False, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; return its status, and what it printed.
+
+    Args:
+        command: the program and its arguments.
+        timeout: how long it may take (s).
+        check: whether a status other than 0 is an error.
+        options: of `subprocess.run`.
+
+    """
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=check, **options
+    )
+
+
 def run_program(program: str, *options: str) -> tuple[dict[str, Any], int]:
     """Run ``program`` with ``--json``; return what it prints, and its exit status."""
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAMS / program), "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    ended = run_to_end([sys.executable, str(PROGRAMS / program), "--json", *options])
     assert ended.stderr == ""
     found: dict[str, Any] = json.loads(ended.stdout)
     return found, ended.returncode

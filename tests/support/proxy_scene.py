@@ -17,6 +17,7 @@ from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.lock_request import LockRequests
 from fencelock.actors.proxy.message import LockGranted
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from support.expect import checked
 from support.role_harness import HOST, T0, RoleHarness
 
 PROXY = Address("n1/proxy")
@@ -26,14 +27,12 @@ ASK, LOCAL = Address("n1/ask-1"), Address("n1/session")
 
 
 def proxy_of_n1() -> Proxy:
-    """Return a new proxy."""
     return Proxy(PROXY, HOST, backend=LockManager("n1", ("n1", "n2"), "lamport", BACKEND))
 
 
 def claims_of(proxy: Proxy) -> LockRequests:
     """Return the waits and holds of ``proxy``."""
-    backend = proxy.backend
-    assert isinstance(backend, LockManager)
+    backend = checked(LockManager, proxy.backend)
     return backend.claims
 
 

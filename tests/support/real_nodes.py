@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -66,50 +64,19 @@ def free_row(count: int) -> int:
             return port
 
 
-PROCESS_S = 60.0
+class PaxosProcesses(NodeProcesses):
+    """Three members of `paxos` with journals, which all run at the end, and are killed then."""
 
-
-class PaxosProcesses:
-    """Three `fencelock serve` processes with journals in a folder."""
+    cluster = "fencelock"
 
     def __init__(self, folder: Path) -> None:
-        addresses = loopback_addresses()
-        self.connect = ",".join(addresses.values())
-        self.config = folder / "cluster.toml"
-        self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(folder, "paxos", len(NODES), durable=True)
 
-    def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "fencelock", "serve", "--found", "--id", node]
-        with (self.folder / f"{node}.log").open("ab") as log:
-            self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.config)], stdout=log, stderr=log
-            )
-
-    def kill(self, node: str) -> None:
-        self.processes[node].kill()
-        self.processes[node].wait(PROCESS_S)
-
-
-def wait_until_ready(client: fencelock.Client, node: str) -> None:
-    ends = time.monotonic() + PROCESS_S
-    while node not in {status.node for status in client.describe() if status.ready}:
-        assert time.monotonic() < ends, f"{node} is not ready"
-        time.sleep(0.05)
-
-
-@contextmanager
-def running_members(folder: Path) -> Generator[PaxosProcesses]:
-    """Run three members; afterwards check that all of them still run, and kill them."""
-    members = PaxosProcesses(folder)
-    for node in NODES:
-        members.start(node)
-    yield members
-    for node, process in members.processes.items():
-        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
-        process.kill()
-        process.wait(PROCESS_S)
+    def __exit__(self, *error: object) -> None:
+        ended = [node for node, process in self.processes.items() if process.poll() is not None]
+        for node in self.processes:
+            self.kill(node)
+        assert error != (None, None, None) or not ended, [self._said(node) for node in ended]
 
 
 PATIENCE_S = 60
@@ -120,8 +87,8 @@ class Cluster:
     """Nodes in this process that can be stopped and started again."""
 
     def __init__(self, protocol: str, nodes: int, data: Path) -> None:
-        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
-        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at, data=data)
+        addresses = loopback_addresses(nodes)
+        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=addresses, data=data)
         self.running: dict[str, Node] = {}
         self.clients = ExitStack()
 
@@ -129,22 +96,22 @@ class Cluster:
         for node in nodes:
             self.running[node] = Node.start(self.config, node, found=True)
 
-    def stop(self, node: str) -> None:
-        assert self.running.pop(node).stop(PATIENCE_S)
+    def stop(self, *nodes: str) -> None:
+        for node in nodes:
+            assert self.running.pop(node).stop(PATIENCE_S)
 
     def addresses(self, *nodes: str) -> str:
         return ",".join(self.config.nodes[node] for node in nodes)
 
-    def connect(self, *nodes: str) -> Client:
+    def connect(self, *nodes: str, ttl: float = 15.0) -> Client:
         addresses = self.addresses(*(nodes or self.config.nodes))
         return self.clients.enter_context(
-            connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+            connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
         )
 
     def close(self) -> None:
         self.clients.close()
-        for node in list(self.running):
-            self.stop(node)
+        self.stop(*self.running)
 
 
 def started(cluster: Cluster) -> Iterator[Cluster]:
@@ -239,6 +206,11 @@ class KeyedProcesses(NodeProcesses):
         return fencelock.connect(
             self.connect, cluster=self.cluster, key=path, connect_timeout=LONG_S
         )
+
+    def connected(self, ttl: float) -> fencelock.Client:
+        """Connect as an operator."""
+        del ttl
+        return self.client("alice")
 
 
 PAUSE_S = 0.01

@@ -38,7 +38,6 @@ def door_node(
 
 
 def port_of(node: Node) -> int:
-    """Return the port at which clients of Redis reach a node."""
     return int(node.redis.rpartition(":")[2])
 
 

@@ -82,7 +82,6 @@ LEASE_MS, LATCH_MS = 30_000, 18_000
 
 
 def channel_of(lock: str) -> str:
-    """Return the name of a lock's channel."""
     return f"redisson_lock__channel:{lock if '{' in lock else f'{{{lock}}}'}"
 
 
@@ -118,7 +117,6 @@ class Redisson:
         self._reader.start()
 
     def close(self) -> None:
-        """Close the connection for messages."""
         self._messages.socket.shutdown(2)
         self._reader.join()
         self._messages.close()

@@ -30,6 +30,7 @@ from fencelock.actors.session.retained import (
     Withdraw,
 )
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
+from support.expect import checked
 from support.hub_station import PATIENCE_S
 
 SESSION = 0
@@ -306,8 +307,7 @@ class RawRetainer:
     def retain(self, lock: str, span: int = 100, **fields: Any) -> int:
         """Acquire a lock, and begin to listen for its recall; return its fence."""
         of: dict[str, Any] = {"session": self.session, "owner": "*", "request": self._next()}
-        granted = self._ask(AcquireRetained(lock=lock, span=span, **of, **fields))
-        assert isinstance(granted, Granted)
+        granted = checked(Granted, self._ask(AcquireRetained(lock=lock, span=span, **of, **fields)))
         self._thread.start()
         return granted.fence
 

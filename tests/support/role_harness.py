@@ -23,15 +23,12 @@ class NoHost:
     """A host for a role that is never adopted: whoever drives it performs its effects."""
 
     def now(self) -> Instant:
-        """Return the beginning of time."""
         return T0
 
     def perform(self, source: Address, effects: Effects) -> None:
-        """Refuse."""
         raise AssertionError((source, effects))
 
     def adopt(self, role: Role[Any]) -> None:
-        """Refuse."""
         raise AssertionError(role)
 
 
@@ -44,7 +41,6 @@ def at(ms: int) -> Instant:
 
 
 def sends(effects: Effects) -> list[Send]:
-    """Return the sends among ``effects``."""
     return [effect for effect in effects if isinstance(effect, Send)]
 
 

@@ -16,8 +16,7 @@ from fencelock.actors.session.holds import ClientHold, Lease
 from fencelock.actors.session.lease import SessionTrust, Stage
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
-from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.wire import LogCommand, Queued, Result
+from support.expect import checked, present
 from support.role_harness import RoleHarness, only_sent, sent
 from support.samples import READY
 
@@ -32,11 +31,9 @@ class First(Random):
     """A source of chance that always takes the first proxy and never varies a pause."""
 
     def randrange(self, *args: object, **kwargs: object) -> int:
-        """Return 0."""
         return 0
 
     def random(self) -> float:
-        """Return the middle."""
         return 0.5
 
 
@@ -103,9 +100,7 @@ class SessionHarness(KeptAlive):
     @property
     def trust(self) -> SessionTrust:
         """The client's trust in the session in force, which its threads read."""
-        trust = self.role.session_state.session_lease.trust
-        assert trust is not None
-        return trust
+        return present(self.role.session_state.session_lease.trust)
 
     def lease(self, user: Address = ANN, lock: str = "x") -> Lease | None:
         """Return the deadlines of the hold of ``user``, which the client's threads read."""
@@ -113,8 +108,7 @@ class SessionHarness(KeptAlive):
 
     def until(self, user: Address = ANN, lock: str = "x") -> Instant:
         """Return the deadline of a hold that has one."""
-        lease = self.lease(user, lock)
-        assert lease is not None
+        lease = present(self.lease(user, lock))
         return lease.until
 
     def acquire(
@@ -169,8 +163,7 @@ class SessionHarness(KeptAlive):
     def undo(self, said: list[Send]) -> list[Send]:
         """Confirm the last `Cancel` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, api.Cancel)][-1]
-        cancel = asked.message
-        assert isinstance(cancel, api.Cancel)
+        cancel = checked(api.Cancel, asked.message)
         return self.hear(asked.to, api.Cancelled(**cancel.fields()))
 
     def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:
@@ -260,67 +253,3 @@ def node_status(node: str, request: int) -> NodeStatus:
     """Return the description that ``node`` gives of itself."""
     nodes = ("a", "b")
     return replace(READY, node=node, protocol="lamport", nodes=nodes, session="c", request=request)
-
-
-DAY_MS = 24 * 3_600_000
-
-
-def one_session() -> LockTable:
-    """Return a table with one session, ``s.1``, that lives for a day."""
-    fresh = LockTable()
-    fresh.apply(0, Open(session="s", ttl_ms=DAY_MS))
-    return fresh
-
-
-def acquire(
-    owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L"
-) -> api.Acquire:
-    """Return an acquire of ``owner``."""
-    return api.Acquire(
-        session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0
-    )
-
-
-def release(owner: str, request: int, fence: int) -> api.Release:
-    """Return a release of what ``owner`` holds."""
-    return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
-
-
-def cancel(owner: str, request: int) -> api.Cancel:
-    """Return a cancel of an acquire of ``owner``."""
-    return api.Cancel(session="s.1", owner=owner, request=request, lock="L")
-
-
-def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> api.Granted:
-    """Return the grant of an acquire."""
-    return api.Granted(
-        session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count
-    )
-
-
-def freed(owner: str, request: int, count: int = 0) -> api.Released:
-    """Return the reply to a release."""
-    return api.Released(session="s.1", owner=owner, request=request, lock="L", count=count)
-
-
-def queued(owner: str, request: int) -> Queued:
-    """Return the outcome of an acquire that waits."""
-    return Queued(session="s.1", owner=owner, request=request, lock="L")
-
-
-def undone(owner: str, request: int) -> api.Cancelled:
-    """Return the reply to a cancel."""
-    return api.Cancelled(session="s.1", owner=owner, request=request, lock="L")
-
-
-def reasons(outcomes: list[Result]) -> list[tuple[str, int, api.Reason]]:
-    """Return the refused owners, and the reasons."""
-    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, api.Refused)]
-
-
-def applied(table: LockTable, *commands: LogCommand) -> list[Result]:
-    """Apply all at the table's present time, and return the outcome of the last one."""
-    outcomes: list[Result] = []
-    for command in commands:
-        outcomes = table.apply(table.time_ms, command)
-    return outcomes

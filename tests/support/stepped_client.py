@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, cast
 
 from fencelock.actors.api.message import Abandon
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Refusal
 from fencelock.actors.session.holds import ClientHold as SessionHold
 from fencelock.actors.session.requests import CancelKey, LockKey, PendingCancel
@@ -34,6 +35,7 @@ from fencelock.cluster.client.semaphore import Semaphore
 from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.waiting import LocalWaits
 from fencelock.cluster.host.pending_asks import AskReply
+from support.expect import present
 from support.local_callers import LocalNode
 
 
@@ -139,7 +141,10 @@ class SteppedClient:
         return Semaphore(self.connection, name, 1, None, "")
 
     def rwlock(self, name: str, owner: str) -> RWLock:
-        return RWLock(self.connection, name, None, owner, "", None, None)
+        options = self.connection.options(
+            name, None, owner, "", None, None, kind=RWLOCK, reentrant=True
+        )
+        return RWLock(self.connection, options)
 
 
 class SteppedLog:
@@ -230,13 +235,11 @@ class Caller:
         return [*cancel, self.go_on] if self.answered else cancel
 
     def acquire(self) -> None:
-        """Begin to acquire the object."""
         lock = self._made()
         self._acquires = True
         self._go(lock._acquiring(True, None))  # pyright: ignore[reportPrivateUsage]
 
     def release(self) -> None:
-        """Begin to release the latest hold."""
         self._acquires = False
         self._go(self.holds.pop()._releasing())  # pyright: ignore[reportPrivateUsage]
 
@@ -256,8 +259,7 @@ class Caller:
 
     def cancel(self) -> None:
         """Stop waiting: the operation undoes its steps."""
-        operation = self._operation
-        assert operation is not None
+        operation = present(self._operation)
         try:
             operation.throw(asyncio.CancelledError())
         except asyncio.CancelledError:

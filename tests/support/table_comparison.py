@@ -160,7 +160,6 @@ class RWComposer(ObjectComposer):
     """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, _, who, which, what, chance = step
         if what % 2:
             return made
@@ -194,7 +193,6 @@ class SeveralComposer(ObjectComposer):
     """Also writes claims for several of the locks, in any order."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         _, delay, who, which, what, chance = step
         hold = one_hold((c for c in model.claims if c.locks), who)
         if isinstance(made, Evict) and hold:
@@ -223,7 +221,6 @@ class DeadlineComposer(ObjectComposer):
     """Writes acquires with a duration too, some of them invalid, and renewals."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, delay, who, which, what, chance = step
         if isinstance(made, api.Acquire):
             hold_ms = (0, 100, 150, 300, 600, 99, WEEK_MS + 1)[chance % (7 if what % 8 == 0 else 5)]
@@ -249,7 +246,6 @@ class RetainedComposer(ObjectComposer):
     """Writes acquires with a span of fences too: of locks, read/write locks and semaphores."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, delay, who, which, what, _ = step
         hold = one_hold((c for c in model.claims if c.span), who)
         if isinstance(made, api.Acquire):
@@ -282,7 +278,6 @@ class MixedComposer(ObjectComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, _, who, which, what, chance = step
         if what % 2:
             return made
@@ -332,7 +327,6 @@ class ElectionComposer(ObjectComposer):
     """Writes requests of a few candidates to lead in elections too."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         _, _, who, which, what, chance = step
         if what % 4 == 0:
             return made
@@ -360,7 +354,6 @@ class MapComposer(ObjectComposer):
     """Writes changes of maps too, with and without versions, ends and guards."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, _, who, which, what, chance = step
         if what % 4 == 0:
             return made
@@ -393,7 +386,6 @@ class LatchComposer(ObjectComposer):
     """Writes requests about count-down latches too, some of which are removed meanwhile."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, delay, _, which, what, chance = step
         if what % 4 == 0:
             return made
@@ -417,7 +409,6 @@ class BarrierComposer(ObjectComposer):
     """Writes arrivals at barriers of two or three parties too, some of which stop waiting."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         _, _, _, which, what, chance = step
         if what % 4 == 0:
             return made
@@ -438,7 +429,6 @@ class CounterComposer(ObjectComposer):
     """Writes changes of two counters too, some near their limits, with and without guards."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, _, who, which, what, chance = step
         if what % 4 == 0:
             return made
@@ -467,7 +457,6 @@ class PoolComposer(ObjectComposer):
     """Writes takes and returns of two pools too, whose sizes change."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, _, who, which, what, chance = step
         if what % 4 == 0:
             return made
@@ -503,7 +492,6 @@ class KeyComposer(ObjectComposer):
     )
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, delay, who, which, what, chance = step
         if which % 4 == 0 or isinstance(made, Evict):
             return made
@@ -555,7 +543,6 @@ class HandoverComposer(ObjectComposer):
     """Writes requests that detach and attach locks, beside doors and clients that retain locks."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind, delay, who, which, what, chance = step
         if which % 4 == 0 or isinstance(made, Evict):
             return made
@@ -581,7 +568,6 @@ class RetainedKeyComposer(ObjectComposer):
     """Writes requests of Redis doors, and acquires that retain locks."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind = KeyComposer if step[1] % 2 else RetainedComposer
         return kind().turned(made, step, model)
 
@@ -606,7 +592,6 @@ class AllComposer(ObjectComposer):
     )
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
-        """Return the command in place of ``made``."""
         kind = self.KINDS[step[5] // 2 % len(self.KINDS)]
         return kind().turned(made, step, model)
 

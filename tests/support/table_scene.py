@@ -36,6 +36,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Queued, Result, TablePart
 from fencelock.transport.codec import decode, encode
 from support.log_workload import LogCounter
+from support.real_nodes import until
 from support.role_harness import HOST, T0
 
 
@@ -70,7 +71,6 @@ def text_of(outcome: Result, command: Command | None = None) -> str:
 
 
 def said(outcome: Result) -> str:
-    """Return an outcome in words."""
     match outcome:
         case Granted():
             return f"{outcome.session} holds {outcome.count} under {outcome.fence}"
@@ -309,8 +309,7 @@ def amounts(status: LockStatus) -> tuple[list[int], list[int]]:
 
 def until_queued(shared: fencelock.Semaphore | fencelock.RWLock, *queue: int) -> None:
     """Wait until the waiters want these permits, in that order."""
-    while amounts(shared.status())[1] != list(queue):
-        pass
+    until(lambda: amounts(shared.status())[1] == list(queue))
 
 
 def hold_to_write(rw: fencelock.RWLock) -> int:

@@ -31,6 +31,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from support.expect import present
+
 GROWN = {
     0x14: "Describe",
     0x1D: "NodeStatus",
@@ -51,8 +53,7 @@ class NewVersion(MetaPathFinder):
         """Find ``fencelock.actors.message`` as usual, and change its `EventType` once it ran."""
         if name != "fencelock.actors.message":
             return None
-        spec = PathFinder.find_spec(name, path, target)
-        assert spec is not None
+        spec = present(PathFinder.find_spec(name, path, target))
         loader: Any = spec.loader
         execute = loader.exec_module
 

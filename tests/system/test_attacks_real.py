@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.paths import PROGRAMS
 
 import fencelock
@@ -78,8 +79,7 @@ def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
 
 
 def test_the_attacks_of_the_benchmark_are_those_of_the_tests() -> None:
-    spec = importlib.util.spec_from_file_location("attackers", ATTACKERS)
-    assert spec is not None
+    spec = present(importlib.util.spec_from_file_location("attackers", ATTACKERS))
     assert spec.loader is not None
     attackers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(attackers)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import until
 
 import fencelock
@@ -29,14 +31,7 @@ class RestoredProcesses(NodeProcesses):
 
 
 def fencelock_command(*arguments: str, status: int = 0) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "fencelock", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    ended = run_to_end([sys.executable, "-m", "fencelock", *arguments], stdin=subprocess.DEVNULL)
     assert ended.returncode == status, ended.stderr + ended.stdout
     return ended.stdout + ended.stderr
 
@@ -72,10 +67,7 @@ def old(tmp_path: Path) -> Iterator[NodeProcesses]:
     folder = tmp_path / "old"
     folder.mkdir()
     with NodeProcesses(folder, "paxos", 3, durable=True) as members:
-        with fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=LONG_S
-        ) as watcher:
-            members.wait_until_ready(watcher)
+        members.ready_client().close()
         yield members
 
 
@@ -106,8 +98,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
         _held = client.semaphore("permits", 5).acquire(3)
         queued = threading.Thread(target=_wait_for, args=(other, "kept-7"))
         queued.start()
-        while not client.status("kept-7").waiters:
-            pass  # Each question waits for the answer.
+        until(lambda: client.status("kept-7").waiters)
         waiters = client.status("kept-7").waiters
         with Load(client) as load:
             before = load.pairs
@@ -116,8 +107,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
             )
             assert load.pairs > before
             between = load.fence
-            while load.fence < between + 50:
-                pass
+            until(lambda: load.fence >= between + 50)
         held = holders(client)
         assert len(held) == KEPT
         stop(old, *old.names)
@@ -131,14 +121,11 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
     folder.mkdir()
     new = RestoredProcesses(folder, "paxos", 3, durable=True)
     fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
-    with new, fencelock.connect(new.connect, cluster=new.cluster, connect_timeout=LONG_S) as client:
-        new.wait_until_ready(client)
+    with new, new.ready_client() as client:
         assert holders(client) == held
         assert client.status("kept-7").waiters[0].session == waiters[0].session
         assert client.semaphore("permits", 5).status().holders[0].times == 3
-        hold = client.lock("fresh").acquire()
-        assert hold is not None
-        assert hold.fence > load.fence + (1 << 39)
+        assert present(client.lock("fresh").acquire()).fence > load.fence + (1 << 39)
 
 
 def _wait_for(client: fencelock.Client, name: str) -> None:
@@ -168,8 +155,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
         old.start("n3")
         two = ",".join(new.addresses[node] for node in ("n1", "n2"))
         with fencelock.connect(two, cluster=new.cluster, connect_timeout=LONG_S) as client:
-            hold = client.lock("fresh").acquire(timeout=LONG_S)
-            assert hold is not None
+            hold = present(client.lock("fresh").acquire(timeout=LONG_S))
             refused, statuses = 0, client.describe()
             while not refused:
                 statuses = client.describe()
@@ -204,8 +190,7 @@ def test_a_backup_comes_from_the_last_member_if_no_majority_is_left(
 ) -> None:
     file = tmp_path / "rescue.backup"
     with fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client:
-        held = client.lock("kept", owner="worker").acquire()
-        assert held is not None
+        held = present(client.lock("kept", owner="worker").acquire())
         leader = leader_among(client.describe())
         left = next(node for node in old.names if node != leader)
         wait_until_learned(old, left, held.fence)

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 from support.collected import Collected
+from support.expect import present
+from support.programs import run_to_end
 from support.real_nodes import loopback_addresses, until
 from support.samples import fence_of
 
@@ -152,7 +154,6 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     before = elected(client)
     held = client.lock("held", owner="holder", duration=60)
     fence = fence_of(held.acquire(timeout=PATIENCE_S))
-    assert fence is not None
     five.kill(before.leaders[0])
     assert (_held := client.lock("free", duration=60).acquire(timeout=PATIENCE_S)) is not None
     until(lambda: elected(client).epoch > before.epoch and len(elected(client).leaders) == 3)
@@ -164,7 +165,6 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     assert client.lock("held", owner="other").acquire(timeout=0.5) is None
     held.release()
     later = fence_of(client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S))
-    assert later is not None
     assert later > fence
 
 
@@ -179,9 +179,7 @@ def test_two_leaders_lost_at_once_leave_what_is_held_and_nobody_waits(
     free = client.lock("free", owner="other", duration=60)
     assert free.acquire(timeout=PATIENCE_S) is not None  # Leases of a minute are not waited for.
     held.renew()
-    seen = client.status("kept").holder
-    assert seen is not None
-    assert seen.fence == fence
+    assert present(client.status("kept").holder).fence == fence
     assert client.lock("kept", owner="other").acquire(timeout=0.5) is None
     held.release()
     assert (_held := client.lock("kept", owner="other").acquire(timeout=PATIENCE_S)) is not None
@@ -197,7 +195,6 @@ def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
         lease_s = 5.0
         held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
         fence = fence_of(held.acquire(timeout=PATIENCE_S))
-        assert fence is not None
         five.kill(*leaders[:2])
         killed = time.monotonic()
         until(lambda: any("s at most" in one.detail for one in client.describe()))
@@ -211,7 +208,6 @@ def test_without_copies_nothing_is_granted_before_the_longest_lease_is_over(
             client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S)
         )
         assert time.monotonic() - killed >= lease_s * 0.9
-        assert later is not None
         assert later > fence
         assert not held.held
 
@@ -227,9 +223,7 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
     five.running[stopped].send_signal(signal.SIGCONT)
     # Until it learns of the epoch that began without it, its replies show the earlier state.
     until(lambda: len(agreed(client)) == len(five.addresses))
-    seen = client.status("order").holder
-    assert seen is not None
-    assert seen.fence == fence
+    assert present(client.status("order").holder).fence == fence
     assert client.lock("order", owner="two").acquire(blocking=False) is None
 
 
@@ -322,7 +316,6 @@ class Storm:
             fence = fence_of(hold)
             assert self.inside == set(), f"{owner} under {fence}"
             self.inside.add(owner)
-            assert fence is not None
             self.fences.append(fence)
             time.sleep(0.005)
             self.inside.discard(owner)
@@ -355,9 +348,7 @@ def test_two_and_three_leaders_are_lost_at_once_again_and_again(
                     storm.wait_for_grants()
                     assert time.monotonic() - killed < keep_s
                     kept.renew()
-                    seen = client.status("kept").holder
-                    assert seen is not None
-                    assert seen.fence == fence
+                    assert present(client.status("kept").holder).fence == fence
                 for node in leaders:
                     five.start(node)
                 storm.wait_for_grants()
@@ -434,13 +425,8 @@ def shown(five: Processes) -> str:
 def run(five: Processes, *options: str) -> str:
     """Return the output of ``status``, which exits with 3 while the cluster is down."""
     command = [sys.executable, "-m", "fencelock", "status", "--connect", five.connect]
-    done = subprocess.run(
-        [*command, "--cluster", CLUSTER, *options],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
+    done = run_to_end(
+        [*command, "--cluster", CLUSTER, *options], env={**os.environ, "COLUMNS": "200"}
     )
     assert done.returncode == (3 if "is down" in done.stdout else 0), done.stderr
     return done.stdout

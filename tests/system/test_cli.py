@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.expect import checked
+from support.programs import run_to_end
 from support.real_nodes import loopback_addresses, running
 from support.samples import fence_of
 from typer.testing import CliRunner
@@ -39,14 +41,7 @@ def fencelock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return run_to_end([sys.executable, *arguments], cwd=folder)
 
 
 @contextmanager
@@ -145,8 +140,7 @@ def test_init_writes_nothing_that_would_not_be_usable(tmp_path: Path) -> None:
         ["--port", "65534"],
         ["--port", "-1"],
     ):
-        error = run(app, ["init", "--config", str(path), *wrong]).exception
-        assert isinstance(error, ConfigError)
+        error = checked(ConfigError, run(app, ["init", "--config", str(path), *wrong]).exception)
         assert wrong[0].removeprefix("--") in str(error)
     assert not path.exists()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.expect import checked, present
 from support.real_nodes import loopback_addresses
 from support.samples import HEADER
 from typer.testing import CliRunner, Result
@@ -75,9 +76,7 @@ def run(*arguments: str | Path, answer: str = "", status: int = 0) -> Result:
 
 
 def refusal(*arguments: str | Path) -> FencelockError:
-    error = run(*arguments, status=1).exception
-    assert isinstance(error, FencelockError)
-    return error
+    return checked(FencelockError, run(*arguments, status=1).exception)
 
 
 def test_a_file_is_checked_without_a_configuration(file: Path) -> None:
@@ -88,15 +87,13 @@ def test_a_file_is_checked_without_a_configuration(file: Path) -> None:
 def test_a_damaged_file_is_refused_with_the_part_and_the_byte(file: Path, config: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:-1] + b"!")
-    error = refusal("restore", file, "--config", config)
-    assert isinstance(error, BackupDamagedError)
+    error = checked(BackupDamagedError, refusal("restore", file, "--config", config))
     assert "damaged or cut off in part 1, at byte" in str(error)
     assert not (config.parent / "data").exists()
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    error = refusal("restore", tmp_path / "missing", "--check")
-    assert isinstance(error, BackupFailedError)
+    error = checked(BackupFailedError, refusal("restore", tmp_path / "missing", "--check"))
     assert "missing cannot be read: No such file" in str(error)
 
 
@@ -170,8 +167,7 @@ def fence_of(config: Path, address: str) -> int:
     node = Node.start(load(config), "n1", found=True)
     try:
         with fencelock.connect(address, connect_timeout=LONG_S) as client:
-            held = client.lock("a").acquire(timeout=LONG_S)
-            assert held is not None
+            held = present(client.lock("a").acquire(timeout=LONG_S))
             assert held.fence is not None
             held.release()
             return held.fence
@@ -188,8 +184,7 @@ def test_a_vote_that_no_member_can_have_is_removed(
     config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
     config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
     first = fence_of(config, address)
-    folder = load(config).folder_of("n1")
-    assert folder is not None
+    folder = present(load(config).folder_of("n1"))
     vote = Accept(
         ballot=Ballot(1, leader_of("n1")),
         slot=100 + ahead,
@@ -235,8 +230,7 @@ def test_a_pledge_that_no_member_can_have_is_mended(tmp_path: Path, pledge: Pled
     config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
     config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
     first = fence_of(config, address)
-    folder = load(config).folder_of("n1")
-    assert folder is not None
+    folder = present(load(config).folder_of("n1"))
     append(folder, "acceptor", Pledged(pledge=pledge, ballot=Ballot(1 << 61, leader_of("n1"))))
 
     with pytest.raises(JournalDamagedError, match="fencelock repair --id n1"):
@@ -268,8 +262,7 @@ def test_a_lease_that_no_member_of_bakery_can_have_is_mended(
     config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
     config.write_text(starting_config({"n1": address}, protocol="bakery"), encoding="utf-8")
     fence_of(config, address)
-    folder = load(config).folder_of("n1")
-    assert folder is not None
+    folder = present(load(config).folder_of("n1"))
     append(folder, "election", record)
 
     with pytest.raises(JournalDamagedError, match="fencelock repair --id n1"):
@@ -295,8 +288,7 @@ def test_a_journal_of_bakery_with_an_impossible_epoch_must_be_replaced(
     config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
     config.write_text(starting_config({"n1": address}, protocol="bakery"), encoding="utf-8")
     fence_of(config, address)
-    folder = load(config).folder_of("n1")
-    assert folder is not None
+    folder = present(load(config).folder_of("n1"))
     append(folder, "election", Propose(epoch=epoch, leaders=(Chosen("n1", 1),)))
 
     if starts:
@@ -332,8 +324,7 @@ def test_a_journal_that_nobody_can_mend_is_named_with_what_to_do(
     config, (address,) = tmp_path / "cluster.toml", loopback_addresses(1).values()
     config.write_text(starting_config({"n1": address}, protocol="paxos"), encoding="utf-8")
     fence_of(config, address)
-    folder = load(config).folder_of("n1")
-    assert folder is not None
+    folder = present(load(config).folder_of("n1"))
     append(folder, stream, record)
 
     with pytest.raises(JournalDamagedError, match="then run: fencelock replace n1"):

@@ -14,6 +14,7 @@ from typing import IO, Any
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from support.programs import run_to_end
 from support.real_nodes import free_row
 from support.samples import READY
 from typer.testing import CliRunner
@@ -133,9 +134,7 @@ def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
         lines.readline()
         port = address.rpartition(":")[2]
         second = [*COMMAND, "--port", port]
-        done = subprocess.run(
-            second, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = run_to_end(second)
         assert (done.returncode, f"cannot listen on '{address}'" in done.stderr) == (2, True)
         assert "Does `fencelock dev` run already?" in done.stderr
 
@@ -161,9 +160,7 @@ def test_a_folder_that_lost_its_journal_founds_no_second_cluster(tmp_path: Path)
     journal.unlink()
     (port,) = free_ports(1)
     command = [*COMMAND, "--port", str(port), "--data", "kept"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = run_to_end(command, cwd=tmp_path)
     assert done.returncode == 2
     assert "--data: kept is not empty, but has no cluster" in done.stderr
     assert "fencelock dev serves" not in done.stdout

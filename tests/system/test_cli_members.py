@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 
 from fencelock import ChangeMembers, MemberAction, MembersChanged, MembersRead, NodeReport, NodeRole
 from fencelock.actors.error import MembershipError, UnavailableError
-from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.members import ChangeProgress
 
@@ -45,18 +44,15 @@ class MadeCluster(MadeClient):
     answers: list[MembersChanged | Exception] = field(
         default_factory=list[MembersChanged | Exception]
     )
-    asked: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
+    changes: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
     stale: list[MembersRead] = field(default_factory=list[MembersRead])
     """The first answers to a request for the members."""
-
-    def survey(self) -> Surveyed:
-        return Surveyed(statuses=(), silent=())
 
     def members(self) -> MembersRead:
         return self.stale.pop(0) if self.stale else READ
 
     def change_members(self, change: ChangeMembers) -> MembersChanged:
-        self.asked.append(change)
+        self.changes.append(change)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -106,7 +102,7 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
     client.answers = [waits(4_000), UnavailableError("no node answered"), waits(10), DONE]
     done = run("join", "n4")
     assert done.exit_code == 0
-    assert client.asked == [ChangeMembers(action=MemberAction.JOIN, node="n4")] * 4
+    assert client.changes == [ChangeMembers(action=MemberAction.JOIN, node="n4")] * 4
     assert "n4 learns (4,000 slots left)" in done.stderr
     assert done.stdout == "The members are n1, n2, n4.\n"
 
@@ -141,7 +137,7 @@ def test_each_command_asks_for_its_change(
 ) -> None:
     client.answers = [DONE]
     done = run(*arguments, "--json")
-    assert client.asked == [change]
+    assert client.changes == [change]
     assert json.loads(done.stdout)["members"] == ["n1", "n2", "n4"]
 
 
@@ -150,7 +146,7 @@ def test_a_member_that_votes_is_not_replaced_by_itself(client: MadeCluster) -> N
     done = run("replace", "n2")
     assert isinstance(done.exception, MembershipError)
     assert "n2 votes: there is nothing to replace" in str(done.exception)
-    assert client.asked == []
+    assert client.changes == []
 
 
 def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeCluster) -> None:
@@ -160,7 +156,7 @@ def test_a_replacement_waits_for_a_report_from_after_the_restart(client: MadeClu
     client.stale = [replace(READ, nodes=(*READ.nodes[:2], one)) for one in (before, silent)]
     client.answers = [DONE]
     done = run("replace", "n3")
-    assert (done.exit_code, [change.journal for change in client.asked]) == (0, [0xA3])
+    assert (done.exit_code, [change.journal for change in client.changes]) == (0, [0xA3])
     assert "n3 has sent no message yet: start it with an empty data folder" in done.stderr
 
 
@@ -170,7 +166,7 @@ def test_a_replacement_of_a_node_that_never_comes_back_ends(client: MadeCluster)
     done = run("replace", "n3", "--wait", "0.01")
     assert done.exit_code == 1
     assert "not done within 0.01 s: n3 has sent no message yet" in done.stderr
-    assert client.asked == []
+    assert client.changes == []
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
@@ -181,9 +177,9 @@ def test_a_member_that_runs_is_not_removed_not_even_the_leader(
     done = run("remove", node)
     assert isinstance(done.exception, MembershipError)
     assert f"{node} runs: run fencelock leave {node}" in str(done.exception)
-    assert client.asked == []
+    assert client.changes == []
     assert run("remove", node, "--yes").exit_code == 0
-    assert client.asked == [ChangeMembers(action=MemberAction.LEAVE, node=node)]
+    assert client.changes == [ChangeMembers(action=MemberAction.LEAVE, node=node)]
 
 
 def test_a_member_that_was_just_stopped_is_removed_once_it_is_silent(client: MadeCluster) -> None:
@@ -195,7 +191,7 @@ def test_a_member_that_was_just_stopped_is_removed_once_it_is_silent(client: Mad
     client.answers = [DONE]
     assert run("remove", "n1").exit_code == 0
     assert client.stale == []
-    assert client.asked == [ChangeMembers(action=MemberAction.REMOVE, node="n1")]
+    assert client.changes == [ChangeMembers(action=MemberAction.REMOVE, node="n1")]
 
 
 def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
+from support.expect import checked
+from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
-from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
-from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import (
-    ListedLock,
-    ListedObject,
-    ListedSession,
-    SessionClosed,
-)
+from fencelock.actors.api.message import Absence, Contender, LockStatus
+from fencelock.actors.api.session_message import ListedLock, ListedSession
 from fencelock.actors.error import (
     ConfigError,
     NotHeldError,
@@ -26,11 +20,9 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.quotas import limit_of
-from fencelock.cluster.client.settings import Target
 from fencelock.cluster.node.config import loopback, starting_config
 
 FENCE = 1_763_724_000_123_456_789
@@ -44,77 +36,10 @@ HELD = LockStatus(lock="orders/42", holder=HOLDER, waiters=WAITERS, waits_for=()
 FREE = LockStatus(lock="orders/42", holder=None, waiters=(), waits_for=(Absence("n2", 7_000),))
 
 
-@dataclass
-class MadeHold:
-    """A fake client that gives prepared replies and remembers its requests."""
-
-    state: LockStatus = HELD
-    listed: tuple[ListedLock, ...] = ()
-    error: Exception | None = None
-    nodes: tuple[NodeStatus, ...] = ()
-    silent: tuple[str, ...] = ()
-    read: MembersRead | None = None
-    asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
-
-    def connect(self, target: Target, *, timeout: float) -> Self:
-        self.asked.append(("connect", target.addresses, target.cluster, timeout))
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.asked.append(("close",))
-
-    def _check(self, *asked: object) -> None:
-        self.asked.append(asked)
-        if self.error is not None:
-            raise self.error
-
-    def survey(self, *, roles: bool = False) -> Surveyed:
-        del roles
-        return Surveyed(statuses=self.nodes, silent=self.silent)
-
-    def reply_by(self, ends_at: float) -> None:
-        del ends_at
-
-    def status(self, name: str) -> LockStatus:
-        self._check("status", name)
-        return self.state
-
-    def locks(self, prefix: str = "") -> Iterator[ListedLock]:
-        self._check("locks", prefix)
-        return iter(self.listed)
-
-    def objects(self, prefix: str = "") -> Iterator[ListedObject]:
-        del prefix
-        return iter(())
-
-    def members(self) -> MembersRead:
-        self._check("members")
-        assert self.read is not None
-        return self.read
-
-    def change_members(self, change: ChangeMembers) -> MembersChanged:
-        raise NotImplementedError
-
-    def sessions(self) -> tuple[ListedSession, ...]:
-        self._check("sessions")
-        return (VICTIM,)
-
-    def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
-        self._check("close_session", handle, operator)
-        return SessionClosed(handle=handle, label=VICTIM.label, claims=3, session="s", request=9)
-
-    def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
-        self._check("evict", name, fence, operator)
-        return HOLDER
-
-
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeHold:
-    made = MadeHold()
-    monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect)
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeClient:
+    made = MadeClient(state=HELD, open=(VICTIM,))
+    monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect_to)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
@@ -135,7 +60,7 @@ def plain(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def test_locks_are_listed_by_name_within_eighty_columns(client: MadeHold) -> None:
+def test_locks_are_listed_by_name_within_eighty_columns(client: MadeClient) -> None:
     client.listed = tuple(ListedLock(f"orders/[{i}]", HOLDER, i) for i in range(3))
     done = run("locks", "--prefix", "orders/")
     assert ("locks", "orders/") in client.asked
@@ -146,7 +71,7 @@ def test_locks_are_listed_by_name_within_eighty_columns(client: MadeHold) -> Non
     assert rows[2][1:] == ["web-3:4711,", "nightly", str(FENCE), "2m", "5s", "2"]
 
 
-def test_locks_as_json_are_all_in_one_array(client: MadeHold) -> None:
+def test_locks_as_json_are_all_in_one_array(client: MadeClient) -> None:
     client.listed = (ListedLock("a", HOLDER, 0), ListedLock("b", HOLDER, 4))
     listed = plain(run("locks", "--json"))
     assert [(lock["lock"], lock["waiting"]) for lock in listed] == [("a", 0), ("b", 4)]
@@ -160,13 +85,13 @@ def test_locks_as_json_are_all_in_one_array(client: MadeHold) -> None:
     [((), "No lock is held."), (("--prefix", "x"), "No lock under 'x' is held.")],
 )
 def test_an_empty_list_is_said_in_words(
-    client: MadeHold, arguments: tuple[str, ...], text: str
+    client: MadeClient, arguments: tuple[str, ...], text: str
 ) -> None:
     assert client.listed == ()
     assert run("locks", *arguments).output == f"{text}\n"
 
 
-def test_who_shows_the_holder_and_the_queue_in_order(client: MadeHold) -> None:
+def test_who_shows_the_holder_and_the_queue_in_order(client: MadeClient) -> None:
     assert client.state is HELD
     lines = run("who", "orders/42").output.splitlines()
     assert lines[0] == "orders/42 is held by web-3:4711, nightly (client-1f.17/thread-7)"
@@ -179,7 +104,7 @@ def test_who_shows_the_holder_and_the_queue_in_order(client: MadeHold) -> None:
     assert plain(run("who", "orders/42", "--json"))["waiters"][0]["since_ms"] == 40_000
 
 
-def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: MadeHold) -> None:
+def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: MadeClient) -> None:
     client.state = FREE
     said = run("who", "orders/42").output
     assert "orders/42 is free" in said
@@ -187,7 +112,7 @@ def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: MadeHold) ->
     assert "needs n2, which has been silent for 7s" in said
 
 
-def test_a_release_needs_the_fence(client: MadeHold) -> None:
+def test_a_release_needs_the_fence(client: MadeClient) -> None:
     done = run("release", "orders/42", "--yes")
     assert done.exit_code == 2
     assert "--fence" in done.output
@@ -195,7 +120,7 @@ def test_a_release_needs_the_fence(client: MadeHold) -> None:
 
 
 def test_a_release_is_confirmed_after_its_consequences_were_told(
-    client: MadeHold, terminal: None
+    client: MadeClient, terminal: None
 ) -> None:
     del terminal
     done = run("release", "orders/42", "--fence", str(FENCE), says="y\n")
@@ -210,7 +135,7 @@ def test_a_release_is_confirmed_after_its_consequences_were_told(
 
 
 @pytest.mark.parametrize("says", ["n\n", "\n", ""])
-def test_without_a_yes_nothing_is_released(client: MadeHold, terminal: None, says: str) -> None:
+def test_without_a_yes_nothing_is_released(client: MadeClient, terminal: None, says: str) -> None:
     del terminal
     assert (
         run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code
@@ -219,7 +144,7 @@ def test_without_a_yes_nothing_is_released(client: MadeHold, terminal: None, say
     assert [asked for asked in client.asked if asked[0] == "evict"] == []
 
 
-def test_yes_asks_nobody_and_says_who_did_it(client: MadeHold) -> None:
+def test_yes_asks_nobody_and_says_who_did_it(client: MadeClient) -> None:
     arguments = ("release", "orders/42", "--fence", str(FENCE), "--operator", "alice", "-y")
     done = plain(run(*arguments, "--json"))
     looked, taken = ("status", "orders/42"), ("evict", "orders/42", FENCE, "alice")
@@ -234,7 +159,7 @@ def test_yes_asks_nobody_and_says_who_did_it(client: MadeHold) -> None:
 
 @pytest.mark.parametrize("says", ["y\n", "n\n"])
 def test_a_session_is_closed_once_that_is_confirmed(
-    client: MadeHold, monkeypatch: pytest.MonkeyPatch, says: str
+    client: MadeClient, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
     done = run("sessions", "close", VICTIM.id, says=says)
@@ -250,16 +175,15 @@ def test_a_session_is_closed_once_that_is_confirmed(
 
 
 def test_a_session_that_is_not_listed_is_not_asked_about(
-    client: MadeHold, monkeypatch: pytest.MonkeyPatch
+    client: MadeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
-    error = run("sessions", "close", "client-1f.18").exception
-    assert isinstance(error, NotHeldError)
+    error = checked(NotHeldError, run("sessions", "close", "client-1f.18").exception)
     assert "'client-1f.18' is not open" in str(error)
     assert [asked for asked in client.asked if asked[0] == "close_session"] == []
 
 
-def test_a_closing_as_json_says_which_session_and_how_much_it_had(client: MadeHold) -> None:
+def test_a_closing_as_json_says_which_session_and_how_much_it_had(client: MadeClient) -> None:
     done = plain(run("sessions", "close", VICTIM.id, "--operator", "alice", "--yes", "--json"))
     assert done == {"handle": VICTIM.id, "label": VICTIM.label, "claims": 3}
     assert client.asked[1:] == [("close_session", VICTIM.id, "alice"), ("close",)]
@@ -273,24 +197,22 @@ def test_a_closing_as_json_says_which_session_and_how_much_it_had(client: MadeHo
     ],
 )
 def test_a_closing_that_is_not_meant_for_certain_is_refused(
-    client: MadeHold, arguments: tuple[str, ...], words: str
+    client: MadeClient, arguments: tuple[str, ...], words: str
 ) -> None:
-    error = run("sessions", *arguments).exception
-    assert isinstance(error, ConfigError)
+    error = checked(ConfigError, run("sessions", *arguments).exception)
     assert words in str(error)
     assert client.asked == []
 
 
-def test_sessions_are_listed_where_no_subcommand_is_given(client: MadeHold) -> None:
+def test_sessions_are_listed_where_no_subcommand_is_given(client: MadeClient) -> None:
     assert VICTIM.id in run("sessions").stdout
     assert ("sessions",) in client.asked
     out = run("sessions", "close", "--help").output
     assert "fencelock sessions close client-1f.17 --operator alice" in out
 
 
-def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeHold) -> None:
-    error = run("release", "orders/42", "--fence", "7").exception
-    assert isinstance(error, ConfigError)
+def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeClient) -> None:
+    error = checked(ConfigError, run("release", "orders/42", "--fence", "7").exception)
     assert "--yes" in str(error)
     assert client.asked == []
 
@@ -299,12 +221,11 @@ def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeHold) -> 
     ("state", "advice"), [(HELD, f"use --fence {FENCE}"), (FREE, "nothing to release")]
 )
 def test_a_hold_that_is_not_there_is_told_with_what_is(
-    client: MadeHold, terminal: None, state: LockStatus, advice: str
+    client: MadeClient, terminal: None, state: LockStatus, advice: str
 ) -> None:
     del terminal
     client.state = state
-    error = run("release", "orders/42", "--fence", "7", says="y\n").exception
-    assert isinstance(error, NotHeldError)
+    error = checked(NotHeldError, run("release", "orders/42", "--fence", "7", says="y\n").exception)
     assert advice in str(error)
     assert [asked for asked in client.asked if asked[0] == "evict"] == []
 
@@ -313,7 +234,7 @@ def test_a_hold_that_is_not_there_is_told_with_what_is(
     "command", [("locks",), ("who", "a"), ("release", "a", "--fence", "1", "-y")]
 )
 def test_a_cluster_that_cannot_answer_is_a_line_and_status_3(
-    client: MadeHold, command: tuple[str, ...]
+    client: MadeClient, command: tuple[str, ...]
 ) -> None:
     client.error = UnavailableError("no majority for 12 s")
     done = run(*command)
@@ -322,13 +243,13 @@ def test_a_cluster_that_cannot_answer_is_a_line_and_status_3(
 
 
 @pytest.mark.parametrize("error", [WrongClusterError("another"), UnsupportedError("paxos has it")])
-def test_what_the_question_can_mend_is_an_error(client: MadeHold, error: Exception) -> None:
+def test_what_the_question_can_mend_is_an_error(client: MadeClient, error: Exception) -> None:
     client.error = error
     assert run("locks").exception is error
 
 
 def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
-    client: MadeHold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: MadeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = starting_config(loopback(2), cluster="shop", protocol="paxos")
     (tmp_path / "cluster.toml").write_text(text)
@@ -347,7 +268,7 @@ def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
 
 
 def test_without_an_address_the_node_of_fencelock_dev_is_asked(
-    client: MadeHold, monkeypatch: pytest.MonkeyPatch
+    client: MadeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FENCELOCK_CONNECT")
     run("locks")
@@ -392,6 +313,5 @@ def test_only_bytes_have_a_unit() -> None:
 def test_arguments_that_contradict_each_other_are_refused(
     arguments: list[str], problem: str
 ) -> None:
-    error = CliRunner().invoke(app, arguments).exception
-    assert isinstance(error, ConfigError)
+    error = checked(ConfigError, CliRunner().invoke(app, arguments).exception)
     assert problem in str(error)

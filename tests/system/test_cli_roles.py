@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.long import with_long
+from support.programs import run_to_end
 from support.real_nodes import running_nodes
 
 import fencelock
@@ -38,13 +38,7 @@ def lamport(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def shell(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "fencelock", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-m", "fencelock", *arguments])
     return done.returncode, done.stdout, done.stderr
 
 

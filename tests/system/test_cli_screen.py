@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,8 @@ from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import MembersRead, NodeReport, NodeRole
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import (
-    ListedEviction,
-    ListedLock,
-    ListedObject,
-    ListedSession,
-    SessionClosed,
-)
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
 from fencelock.actors.error import UnavailableError
-from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli import screen
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.saying import Unanswered
@@ -110,67 +102,20 @@ SESSIONS = tuple(
     ListedSession(f"client-{number:016x}.17", label, 15_000, 14_200, 3)
     for number, label in enumerate(CLIENTS)
 )
+LISTED = tuple(
+    ListedLock(name, contender(client), 3) for name, client in zip(LOCKS, CLIENTS, strict=True)
+)
 TAKEN = (
     ListedEviction(LOCKS[0], FENCE, contender(CLIENTS[0]), "alice (client-1f)", 61_000),
     ListedEviction("", 0, contender(CLIENTS[1])._replace(session="client-2a.18"), "bob (op)", 5),
 )
 
 
-@dataclass
-class MadeLooks(MadeClient):
-    """A fake client that returns prepared statuses."""
-
-    nodes: tuple[NodeStatus, ...] = NODES
-    silent: tuple[str, ...] = ()
-    lock: LockStatus = LONGEST
-    listed: tuple[ListedLock, ...] = tuple(
-        ListedLock(name, contender(client), 3) for name, client in zip(LOCKS, CLIENTS, strict=True)
-    )
-    read: MembersRead = READ
-    open: tuple[ListedSession, ...] = SESSIONS
-    taken: tuple[ListedEviction, ...] = TAKEN
-    error: Exception | None = None
-
-    def survey(self, *, roles: bool = False) -> Surveyed:
-        del roles
-        return Surveyed(statuses=self.nodes, silent=self.silent)
-
-    def status(self, name: str) -> LockStatus:
-        del name
-        if self.error is not None:
-            raise self.error
-        return self.lock
-
-    def locks(self, prefix: str = "") -> Iterator[ListedLock]:
-        del prefix
-        return iter(self.listed)
-
-    def objects(self, prefix: str = "") -> Iterator[ListedObject]:
-        del prefix
-        return iter(())
-
-    def members(self) -> MembersRead:
-        return self.read
-
-    def sessions(self) -> tuple[ListedSession, ...]:
-        return self.open
-
-    def evictions(self) -> tuple[ListedEviction, ...]:
-        return self.taken
-
-    def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
-        del operator
-        return SessionClosed(handle=handle, label=self.open[0].label, claims=1)
-
-    def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
-        del name, fence, operator
-        assert self.lock.holder is not None
-        return self.lock.holder
-
-
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeLooks:
-    made = MadeLooks()
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeClient:
+    made = MadeClient(
+        nodes=NODES, state=LONGEST, listed=LISTED, read=READ, open=SESSIONS, taken=TAKEN
+    )
     monkeypatch.setattr("fencelock.cluster.client.client.connect_to", made.connect_to)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041,tcp://127.0.0.1:4042")
     monkeypatch.chdir(tmp_path)
@@ -186,7 +131,7 @@ def run(*arguments: str) -> Result:
     "command", ["status", "locks", "who orders/1", "members", "sessions", "audit"]
 )
 def test_every_screen_keeps_real_names_whole(
-    client: MadeLooks, monkeypatch: pytest.MonkeyPatch, command: str, width: int
+    client: MadeClient, monkeypatch: pytest.MonkeyPatch, command: str, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
@@ -225,14 +170,14 @@ def test_every_screen_keeps_real_names_whole(
     ],
 )
 def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
-    client: MadeLooks, command: str
+    client: MadeClient, command: str
 ) -> None:
     evil = Contender(HOSTILE, HOSTILE, HOSTILE, FENCE, 1, HOSTILE)
     nameless = evil._replace(label="")
-    client.lock = LockStatus(
+    client.state = LockStatus(
         lock=HOSTILE, holder=evil, waiters=(evil, nameless), waits_for=(Absence(HOSTILE, 1),)
     )
-    one = replace(NODES[0], node=HOSTILE, leader=HOSTILE, detail=HOSTILE, locks=(client.lock,))
+    one = replace(NODES[0], node=HOSTILE, leader=HOSTILE, detail=HOSTILE, locks=(client.state,))
     other = replace(one, protocol=HOSTILE, ready=False)
     client.nodes, client.silent = (one, other), (HOSTILE,)
     client.listed = (ListedLock(HOSTILE, evil, 1), ListedLock(HOSTILE, nameless, 1))
@@ -252,7 +197,7 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
     assert [line for line in output.splitlines() if line.startswith("n9 leads")] == []
 
 
-def test_the_reason_of_a_node_is_harmless_too(client: MadeLooks) -> None:
+def test_the_reason_of_a_node_is_harmless_too(client: MadeClient) -> None:
     client.nodes = (replace(UNSERVED[0], detail=HOSTILE),)
     client.error = UnavailableError(HOSTILE)
     done = run("who", "orders/1")
@@ -262,7 +207,7 @@ def test_the_reason_of_a_node_is_harmless_too(client: MadeLooks) -> None:
 
 
 def test_status_exits_with_3_without_a_leader_and_never_calls_locks_free(
-    client: MadeLooks,
+    client: MadeClient,
 ) -> None:
     client.nodes = UNSERVED
     done = run("status")
@@ -273,7 +218,7 @@ def test_status_exits_with_3_without_a_leader_and_never_calls_locks_free(
     assert run("status", "--json").exit_code == 3
 
 
-def test_locks_that_nobody_can_confirm_are_shown_as_old(client: MadeLooks) -> None:
+def test_locks_that_nobody_can_confirm_are_shown_as_old(client: MadeClient) -> None:
     old = tuple(replace(lock, age_ms=61_000) for lock in NODES[0].locks)
     client.nodes = (replace(UNSERVED[0], locks=old),)
     done = run("status")
@@ -281,13 +226,13 @@ def test_locks_that_nobody_can_confirm_are_shown_as_old(client: MadeLooks) -> No
     assert "These locks were held 1m 1s ago; who holds them now is not known." in done.output
 
 
-def test_no_lock_is_held_is_said_only_if_that_is_known(client: MadeLooks) -> None:
+def test_no_lock_is_held_is_said_only_if_that_is_known(client: MadeClient) -> None:
     client.nodes = tuple(replace(one, locks=()) for one in NODES)
     done = run("status")
     assert (done.exit_code, "No lock is held or waited for." in done.output) == (0, True)
 
 
-def test_a_node_of_another_protocol_is_an_error_in_words(client: MadeLooks) -> None:
+def test_a_node_of_another_protocol_is_an_error_in_words(client: MadeClient) -> None:
     client.nodes = (*NODES[:2], replace(NODES[2], protocol="lamport"))
     done = run("status")
     assert done.exit_code == 3
@@ -296,7 +241,7 @@ def test_a_node_of_another_protocol_is_an_error_in_words(client: MadeLooks) -> N
     assert f"{NODES[2].node} runs lamport" in words
 
 
-def test_a_probe_exits_with_0_or_1(client: MadeLooks) -> None:
+def test_a_probe_exits_with_0_or_1(client: MadeClient) -> None:
     done = run("status", "--ready")
     assert (done.exit_code, done.output.startswith("ready: ")) == (0, True)
     client.nodes = UNSERVED
@@ -304,7 +249,7 @@ def test_a_probe_exits_with_0_or_1(client: MadeLooks) -> None:
     assert (done.exit_code, done.output.startswith("not ready: ")) == (1, True)
 
 
-def test_members_without_a_leader_exits_with_3(client: MadeLooks) -> None:
+def test_members_without_a_leader_exits_with_3(client: MadeClient) -> None:
     client.read = replace(READ, nodes=(report("n1", NodeRole.MEMBER),))
     assert run("members").exit_code == 3
     assert json.loads(run("members", "--json").stdout)["nodes"][0]["role"] == "member"
@@ -338,7 +283,7 @@ def completed(words: str, place: int) -> list[str]:
 
 
 def test_a_shell_completes_commands_locks_and_nodes(
-    client: MadeLooks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: MadeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert {"status", "who", "locks", "members"} <= set(completed("fencelock ", 1))
     assert completed("fencelock who o", 2) == [LOCKS[0]]
@@ -352,7 +297,7 @@ def test_a_shell_completes_commands_locks_and_nodes(
     client.listed = (hostile,)
     assert completed("fencelock who ", 2) == []
 
-    def nobody(where: object, *, timeout: float) -> MadeLooks:
+    def nobody(where: object, *, timeout: float) -> MadeClient:
         raise UnavailableError(f"no node of {where} answers within {timeout} s")
 
     monkeypatch.setattr("fencelock.cluster.client.client.connect_to", nobody)

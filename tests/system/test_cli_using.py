@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.expect import present
 from support.hub_station import PATIENCE_S
-from support.real_nodes import running_nodes
+from support.programs import run_to_end
+from support.real_nodes import running_nodes, until
 from support.retained_world import RawRetainer, retaining
 from typer.testing import CliRunner, Result
 
@@ -182,8 +184,7 @@ def test_entries_are_put_only_under_the_conditions_that_are_given(
     put = ("map", "put", "config", "colour")
     code, version, _ = shell.run(*put, "blue")
     assert code == 0
-    entry = client.map("config").get("colour")
-    assert entry is not None
+    entry = present(client.map("config").get("colour"))
     assert (entry.value, entry.version) == (b"blue", int(version))
 
     assert shell.run(*put, "red", "--if-absent") == (
@@ -200,8 +201,7 @@ def test_entries_are_put_only_under_the_conditions_that_are_given(
         "--if-absent and --version exclude each other: leave one out",
     )
     done = shell.run(*put, "-", "--version", version, "--ttl", "60", "--json", says="from a pipe")
-    entry = client.map("config").get("colour")
-    assert entry is not None
+    entry = present(client.map("config").get("colour"))
     assert json.loads(done[1]) == {"map": "config", "key": "colour", "version": entry.version}
     assert entry.value == b"from a pipe"
     assert entry.expires is not None
@@ -315,8 +315,7 @@ def test_a_command_whose_lock_is_lost_is_stopped(
     paxos_addresses: str, lock_client: fencelock.Client, code: str, grace: str
 ) -> None:
     process = holding(paxos_addresses, "taken", "--grace", grace, *python(code))
-    holder = lock_client.status("taken").holder
-    assert holder is not None
+    holder = present(lock_client.status("taken").holder)
     assert holder.fence is not None
     lock_client.evict("taken", holder.fence)
     err = ended(process)
@@ -352,8 +351,7 @@ def test_processes_that_a_command_started_end_too_if_the_lock_is_lost(
     child = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = holding(paxos_addresses, "family", "--grace", "0.2", *python(code))
-    holder = lock_client.status("family").holder
-    assert holder is not None
+    holder = present(lock_client.status("family").holder)
     assert holder.fence is not None
     lock_client.evict("family", holder.fence)
     ended(process)
@@ -365,8 +363,7 @@ def test_a_signal_while_it_waits_ends_the_wait(
 ) -> None:
     with lock_client.lock("awaited"):
         process = begin(paxos_addresses, "awaited", *python(PRINTS))
-        while not lock_client.status("awaited").waiters:
-            pass
+        until(lambda: lock_client.status("awaited").waiters)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out) == (128 + signal.SIGTERM, "")
@@ -388,7 +385,7 @@ def test_as_many_commands_run_as_there_are_permits(paxos_addresses: str) -> None
 
 
 def test_the_help_names_the_exit_statuses_of_the_command_itself() -> None:
-    shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
+    shown = run_to_end([*COMMAND, "--help"], check=True).stdout
     own = (
         ExitStatus.LOST,
         ExitStatus.NOT_ACQUIRED,
@@ -408,13 +405,10 @@ def test_without_a_command_nothing_is_locked(paxos_addresses: str) -> None:
 
 
 def test_without_a_node_it_waits_as_long_as_it_is_told_and_says_why() -> None:
-    process = subprocess.run(
+    process = run_to_end(
         [*COMMAND, "x", "--connect", "tcp://127.0.0.1:1", "--timeout", "3", *python(PRINTS)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
         env=os.environ,
+        timeout=PATIENCE_S,
     )
     assert process.returncode == ExitStatus.NO_ANSWER
     waits, ends = process.stderr.splitlines()
@@ -451,8 +445,7 @@ def test_a_command_runs_once_a_period_unless_it_fails(
     assert (code, out) == (75, "")
     assert re.fullmatch(r"job: it runs once in 1d, and ran \S+( \S+)? ago, as 'machine 1'\n", err)
     assert run(paxos_addresses, *once, "-q", "-E", "0", *python(PRINTS)) == (0, "", "")
-    entry = lock_client.map("once").get("nightly")
-    assert entry is not None
+    entry = present(lock_client.map("once").get("nightly"))
     assert entry.expires is not None
     assert 0.9 < entry.expires / 86_400 < 0.951  # The next night may begin a little early.
 
@@ -463,9 +456,7 @@ def test_a_lock_is_held_at_least_so_long(
     process = begin(paxos_addresses, "least", "--hold-at-least", "1h", *python("print('ended')"))
     assert process.stdout is not None
     assert process.stdout.readline() == "ended\n"
-    holder = lock_client.status("least").holder
-    assert holder is not None
-    assert holder.label.endswith(Path(sys.executable).name)
+    assert present(lock_client.status("least").holder).label.endswith(Path(sys.executable).name)
     process.send_signal(signal.SIGTERM)
     process.wait(PATIENCE_S)
     process.communicate()
@@ -590,8 +581,7 @@ def test_a_recall_is_repeated_and_the_next_owner_gets_a_fence_above_the_span(
         assert lock.acquire(timeout=0.5) is None
         assert retainer.recalled.wait(PATIENCE_S)
         retainer.in_use = False
-        hold = lock.acquire(timeout=PATIENCE_S)
-        assert hold is not None
+        hold = present(lock.acquire(timeout=PATIENCE_S))
         assert hold.fence >= fence + 50
         hold.release()
     assert len(retainer.recalls) > 1

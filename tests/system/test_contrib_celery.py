@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support import programs
+from support.expect import present
 from support.paths import ROOT
 
 import fencelock
@@ -55,8 +56,7 @@ def tasks() -> Any:
 def until_running(client: fencelock.Client, name: str) -> int:
     """Return the id of the process in which ``name`` runs."""
     assert client.latch(f"run/{name}", 1).wait(PATIENCE_S)
-    entry = client.map("processes").get(name)
-    assert entry is not None
+    entry = present(client.map("processes").get(name))
     return int(entry.value)
 
 
@@ -81,8 +81,7 @@ def test_a_soft_time_limit_releases_the_lock(client: fencelock.Client) -> None:
     limits = importlib.import_module("celery.exceptions")
     with pytest.raises(limits.SoftTimeLimitExceeded):
         limited.get(timeout=PATIENCE_S)
-    hold = client.lock("report/tuesday").acquire(blocking=False)
-    assert hold is not None
+    hold = present(client.lock("report/tuesday").acquire(blocking=False))
     hold.release()
 
 
@@ -104,8 +103,7 @@ def test_a_task_runs_once_a_period_unless_it_fails(client: fencelock.Client) -> 
     first = tasks().nightly.delay("accounts")
     process = until_running(client, "accounts")
     assert tasks().nightly.delay("accounts").get(timeout=PATIENCE_S) is None
-    entry = client.map("once").get("nightly/accounts")
-    assert entry is not None
+    entry = present(client.map("once").get("nightly/accounts"))
     assert entry.value.decode().endswith(f":{process} support.celery_tasks.nightly")
     end(client, "accounts")
     assert first.get(timeout=PATIENCE_S) == process

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from support import programs
+from support.programs import run_to_end
 
 from fencelock.testing import LocalCluster
-
-PATIENCE_S = 60
 
 MANAGE = """
 import os, sys
@@ -61,15 +60,7 @@ class Project:
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         # Only the settings name the cluster.
         variables = {k: v for k, v in os.environ.items() if not k.startswith("FENCELOCK_")}
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=self.folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return run_to_end([sys.executable, "manage.py", *arguments], cwd=self.folder, env=variables)
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.real_nodes import LONG_S, PaxosProcesses, ask, running_members, running_nodes
+from support.real_nodes import LONG_S, PaxosProcesses, ask, running_nodes
 from support.samples import fence_of
 
 import fencelock
@@ -96,12 +95,6 @@ def test_a_caller_inside_the_process_has_deadlines_too(tmp_path: Path) -> None:
         for late in (Renew(lock="a", fence=granted.fence), Release(lock="a", fence=granted.fence)):
             with pytest.raises((LockOwnershipLostError, NotHeldError)):
                 ask(node, late)
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
-    with running_members(tmp_path) as members:
-        yield members
 
 
 def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) -> None:

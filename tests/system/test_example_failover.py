@@ -55,9 +55,8 @@ def _is_past(progress: Callable[[], int], goal: int) -> bool:
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=True) as processes,
-        fencelock.connect(processes.connect, cluster="bench", connect_timeout=PATIENCE_S) as client,
+        processes.ready_client() as client,
     ):
-        processes.wait_until_ready(client)
         monkeypatch.setenv("FENCELOCK_CONNECT", processes.connect)
         monkeypatch.setenv("FENCELOCK_CLUSTER", "bench")
         path = [str(ROOT / "tests"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")]

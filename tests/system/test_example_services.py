@@ -17,7 +17,9 @@ from typing import Any
 import httpx
 import pytest
 from support import programs
+from support.expect import present
 from support.paths import EXAMPLES
+from support.programs import run_to_end
 
 from fencelock import aio
 from fencelock.cluster.testing.ports import free_ports
@@ -28,8 +30,7 @@ PATIENCE_S = 60
 
 def loaded(name: str) -> ModuleType:
     """Return the example ``name`` as a new module."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
+    spec = present(importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py"))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -122,13 +123,7 @@ def test_cron_on_two_machines_runs_one_job(fencelock_cluster: LocalCluster, tmp_
 
 
 def test_the_fenced_sql_write_is_refused() -> None:
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / "fenced_sql.py")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE_S,
-    )
+    ended = run_to_end([sys.executable, str(EXAMPLES / "fenced_sql.py")], check=True)
     refused, state = ended.stdout.splitlines()
     assert "is stale, since fence" in refused
     assert state == "the order is paid"

@@ -22,6 +22,7 @@ from contests import CONTESTS
 from support import programs
 from support.long import with_long
 from support.paths import EXAMPLES, ROOT
+from support.programs import run_to_end
 from support.real_nodes import running_nodes
 from typer.testing import CliRunner
 
@@ -66,13 +67,7 @@ PAGES = (
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / command[0]), *command[1:]],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    return run_to_end([sys.executable, str(EXAMPLES / command[0]), *command[1:]])
 
 
 FEW = ("--clients", "2")

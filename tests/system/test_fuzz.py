@@ -19,7 +19,6 @@ from support.fuzz_offline import (
     variants_of,
 )
 
-import fencelock
 from fencelock.actors.api.role_request import ReadClock
 from fencelock.actors.api.session_message import ListRecords
 from fencelock.actors.bakery.status import ClusterStatus
@@ -30,7 +29,7 @@ from fencelock.actors.table import requests as table_requests
 from fencelock.cluster.host.role_asks import RoleAsks
 from fencelock.transport.codec import encode
 from fencelock.transport.frame import frame_of
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 PROTOCOLS = "paxos", "bakery", "lamport", "central"
 INPUTS = 2_000
@@ -80,11 +79,8 @@ def test_no_bytes_break_frames_the_log_snapshots_or_journals() -> None:
 def test_real_nodes_survive_every_request_and_messages_of_a_member(tmp_path: Path) -> None:
     with (
         NodeProcesses(tmp_path, "paxos", 3, durable=True) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=READY_S
-        ) as client,
+        members.ready_client() as client,
     ):
-        members.wait_until_ready(client)
         fuzzer = LiveFuzzer(members)
         values = {
             **{"lock": "a", "owner": "o", "ttl_ms": 60_000, "most": 100},

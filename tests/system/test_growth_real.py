@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.paths import EXAMPLES, SUPPORT
+from support.programs import run_to_end
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses
@@ -47,13 +48,7 @@ class Mixed(NodeProcesses):
         """Run a client of ``version`` that acquires and releases at each of ``nodes``."""
         addresses = [self.addresses[node] for node in nodes]
         arguments = [version, "lock", self.cluster, str(patience_s), str(TIMES), *addresses]
-        return subprocess.run(
-            [sys.executable, LAUNCHER, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=3 * PATIENCE_S,
-            check=False,
-        )
+        return run_to_end([sys.executable, LAUNCHER, *arguments], timeout=3 * PATIENCE_S)
 
     def lock_from(self, version: str) -> dict[str, Any]:
         """Acquire and release at every node; return the client's output."""
@@ -67,11 +62,8 @@ class Mixed(NodeProcesses):
 def ready(cluster: Mixed) -> Generator[Mixed]:
     with (
         cluster,
-        fencelock.connect(
-            cluster.connect, cluster=cluster.cluster, connect_timeout=PATIENCE_S
-        ) as watcher,
+        cluster.ready_client(),
     ):
-        cluster.wait_until_ready(watcher)
         yield cluster
 
 
@@ -109,7 +101,7 @@ def test_clients_of_two_versions_and_a_raw_client_lock_at_new_nodes(tmp_path: Pa
             assert not any(NEWER in counters for counters in told["nodes"].values())
         arguments = ["--node", cluster.addresses["n1"], "--cluster", cluster.cluster]
         command = [sys.executable, str(RAW_CLIENT), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_to_end(command)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -207,55 +207,48 @@ ASYNCHRONOUS = pytest.mark.parametrize("opened", [of_asyncpg, of_psycopg, of_sql
 
 
 @ASYNCHRONOUS
-def test_an_asynchronous_connection_refuses_a_late_holder(postgres: str, opened: Opened) -> None:
-    resource = f"late/{opened.__name__}"
-
-    async def main() -> None:
-        async with opened(postgres) as own:
-            await AsyncSqlGuard(own).create_table()
-            await AsyncSqlGuard(own).check(resource, 17)
-            await AsyncSqlGuard(own).check(resource, 18)
-        with pytest.raises(StaleFenceError, match="fence 17 is stale, since fence 18"):
-            async with opened(postgres) as own:
-                await AsyncSqlGuard(own).check(resource, 17)
-        async with opened(postgres) as own:
-            await AsyncSqlGuard(own).check(resource, 18)
-
-    asyncio.run(main())
-
-
-@ASYNCHRONOUS
-def test_an_asynchronous_check_outside_of_a_transaction_is_refused(
+async def test_an_asynchronous_connection_refuses_a_late_holder(
     postgres: str, opened: Opened
 ) -> None:
-    async def main() -> None:
-        async with opened(postgres, begun=False) as own:
-            with pytest.raises(RuntimeError, match="autocommit is on"):
-                await AsyncSqlGuard(own).check(f"alone/{opened.__name__}", 17)
+    resource = f"late/{opened.__name__}"
 
-    asyncio.run(main())
+    async with opened(postgres) as own:
+        await AsyncSqlGuard(own).create_table()
+        await AsyncSqlGuard(own).check(resource, 17)
+        await AsyncSqlGuard(own).check(resource, 18)
+    with pytest.raises(StaleFenceError, match="fence 17 is stale, since fence 18"):
+        async with opened(postgres) as own:
+            await AsyncSqlGuard(own).check(resource, 17)
+    async with opened(postgres) as own:
+        await AsyncSqlGuard(own).check(resource, 18)
 
 
 @ASYNCHRONOUS
-def test_a_late_asynchronous_transaction_waits_for_the_present_one(
+async def test_an_asynchronous_check_outside_of_a_transaction_is_refused(
+    postgres: str, opened: Opened
+) -> None:
+    async with opened(postgres, begun=False) as own:
+        with pytest.raises(RuntimeError, match="autocommit is on"):
+            await AsyncSqlGuard(own).check(f"alone/{opened.__name__}", 17)
+
+
+@ASYNCHRONOUS
+async def test_a_late_asynchronous_transaction_waits_for_the_present_one(
     postgres: str, opened: Opened
 ) -> None:
     resource = f"overtaken/{opened.__name__}"
 
-    async def main() -> None:
-        async with opened(postgres) as own:
-            await AsyncSqlGuard(own).check(resource, 1)
+    async with opened(postgres) as own:
+        await AsyncSqlGuard(own).check(resource, 1)
 
-        async def write_late() -> None:
-            async with opened(postgres) as late:
-                await AsyncSqlGuard(late).check(resource, 17)
+    async def write_late() -> None:
+        async with opened(postgres) as late:
+            await AsyncSqlGuard(late).check(resource, 17)
 
-        async with opened(postgres) as present:
-            await AsyncSqlGuard(present).check(resource, 18)
-            waiting = asyncio.create_task(write_late())
-            done, _ = await asyncio.wait({waiting}, timeout=0.2)
-            assert not done
-        with pytest.raises(StaleFenceError, match="fence 17 is stale"):
-            await waiting
-
-    asyncio.run(main())
+    async with opened(postgres) as present:
+        await AsyncSqlGuard(present).check(resource, 18)
+        waiting = asyncio.create_task(write_late())
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done
+    with pytest.raises(StaleFenceError, match="fence 17 is stale"):
+        await waiting

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.real_nodes import until
 
-import fencelock
 from fencelock.verification.bench.members import NodeProcesses
 
 PATIENCE_S = 60
@@ -56,10 +56,9 @@ def test_a_killed_process_has_handed_its_lock_over_and_no_third_one_gets_between
     nodes: NodeProcesses,
 ) -> None:
     with (
-        fencelock.connect(nodes.connect, cluster="bench", connect_timeout=PATIENCE_S) as third,
+        nodes.ready_client() as third,
         ThreadPoolExecutor() as pool,
     ):
-        nodes.wait_until_ready(third)
         web = Process(DETACH + WAIT, nodes.connect, "600")
         token = web.said()
         waiting = pool.submit(third.lock("job").acquire, timeout=PATIENCE_S)
@@ -74,8 +73,7 @@ def test_a_killed_process_has_handed_its_lock_over_and_no_third_one_gets_between
         assert status.holder is not None
         assert (status.holder.fence, waiting.done()) == (fence, False)
         assert worker.end() == ""
-        hold = waiting.result(PATIENCE_S)
-        assert hold is not None
+        hold = present(waiting.result(PATIENCE_S))
         assert hold.fence == fence + 1
         hold.release()
 
@@ -83,8 +81,7 @@ def test_a_killed_process_has_handed_its_lock_over_and_no_third_one_gets_between
 def test_a_token_that_no_process_shows_in_time_frees_the_lock_for_the_next(
     nodes: NodeProcesses,
 ) -> None:
-    with fencelock.connect(nodes.connect, cluster="bench", connect_timeout=PATIENCE_S) as third:
-        nodes.wait_until_ready(third)
+    with nodes.ready_client() as third:
         web = Process(DETACH + WAIT, nodes.connect, "1")
         token = web.said()
         web.kill()

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from support.programs import run_to_end
 
 import fencelock.names
 
@@ -39,7 +39,7 @@ SERVER = (
 
 def loaded(program: str) -> set[str]:
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = run_to_end(command, check=True)
     return set(done.stdout.split())
 
 

@@ -79,9 +79,8 @@ def test_a_node_in_no_file_replaces_a_dead_member_by_itself_and_starts_again(
         file.write(SPARES)
     with (
         nodes,
-        fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S) as operator,
+        nodes.ready_client() as operator,
     ):
-        nodes.wait_until_ready(operator)
         seed = nodes.addresses["n2"]
         with serving(tmp_path, seed, "--id", "n4"):
             until(lambda: roles(operator).get("n4") is NodeRole.OBSERVER, "n4 is a guest")

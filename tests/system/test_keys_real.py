@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.collected import Lines, logged_lines
+from support.expect import checked, present
 from support.hub_station import Make, Station, stations, until
 from support.real_nodes import LONG_S, KeyedNodes, KeyedProcesses, keyed_nodes
 
@@ -80,9 +81,7 @@ def attacker(make: Make, cluster: KeyedNodes, node: str, key: str | None) -> Sta
 
 
 def held(client: fencelock.Client, name: str) -> fencelock.Hold:
-    hold = client.lock(name, timeout=LONG_S).acquire()
-    assert hold is not None
-    return hold
+    return present(client.lock(name, timeout=LONG_S).acquire())
 
 
 def use_for_ever(client: fencelock.Client) -> None:
@@ -379,8 +378,7 @@ def test_a_key_speaks_only_in_its_own_name(
 def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, make: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         hold = held(alice, "orders/1")
-        victim = alice.status("orders/1").holder
-        assert victim is not None
+        victim = present(alice.status("orders/1").holder)
         one = attacker(make, cluster, "shop@1", "shop")
         until(one.up, one)
         until(
@@ -388,9 +386,7 @@ def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, make: Make) 
             one,
             again=lambda: one.say("n1", KeepAlive(session=victim.session, request=1)),
         )
-        refused = one.heard()[0]
-        assert isinstance(refused, Refused)
-        assert "is not of the client 'shop@1' itself" in refused.detail
+        assert "is not of the client 'shop@1' itself" in checked(Refused, one.heard()[0]).detail
         assert hold.held
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from support.expect import present
 from support.real_nodes import LONG_S, NODES, loopback_addresses, running_nodes
 from support.samples import fence_of
 
@@ -81,9 +82,7 @@ def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) 
     with fencelock.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client:
         lock = client.lock("a")
         fence = fence_of(lock.acquire(timeout=PATIENCE_S))
-        holder = client.status("a").holder
-        assert holder is not None
-        assert holder.fence == fence
+        assert present(client.status("a").holder).fence == fence
         pair.nodes[0].stop(PATIENCE_S)
         with pytest.raises(UnavailableError, match="not known who holds it"):
             client.status("a")

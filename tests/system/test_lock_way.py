@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from support.paths import ROOT, SUPPORT
+from support.programs import run_to_end
 
 WAY = ROOT / "actors" / "where-to-look.md"
 TO_ADD = ROOT / "actors" / "to-add.md"
@@ -31,12 +31,10 @@ def links(text: str) -> set[str]:
 
 def test_a_locks_way_lists_the_modules_that_an_acquire_enters() -> None:
     listed = links(section(WAY, "A lock's way"))
-    walk = subprocess.run(
+    walk = run_to_end(
         [sys.executable, str(SUPPORT / "walked_modules.py")],
-        capture_output=True,
-        text=True,
-        check=True,
         env={"PYTHONPATH": str(SUPPORT.parent)},
+        check=True,
         timeout=300,
     )
     entered: dict[str, float] = json.loads(walk.stdout)

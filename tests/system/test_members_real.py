@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import run_to_end
 from support.real_nodes import until
 from support.storm import LONG_S, Storm, raging
 from typer.testing import CliRunner, Result
@@ -38,8 +38,6 @@ PAIR_MS = 100.0
 SLACK = 5
 """A machine that has much else to do may need so many times as long."""
 
-PAUSE_S = 0.05
-
 AGE_S = 1.0
 """The age bound of local reads (s)."""
 
@@ -54,10 +52,7 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 def watcher(storm: Storm) -> Iterator[fencelock.Client]:
     """A client that knew only the first three members."""
     members = storm.members
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=LONG_S
-    ) as watcher:
-        members.wait_until_ready(watcher)
+    with members.ready_client() as watcher:
         yield watcher
 
 
@@ -239,13 +234,7 @@ def test_operators_see_and_change_the_members_of_real_nodes(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
     where = ["--connect", storm.members.connect, "--cluster", storm.members.cluster]
-    nobody = subprocess.run(
-        [sys.executable, "-m", "fencelock", "join", "n9", *where],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    nobody = run_to_end([sys.executable, "-m", "fencelock", "join", "n9", *where])
     assert nobody.returncode == 2
     assert "n9" in nobody.stderr
     assert "Traceback" not in nobody.stderr
@@ -316,10 +305,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
 def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path) -> None:
     with raging(tmp_path, "target_members = 3\nreplace_after_s = 2\n") as storm:
         members = storm.members
-        with fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=LONG_S
-        ) as watcher:
-            members.wait_until_ready(watcher)
+        with members.ready_client() as watcher:
             members.add("n4")
             until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")
             storm.start_clients()
@@ -355,10 +341,7 @@ def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
 ) -> None:
     with raging(tmp_path, protocol="bakery") as storm:
         members = storm.members
-        with fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=LONG_S
-        ) as watcher:
-            members.wait_until_ready(watcher)
+        with members.ready_client() as watcher:
             storm.start_clients()
             storm.wait_for(10)
             for node in ("n4", "n5"):
@@ -393,10 +376,7 @@ def test_a_member_that_is_silent_is_shown_as_down_until_it_is_back(tmp_path: Pat
     with (tmp_path / "cluster.toml").open("a", encoding="utf-8") as file:
         file.write("down_after = 1.0\n")
     with members:
-        with fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=LONG_S
-        ) as watcher:
-            members.wait_until_ready(watcher)
+        with members.ready_client() as watcher:
             silent = next(one for one in members.names if one != leader_among(described(watcher)))
 
         def shown() -> str:

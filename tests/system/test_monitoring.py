@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support import programs
 from support.paths import ROOT
-from support.programs import running, until_answered
+from support.programs import run_to_end, running, until_answered
 from support.real_nodes import LONG_S, running_nodes, until
 from typer.testing import CliRunner
 
@@ -68,14 +68,7 @@ def always(expr: str) -> str:
     ],
 )
 def test_promtool_accepts_the_configuration_and_the_alerts(check: list[str]) -> None:
-    checked = subprocess.run(
-        [programs.program("promtool"), *check],
-        cwd=PROMETHEUS,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    checked = run_to_end([programs.program("promtool"), *check], cwd=PROMETHEUS)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
@@ -302,13 +295,7 @@ def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
 def test_the_services_fit_the_schema_of_compose() -> None:
     programs.package("check_jsonschema")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    checked = subprocess.run(
-        [*command, str(DEPLOY / "compose.yaml")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    checked = run_to_end([*command, str(DEPLOY / "compose.yaml")])
     assert checked.returncode == 0, checked.stdout
 
 
@@ -322,13 +309,7 @@ def test_the_unit_of_systemd_is_accepted(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "fencelock@n1.service"
     unit.write_text(text.replace(program, "/bin/true"))
-    verified = subprocess.run(
-        [analyze, "verify", "--man=no", str(unit)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    verified = run_to_end([analyze, "verify", "--man=no", str(unit)])
     later = "RestartSteps", "RestartMaxDelaySec"  # Of systemd 254.
     complaints = [line for line in verified.stderr.splitlines() if "fencelock" in line]
     assert [line for line in complaints if not any(one in line for one in later)] == []

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.expect import checked, present
 from support.real_nodes import (
     NODES,
     PATIENCE_S,
     Cluster,
-    running_members,
+    PaxosProcesses,
     running_nodes,
     started,
-    wait_until_ready,
+    until,
 )
 
 import fencelock
-from fencelock import Client, LockTimeoutError, UnsupportedError
+from fencelock import Client, LockTimeoutError
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.cluster.client.operation import drive
@@ -211,18 +212,8 @@ def test_a_wait_times_out_and_its_client_counts_on(cluster: Cluster) -> None:
 
 def test_a_caller_inside_a_node_counts_too(cluster: Cluster) -> None:
     node = cluster.running["n1"]
-    reply = node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S)
-    assert isinstance(reply, CountedDown)
+    reply = checked(CountedDown, node.proxy.ask(CountDown(latch="a", count=2), timeout=PATIENCE_S))
     assert (reply.left, count_down(cluster.connect(), 2, "a")) == (1, 0)
-
-
-@pytest.mark.parametrize("protocol", ["central", "lamport", "bakery"])
-def test_a_protocol_without_the_table_names_the_one_that_has_it(
-    protocol: str, tmp_path: Path
-) -> None:
-    for other in started(Cluster(protocol, 3, tmp_path)):
-        with pytest.raises(UnsupportedError, match=f"{protocol} has no CountDown; paxos has it"):
-            count_down(other.connect())
 
 
 WRITERS = 3
@@ -256,7 +247,7 @@ def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None
             number += 1
             mine.append(kv.replace(f"{writer}", b"%d" % number, version=mine[-1]))
 
-    with running_members(tmp_path) as members:
+    with PaxosProcesses(tmp_path) as members:
         clients = [connected(members.connect) for _ in range(WRITERS)]
         threads = [
             threading.Thread(target=write, args=(client, writer))
@@ -267,7 +258,7 @@ def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None
         for node in NODES:
             members.kill(node)
             members.start(node)
-            wait_until_ready(clients[0], node)
+            members.wait_until_ready(clients[0])
         killed.set()
         for thread in threads:
             thread.join(PATIENCE_S)
@@ -282,14 +273,14 @@ def test_each_change_is_made_once_while_nodes_are_killed(tmp_path: Path) -> None
 
 
 def test_a_node_that_was_down_gets_the_large_values_that_it_missed(tmp_path: Path) -> None:
-    with running_members(tmp_path) as members:
+    with PaxosProcesses(tmp_path) as members:
         with connected(members.connect) as client:
-            wait_until_ready(client, NODES[-1])
+            members.wait_until_ready(client)
             members.kill(NODES[-1])
             kv = client.map("large")
             last = [kv.put(f"{number % 8}", FILLER) for number in range(MANY)][-8:]
             members.start(NODES[-1])
-            wait_until_ready(client, NODES[-1])
+            members.wait_until_ready(client)
         alone = members.connect.split(",")[-1]
         with connected(alone) as client:
             for number, version in enumerate(last, MANY - 8):
@@ -298,7 +289,7 @@ def test_a_node_that_was_down_gets_the_large_values_that_it_missed(tmp_path: Pat
 
 
 def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
-    with running_members(tmp_path) as members, connected(members.connect) as client:
+    with PaxosProcesses(tmp_path) as members, connected(members.connect) as client:
         workers = client.map("workers")
         with subprocess.Popen(
             [sys.executable, "-c", WORKER, members.connect],
@@ -308,10 +299,7 @@ def test_the_ephemeral_entry_of_a_killed_process_ends(tmp_path: Path) -> None:
         ) as process:
             assert process.stdout is not None
             version = int(process.stdout.readline())
-            entry = workers.get("one")
-            assert entry is not None
-            assert entry.version == version
+            assert present(workers.get("one")).version == version
             process.kill()
-        while workers.get("one") is not None:
-            pass
+        until(lambda: workers.get("one") is None)
         assert workers.put_if_absent("one", b"next")

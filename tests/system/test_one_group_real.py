@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.collected import Line, Lines, logged_lines
-from support.real_nodes import LONG_S, loopback_addresses, running, until
+from support.expect import checked, present
+from support.real_nodes import LONG_S, Cluster, loopback_addresses, running, until
 from support.rogue_roles import ROGUE, with_rogue
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ from fencelock import ChangeMembers, FencelockError, MemberAction, MembershipErr
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.node import topology
-from fencelock.cluster.node.config import Config, parse, starting_config
+from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
 
@@ -222,39 +223,22 @@ def standing(founders: Nodes, name: str) -> str:
 NAMES = ("n1", "n2", "n3")
 
 
-class IdentityCluster:
+class IdentityCluster(Cluster):
     """Three members of `paxos`, each with a folder of its own."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.nodes: dict[str, Node] = {}
-
-    def start(self, *names: str) -> None:
-        self.nodes.update((name, Node.start(self.config, name, found=True)) for name in names)
-
-    def stop(self, *names: str) -> None:
-        for name in names:
-            self.nodes.pop(name).stop()
-
     def folder(self, name: str) -> Path:
-        folder = self.config.folder_of(name)
-        assert folder is not None
-        return folder
+        return present(self.config.folder_of(name))
 
     def lock(self, name: str, through: str, timeout: float = LONG_S) -> int | None:
         """Take a lock through one node, and keep it; return its fence, None without a majority."""
-        client = fencelock.connect(self.config.nodes[through], connect_timeout=LONG_S, ttl=60)
-        self.clients.append(client)
         try:
-            hold = client.lock(name).acquire(timeout=timeout)
+            hold = self.connect(through, ttl=60).lock(name).acquire(timeout=timeout)
         except UnavailableError:
             return None
         return None if hold is None else hold.fence
 
     def status(self, name: str) -> NodeStatus:
-        status = self.nodes[name].proxy.ask(Describe(), timeout=LONG_S)
-        assert isinstance(status, NodeStatus)
-        return status
+        return checked(NodeStatus, self.running[name].proxy.ask(Describe(), timeout=LONG_S))
 
     def wait_until(self, name: str, is_so: Callable[[NodeStatus], bool]) -> None:
         for _ in range(2_000):  # Each question waits for the node's answer.
@@ -262,18 +246,12 @@ class IdentityCluster:
                 return
         pytest.fail(f"{name} said last: {self.status(name)}")
 
-    clients: list[fencelock.Client]
-
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
-    addresses = loopback_addresses()
-    cluster = IdentityCluster(parse(starting_config(addresses, protocol="paxos"), tmp_path))
-    cluster.clients = []
+    cluster = IdentityCluster("paxos", 3, tmp_path)
     yield cluster
-    for client in cluster.clients:
-        client.close()
-    cluster.stop(*tuple(cluster.nodes))
+    cluster.close()
 
 
 def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.programs import LONG_S
+from support.programs import run_to_end
 
 from fencelock.testing import local
 
@@ -71,14 +71,7 @@ except fencelock.UnsupportedError as error:
 
 
 def run_hidden(program: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE + program],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-        cwd=cwd,
-    )
+    done = run_to_end([sys.executable, "-c", HIDE + program], cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.hub_station import AnsweringHub
 from support.paths import ROOT
+from support.programs import run_to_end
 from support.real_nodes import loopback_addresses
 
 from fencelock.actors.api import message as api
@@ -22,8 +23,6 @@ from fencelock.cluster.node.node import Node as RealNode
 from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
-PATIENCE_S = 60
-"""Time that a test waits for the program (s), which takes far less."""
 
 
 class AnsweringNode(AnsweringHub):
@@ -98,9 +97,7 @@ class AnsweringNode(AnsweringHub):
 
 def run(node: AnsweringNode, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(CLIENT), "--node", node.hub.endpoint, *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/"
-    )
+    return run_to_end(command, cwd="/")
 
 
 @pytest.fixture
@@ -197,13 +194,7 @@ def test_a_client_of_another_cluster_is_told_so(node: AnsweringNode) -> None:
 def test_the_client_needs_nothing_of_fencelock_and_explains_itself() -> None:
     text = CLIENT.read_text(encoding="utf-8")
     assert not re.search(r"^\s*(import|from) fencelock", text, re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, str(CLIENT), "--help"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    done = run_to_end([sys.executable, str(CLIENT), "--help"], check=True)
     for word in ("--node", "--cluster", "--lock", "fence"):
         assert word in done.stdout
 
@@ -216,9 +207,7 @@ def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, nam
         for node in addresses:
             running.enter_context(RealNode.start(config, node, found=True))
         command = [sys.executable, str(CLIENT), "--node", addresses["n1"], "--cluster", "fencelock"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = run_to_end(command)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"granted orders/42 under fence \d+\nreleased orders/42\n", done.stdout)
 

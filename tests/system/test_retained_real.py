@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 from support.paths import SUPPORT
-from support.real_nodes import PaxosProcesses, running_members
+from support.real_nodes import PaxosProcesses
 
 TTL_S = 1.5
 CLIENTS = 3
@@ -92,12 +91,6 @@ class RetainingClient:
                     hold = Hold(began, float(at), int(fence), retained, flag == "1")
                     self.holds.append(hold)
                 self.news.notify_all()
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
-    with running_members(tmp_path) as members:
-        yield members
 
 
 @pytest.mark.long

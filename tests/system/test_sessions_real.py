@@ -16,7 +16,9 @@ import cbor2
 import pytest
 import zmq
 from support.collected import Lines, logged_lines
-from support.real_nodes import LONG_S, running_nodes
+from support.expect import present
+from support.programs import run_to_end
+from support.real_nodes import LONG_S, running_nodes, until
 
 import fencelock
 import fencelock.aio
@@ -74,8 +76,7 @@ def holder_seen(members: NodeProcesses, lock: str) -> list[Any]:
     """Return the holder of ``lock`` as any stranger sees it."""
     stranger = Attacker(members, "stranger")
     try:
-        status = stranger.ask(INSPECT, lock, "stranger", 1, None)
-        assert status is not None
+        status = present(stranger.ask(INSPECT, lock, "stranger", 1, None))
         assert status[0] == LOCK_STATUS
         holder: list[Any] = status[2]
         return holder
@@ -90,14 +91,12 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
     with lock:
         node, session, owner, fence, *_ = holder_seen(members, "mine")
         attacker = Attacker(members, node)
-        reply = attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000)
-        assert reply is not None
+        reply = present(attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000))
         assert reply[:2] == [REJECTED, Mismatch.ID_TAKEN]
         counters = {one.name: one.times for one in client.describe()[0].counters}
         assert counters["wire.client_id_taken"] >= 1
         other = Attacker(members, "other")  # An honest id does not help either.
-        reply = other.ask(RELEASE, "mine", fence, session, owner, 10**9)
-        assert reply is not None
+        reply = present(other.ask(RELEASE, "mine", fence, session, owner, 10**9))
         assert reply[0] == REFUSED
         assert holder_seen(members, "mine")[3] == fence
         lock.raise_if_lost()
@@ -134,8 +133,7 @@ def test_a_session_keeps_its_secret_when_its_leader_dies_and_its_client_reconnec
             members.connect, cluster=members.cluster, connect_timeout=READY_S
         ) as client,
     ):
-        hold = client.lock("mine", timeout=READY_S).acquire()
-        assert hold is not None
+        hold = present(client.lock("mine", timeout=READY_S).acquire())
         node, session, owner, fence, *_ = holder_seen(members, "mine")
         members.kill(leader_among(members.wait_until_ready(client)))
         seen = client.status("mine").holder  # Another leader answers, over another link.
@@ -145,9 +143,7 @@ def test_a_session_keeps_its_secret_when_its_leader_dies_and_its_client_reconnec
         assert (again, fence_again) == (node, fence)
         other = Attacker(members, "other")
         for name in (session, f"{session.partition('.')[0]}~{'0' * SECRET_DIGITS}.1"):
-            reply = other.ask(RELEASE, "mine", fence, name, owner, 10**9)
-            assert reply is not None
-            assert reply[0] == REFUSED
+            assert present(other.ask(RELEASE, "mine", fence, name, owner, 10**9))[0] == REFUSED
         other.close()
         assert hold.held
         hold.release()
@@ -182,14 +178,7 @@ COMMAND = (sys.executable, "-m", "fencelock", "sessions")
 
 def run(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of ``fencelock sessions`` without a terminal."""
-    return subprocess.run(
-        [*COMMAND, *arguments, "--connect", address],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    return run_to_end([*COMMAND, *arguments, "--connect", address], stdin=subprocess.DEVNULL)
 
 
 def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
@@ -201,16 +190,14 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
             fencelock.connect(nodes["n2"].address, label="victim") as victim,
             fencelock.connect(nodes["n3"].address, label="waiter") as waiter,
         ):
-            hold = victim.lock("orders/42").acquire(timeout=LONG_S)
-            assert hold is not None
+            hold = present(victim.lock("orders/42").acquire(timeout=LONG_S))
             lost, passed_on = threading.Event(), list[fencelock.Hold | None]()
             hold.on_lost(lambda _: lost.set())
             waits = threading.Thread(
                 target=lambda: passed_on.append(waiter.lock("orders/42").acquire(timeout=LONG_S))
             )
             waits.start()
-            while not victim.status("orders/42").waiters:
-                pass
+            until(lambda: victim.status("orders/42").waiters)
             listed = json.loads(run(address, "--json").stdout)
             (handle,) = [one["id"] for one in listed if "victim" in one["label"]]
 
@@ -264,8 +251,7 @@ def test_both_clients_close_a_session_and_refuse_an_unknown_one(paxos_addresses:
             lambda handle: operator.close_session(handle).claims,
         )
         for close in closings:
-            hold = victim.lock("closed").acquire(timeout=LONG_S)
-            assert hold is not None
+            hold = present(victim.lock("closed").acquire(timeout=LONG_S))
             (handle,) = [one.id for one in operator.sessions() if "one victim" in one.label]
             assert close(handle) == 1
             lost = threading.Event()

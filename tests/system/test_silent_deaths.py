@@ -50,12 +50,10 @@ class Busy(Role[Granted | Released]):
         self.granted_at: list[Instant] = []
 
     def begin(self, now: Instant) -> Effects:
-        """Begin."""
         del now
         return [self._acquire()]
 
     def handle(self, sender: Address, event: Granted | Released, now: Instant) -> Effects:
-        """Go on."""
         del sender
         match event:
             case Granted():

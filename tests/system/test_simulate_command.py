@@ -6,6 +6,7 @@ import re
 
 import pytest
 import typer
+from support.expect import present
 from typer.testing import CliRunner
 
 from fencelock.actors.bakery.state_transfer import Import
@@ -111,8 +112,7 @@ def test_a_judged_seed_that_fails_is_told_with_how_to_repeat_it(
     result = runner.invoke(app, ["--protocol", "bakery", "--judged", "--seeds", "0..99"])
 
     assert result.exit_code == 1
-    found = re.search(r"seed (\d+) fails at \d+\.\d{3} ms: ", result.output)
-    assert found is not None
+    found = present(re.search(r"seed (\d+) fails at \d+\.\d{3} ms: ", result.output))
     command = f"fencelock simulate --protocol bakery --judged --seed {found[1]} --trace"
     assert f"repeat it: {command}" in " ".join(result.output.split())
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import builtins
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-from support.programs import LONG_S, package
+from support.programs import package, run_to_end
 
 import fencelock
 
@@ -23,14 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package("mkdocs", "it is in the extra 'docs'")
     folder = tmp_path_factory.mktemp("site")
     command = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder))
-    built = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    built = run_to_end([sys.executable, *command], cwd=ROOT)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
 

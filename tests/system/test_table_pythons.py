@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.paths import SUPPORT
+from support.programs import run_to_end
 
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.name import TTL_MS_MAX
@@ -158,9 +159,7 @@ def others() -> dict[str, tuple[str, str]]:
     """Return an interpreter and its version for each Unicode version that is not this Python's."""
     found: dict[str, tuple[str, str]] = {}
     for python in interpreters():
-        done = subprocess.run(
-            [python, "-I", "-c", VERSION], capture_output=True, text=True, check=False, timeout=60
-        )
+        done = run_to_end([python, "-I", "-c", VERSION])
         recent, version, unicode = (done.stdout.split() or ["", "", ""])[:3]
         if done.returncode == 0 and recent == "True" and unicode != unicodedata.unidata_version:
             found.setdefault(unicode, (python, version))

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 from support.collected import Lines, logged_lines
+from support.expect import present
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import Describe, KeepAlive
@@ -126,8 +127,7 @@ def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_o
     fill(queue, "greedy", frames)
     queue.put("modest", frame(b"a"))
     queue.begin_turn(256)
-    due = queue.take()
-    assert due is not None
+    due = present(queue.take())
     owner, _, first = due
     envelope = Envelope(Address("n1/proxy"), Address("g/s"), Describe(session="g", request=1))
     queue.put_back(owner, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
@@ -498,8 +498,7 @@ def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(
     assert unread.blocked == 1
     assert unread.is_blocked("slow")
     assert not unread.is_blocked("other")
-    before = acked_bytes(node)
-    assert before is not None
+    before = present(acked_bytes(node))
     node.sendall(bytes(10_000))
     while len(client.recv(65_536, socket.MSG_PEEK)) < 10_000 or acked_bytes(node) == before:
         pass

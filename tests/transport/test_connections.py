@@ -18,6 +18,7 @@ import cbor2
 import pytest
 import zmq
 from support.hub_station import listening_hub
+from support.programs import run_to_end
 
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
@@ -307,13 +308,8 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
     if ALONE not in os.environ:
         this = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0].partition("::")[2]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        alone = subprocess.run(
-            [*command, "-p", "no:xdist", f"{__file__}::{this}"],
-            env={**os.environ, ALONE: "1"},
-            timeout=2 * PATIENCE_S,
-            capture_output=True,
-            check=False,
-            text=True,
+        alone = run_to_end(
+            [*command, "-p", "no:xdist", f"{__file__}::{this}"], env={**os.environ, ALONE: "1"}
         )
         assert alone.returncode == 0, alone.stdout[-4_000:]
         return
@@ -486,12 +482,10 @@ try:
 except OSError as error:
     print("full", error.errno)
 """
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", program, str(tmp_path / "file")],
-        capture_output=True,
-        text=True,
-        check=True,
         stdin=subprocess.DEVNULL,
+        check=True,
     )
     assert done.stdout == "full 24\n"
     assert (tmp_path / "file").read_bytes() == b"xx"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.expect import checked
 
 from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Release
 from fencelock.actors.api.session_message import Open
@@ -371,8 +372,7 @@ def test_a_clients_frame_of_nested_arrays_is_not_decoded(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame_module, "load", None)
-    dropped = node().admit("me", arrays(size))
-    assert isinstance(dropped, Dropped)
+    dropped = checked(Dropped, node().admit("me", arrays(size)))
     assert dropped.counter == "wire.malformed"
     assert dropped.hostile
 
@@ -381,9 +381,7 @@ def test_a_members_frame_of_a_mebibyte_of_nested_arrays_is_not_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(frame_module, "load", None)
-    dropped = node().admit("n2", arrays(FRAME_BYTES_MAX))
-    assert isinstance(dropped, Dropped)
-    assert dropped.counter == "wire.malformed"
+    assert checked(Dropped, node().admit("n2", arrays(FRAME_BYTES_MAX))).counter == "wire.malformed"
 
 
 def test_arrays_behind_many_other_items_are_refused_too() -> None:
@@ -495,8 +493,7 @@ ODD: list[Any] = [
 @pytest.mark.parametrize("behind", [0, 1])
 def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -> None:
     raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
-    judged = experienced().admit("me", raw)
-    assert isinstance(judged, Dropped)
+    judged = checked(Dropped, experienced().admit("me", raw))
     assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
 
 
@@ -510,8 +507,7 @@ def test_a_message_of_another_version_passes_as_if_it_were_the_first(
 ) -> None:
     odd = [TO, SENDER, of_another_version]
     raw = cbor2.dumps([1, "test", 0, 0, [PLAIN_ENVELOPE] * behind + [odd]])
-    judged = experienced().admit("me", raw)
-    assert isinstance(judged, Frame)
+    judged = checked(Frame, experienced().admit("me", raw))
     assert judged.newer == newer
     assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
     (*_, (_, _, message)) = judged.envelopes
@@ -523,8 +519,7 @@ def test_a_message_of_another_version_passes_as_if_it_were_the_first(
 def test_every_number_of_64_bits_passes(number: int) -> None:
     for odd in (with_item(2, number), [TO, SENDER, [*INSPECT[:4], number]]):
         raw = cbor2.dumps([1, "test", 0, 0, [odd, PLAIN_ENVELOPE]])
-        judged = experienced().admit("me", raw)
-        assert isinstance(judged, Frame)
+        judged = checked(Frame, experienced().admit("me", raw))
         assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 import zmq
+from support.expect import present
 from support.hub_station import PATIENCE_S, listening_hub
 
 from fencelock.actors.api.message import Describe
@@ -38,8 +39,7 @@ class Scene:
 
     @property
     def held(self) -> HeldBytes:
-        listener = self.hub._listener
-        assert listener is not None
+        listener = present(self.hub._listener)
         return listener.held
 
     def turn(self) -> None:
@@ -258,8 +258,7 @@ def test_the_bytes_of_frames_taken_are_exactly_those_of_the_wire(keys: bool) -> 
     client = listening_hub(
         Counter(), "me", listen=None, client=True, peers={"n1": node.endpoint}, key=key
     )
-    listener = node._listener
-    assert listener is not None
+    listener = present(node._listener)
     try:
         sizes = [1, 2, 3, 200, 250]
         turns(node, client, lambda: bool(listener.held._watched) and link_up(client))

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import zmq
 from support.collected import Lines, logged_lines
+from support.expect import checked
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
@@ -264,8 +265,7 @@ def test_a_second_process_with_the_id_of_a_client_is_refused_in_words_and_logged
     until(lambda: node.counters["wire.client_id_taken"] == 3, node)
     until(lambda: second.counters["wire.rejected"] > 0, second, node)
     until(lambda: isinstance(second.news[-1], LinkRefused), second)
-    refused = second.news[-1]
-    assert isinstance(refused, LinkRefused)
+    refused = checked(LinkRefused, second.news[-1])
     assert "another process uses the client id 's-1'" in refused.detail
     (line,) = [text for _, _, text in lines.values if "client id 's-1'" in text]
     assert "n1 refused" in line
@@ -317,8 +317,7 @@ def test_where_one_end_has_no_group_only_requests_and_bootstrap_pass(here: int, 
 def test_a_frame_of_another_group_is_refused_as_a_whole_even_from_known_addresses() -> None:
     checks = validator(OURS)
     admitted(checks, frame(OURS, "acceptor", "bootstrap"))
-    dropped = checks.admit("n2", frame(THEIRS, "acceptor", "bootstrap"))
-    assert isinstance(dropped, Dropped)
+    dropped = checked(Dropped, checks.admit("n2", frame(THEIRS, "acceptor", "bootstrap")))
     assert (dropped.counter, dropped.mismatch) == ("wire.other_group", Mismatch.GROUP)
     assert "group 8 of cluster 'c'" in dropped.detail
 

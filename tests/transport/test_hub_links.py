@@ -13,6 +13,7 @@ from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 import zmq
+from support.expect import checked
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
@@ -44,8 +45,7 @@ class LineProxy:
         self._selector.register(self._proxy, EVENT_READ)
         while not self._ends.is_set():
             for key, _ in self._selector.select(0.02):
-                one = key.fileobj
-                assert isinstance(one, tcp.socket)
+                one = checked(tcp.socket, key.fileobj)
                 if one is self._proxy:
                     self._accept()
                 elif one in self._other and not self.frozen.is_set():

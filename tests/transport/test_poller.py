@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.programs import run_to_end
 
 from fencelock.transport.polling import BRIEF_NS, Doorbell, Poller
 
@@ -168,7 +168,5 @@ def test_a_client_and_a_node_work_without_eventfd() -> None:
         + "from fencelock.testing import local\n"
         + "with local() as cluster, cluster.connect().lock('a') as hold: print(hold.held)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    ended = run_to_end([sys.executable, "-c", script])
     assert ended.stdout == "True\n", ended.stderr

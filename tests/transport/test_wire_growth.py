@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
+from support.expect import present
 from support.paths import PINS
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, NodeStatus
@@ -250,8 +251,7 @@ def test_a_node_does_not_start_from_a_record_of_another_length(length: int, tmp_
     config = parse(starting_config(addresses, protocol="paxos"), tmp_path)
     with Node.start(config, "n1", found=True) as node:
         assert isinstance(node.proxy.ask(Acquire(lock="a"), timeout=PATIENCE_S), Granted)
-    folder = config.folder_of("n1")
-    assert folder is not None
+    folder = present(config.folder_of("n1"))
     with closing(Journal.open(folder)) as journal:
         accepted = cbor2.loads(journal.take_records()["acceptor"][-1])
         assert accepted[0] == Accept.TAG

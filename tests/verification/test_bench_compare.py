@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from support.paths import PROGRAMS
+from support.programs import run_to_end
 
 pytestmark = pytest.mark.long
 
@@ -22,12 +23,8 @@ LONG_S = 120.0
 
 
 def run(*options: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, str(PROGRAMS / "compare.py"), *options],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
         env={**os.environ, **({} if path is None else {"PATH": path})},
     )
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.programs import run_to_end
 
-from fencelock.cluster.client.client import connect
 from fencelock.verification.bench.deaths import CLIENTS, LeaderDeath, RelayedMembers
 from fencelock.verification.bench.failover import leader_seen_by
 from fencelock.verification.bench.relays import RelayedLink, Relays
@@ -130,9 +129,8 @@ def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(
 ) -> None:
     with (
         RelayedMembers(tmp_path, "paxos", 3) as members,
-        connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S) as client,
+        members.ready_client() as client,
     ):
-        members.wait_until_ready(client)
         lock = client.lock("x", timeout=LONG_S)
         with lock:
             pass
@@ -162,9 +160,7 @@ def test_the_links_of_a_node_are_cut_with_or_without_those_of_clients(tmp_path: 
 def test_the_command_measures_each_kind_of_death() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "failover", "--json"]
     options = ["--kind", "cut-off", "--times", "1"]
-    done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=3 * LONG_S, check=False
-    )
+    done = run_to_end([*command, *options], timeout=3 * LONG_S)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     (gap,) = report["rounds"]["cut_off_gap_ms"]

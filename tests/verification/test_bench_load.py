@@ -14,7 +14,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from support.programs import redis_server
+from support.expect import present
+from support.programs import redis_server, run_to_end
 from support.real_nodes import running_nodes
 
 import fencelock
@@ -44,13 +45,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fencelock", "bench", *options],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-        env={**os.environ, "COLUMNS": "120"},
+    return run_to_end(
+        [sys.executable, "-m", "fencelock", "bench", *options], env={**os.environ, "COLUMNS": "120"}
     )
 
 
@@ -103,24 +99,20 @@ def test_a_quantile_is_the_latency_that_its_share_did_not_exceed() -> None:
 
 def test_a_flat_run_has_a_bound_around_no_change() -> None:
     rates = [1_000.0 + (7 * n) % 13 - 6 for n in range(3 * BATCHES)]
-    found = trend_of(rates)
-    assert found is not None
+    found = present(trend_of(rates))
     assert found.low < 0 < found.high
     assert found.within(2)
 
 
 def test_a_run_that_slows_down_is_not_flat() -> None:
     rates = [1_000.0 - n + (7 * n) % 13 for n in range(5 * BATCHES)]  # It loses a tenth.
-    found = trend_of(rates)
-    assert found is not None
+    found = present(trend_of(rates))
     assert found.percent == pytest.approx(-10, abs=1)
     assert not found.within(5)
 
 
 def test_a_noisy_run_is_not_called_flat_and_a_short_one_has_no_trend() -> None:
-    noisy = trend_of([200.0, 1_800.0] * BATCHES * 5 + [0.0] * BATCHES)
-    assert noisy is not None
-    assert not noisy.within(5)
+    assert not present(trend_of([200.0, 1_800.0] * BATCHES * 5 + [0.0] * BATCHES)).within(5)
     assert trend_of([1.0] * (BATCHES - 1)) is None
 
 

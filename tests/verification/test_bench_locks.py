@@ -14,6 +14,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from support.paths import PROGRAMS
+from support.programs import run_to_end
 from support.samples import READY
 
 from fencelock.actors.api.message import NodeStatus
@@ -240,13 +241,10 @@ def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
         "1",
         "--json",
     )
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "fencelock", "bench", "objects", *options],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
         env={**os.environ, "COLUMNS": "120"},
+        timeout=LONG_S,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     compared = [one.name for one in PAIRS]
@@ -271,7 +269,7 @@ def test_a_load_keeps_its_size_from_round_to_round(crowd: Crowd) -> None:
     run()  # It raises if a pair is not granted.
 
 
-PARTS = {"attackers.py", "compare_client.py", "compare_tasks.py", "compare_wire.py"}
+PARTS = {"attackers.py", "compare_client.py", "compare_tasks.py"}
 """Programs that a benchmark starts itself."""
 
 STARTED = sorted(
@@ -297,6 +295,6 @@ def test_a_benchmark_explains_itself(
 def test_a_benchmark_is_started_as_a_process() -> None:
     """Each imports its neighbours, which only Python's own start of a program makes possible."""
     command = [sys.executable, str(PROGRAMS / "compare.py"), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = run_to_end(command)
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout.startswith("usage: compare.py")

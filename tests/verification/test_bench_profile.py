@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.expect import present
 from support.hub_station import Make, alive, stations, until
+from support.programs import run_to_end
 
 from fencelock.cluster.testing.ports import free_ports
 from fencelock.verification.bench.machine import this_machine
@@ -75,8 +76,7 @@ def logs(times: int = 1) -> dict[str, NodeMarks]:
 
 
 def test_the_way_of_a_request_is_followed_back_from_its_answer() -> None:
-    way = way_of(logs(), CALL, BACK)
-    assert way is not None
+    way = present(way_of(logs(), CALL, BACK))
     assert sum(span.ns for span in way) == BACK - CALL
     assert way[:6] == [
         Span(CLIENT, "call", 10),
@@ -112,8 +112,7 @@ def test_an_answer_that_nobody_sent_has_no_way() -> None:
 def test_a_frame_that_comes_while_its_node_works_was_not_on_the_wire_for_long() -> None:
     marks = [Mark("poll", 0, 1_040), *LEADER_MARKS[1:]]
     known = {**logs(), "n1": NodeMarks("n1", marks, {"client-1": CLIENT})}
-    way = way_of(known, CALL, BACK)
-    assert way is not None
+    way = present(way_of(known, CALL, BACK))
     assert sum(span.ns for span in way) == BACK - CALL
     at_leader = [span for span in way if span.place == "n1"]
     assert at_leader[0] == Span("n1", "dispatch", 32)
@@ -189,13 +188,7 @@ def test_frames_are_marked_with_the_link_that_they_took(station: Make) -> None:
 @pytest.mark.long
 def test_a_real_pair_is_taken_apart_and_adds_up() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "locks", "--profile"]
-    ended = subprocess.run(
-        [*command, "--seconds", "1", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    ended = run_to_end([*command, "--seconds", "1", "--json"], timeout=LONG_S)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["followed"] > found["pairs"] / 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import mutants
 import pytest
 from mutants import Selection, made_hang, mutants_of, run
 from support.paths import PROGRAMS, ROOT
+from support.programs import run_to_end
 
 MODULE = """\
 LIMIT = 3
@@ -114,6 +114,6 @@ def test_the_nearest_test_files_judge_first_and_slow_ones_last(tmp_path: Path) -
 
 def test_each_mutant_is_refused_or_recovers_without_damage() -> None:
     command = [sys.executable, str(PROGRAMS / "journal_mutants.py"), "--mutants", "60"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = run_to_end(command)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert {"refused", "repairable"} <= set(ended.stdout.split())

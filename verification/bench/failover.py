@@ -14,10 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.client import Client
 from fencelock.verification.bench.deaths import LeaderDeath, RelayedMembers
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.members import (
     BenchFailedError,
     NodeProcesses,
@@ -128,9 +127,8 @@ def measure_deaths(
             members = stack.enter_context(
                 RelayedMembers(Path(name), "paxos", nodes, one_way_ms=one_way_ms)
             )
-            watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
+            watcher = members.ready_client()
             stack.enter_context(watcher)
-            members.wait_until_ready(watcher)
             seen = deaths(members, watcher, kind, times, say)
         met = ", ".join(f"{count} {error}" for error, count in seen.errors.items()) or "no error"
         key = f"{kind.value.replace('-', '_')}_gap_ms"

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from fencelock import aio
-from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.client import Client
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import resident_bytes
@@ -90,14 +90,13 @@ def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> Held
         BenchFailedError: a node or a client ended.
 
     """
-    with connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
+    with members.ready_client() as watcher:
         return _held(members, locks, say, watcher)
 
 
 def _held(
     members: NodeProcesses, locks: int, say: Callable[[str], None], watcher: Client
 ) -> HeldMemory:
-    members.wait_until_ready(watcher)
     most = -(-locks // (PROCESSES * PARTS))
     job = Job(
         kind=JobKind.HOLD,

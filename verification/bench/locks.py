@@ -10,17 +10,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.client.client import Client, connect
+from fencelock.cluster.client.client import Client
 from fencelock.cluster.client.lock_options import RETAIN_S_MAX
 from fencelock.verification.bench.failover import failover
 from fencelock.verification.bench.held import held_reading
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import MachineInfo, this_machine
 from fencelock.verification.bench.members import NodeProcesses
 from fencelock.verification.bench.reads import reads
 from fencelock.verification.bench.report import NotedFigure
-from fencelock.verification.bench.workers import measured, per_s, started
+from fencelock.verification.bench.workers import bare_round_trips, measured, per_s
 
 PROCESSES = 2
 THREADS = 64
@@ -139,9 +138,8 @@ def _in_one_cluster(
     with ExitStack() as stack:
         members = NodeProcesses(folder, plan.protocol, plan.nodes, durable=plan.durable)
         stack.enter_context(members)
-        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
+        watcher = members.ready_client()
         stack.enter_context(watcher)
-        members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)
         readings = [reading for part in parts for reading in bench.run(part)]
         return [*readings, *bench.elections()]
@@ -329,12 +327,7 @@ class _Bench:
         job = replace(self.job, kind=JobKind.TASKS, at_once=TASKS, lock="task")
         rate = per_s(self._measured(job))
         self.say("measuring a bare ROUTER and DEALER")
-        with ExitStack() as stack:
-            echo = started(stack, Job(kind=JobKind.ECHO), self.members.folder, "echo")
-            echo.wait_until_ready()
-            address: str = echo.ready["address"]
-            ping = Job(kind=JobKind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
-            (bare,) = self._measured(ping)
+        bare = bare_round_trips(self.members.folder, self.plan.seconds, TASKS)
         ratio = rate * bare["p50_us"] / 1e6
         return [
             NotedFigure(

@@ -16,12 +16,15 @@ from typing import Any, Self
 from fencelock.actors.api.message import NodeStatus
 from fencelock.actors.error import FencelockError, UnavailableError
 from fencelock.actors.timing import ROUND_TRIP_MS
-from fencelock.cluster.client.client import Client
+from fencelock.cluster.client.client import Client, connect
 from fencelock.cluster.node.config import parse
 from fencelock.cluster.testing.ports import free_ports
 
 READY_S = 30.0
 """Timeout for a node to be ready (s). It needs a second, on a loaded machine some more."""
+
+CONNECT_S = 60.0
+"""Timeout for the first reply of a node (s)."""
 
 STOP_S = 10.0
 """Time for a process to end in order before it is killed (s)."""
@@ -153,6 +156,26 @@ class NodeProcesses:
         process.kill()
         process.wait()
         return at
+
+    def connected(self, ttl: float) -> Client:
+        """Return a client, once a node replied."""
+        return connect(self.connect, cluster=self.cluster, ttl=ttl, connect_timeout=CONNECT_S)
+
+    def ready_client(self, *, ttl: float = 15.0) -> Client:
+        """Return a client, once each node reports that it can serve.
+
+        Raises:
+            UnavailableError: no node replied within `CONNECT_S`.
+            BenchFailedError: see `wait_until_ready`.
+
+        """
+        client = self.connected(ttl)
+        try:
+            self.wait_until_ready(client)
+        except BaseException:
+            client.close()
+            raise
+        return client
 
     def wait_until_ready(self, watcher: Client) -> tuple[NodeStatus, ...]:
         """Return the status of all nodes, once each reports that it can serve.

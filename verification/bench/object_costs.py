@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, cycle, islice
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.lock_all import AcquireAll
@@ -25,6 +25,7 @@ PAIRS = 4_000
 FEW = 100
 ENTRIES = 100_000
 WAITERS = 10_000
+SESSIONS = 10_000
 MAP_ENTRIES = 99_000
 """Entries of the large map. All maps of a table may have 100,000 together."""
 
@@ -138,6 +139,18 @@ def among_waiters(request: Request, size: int) -> Callable[[], None]:
     return run
 
 
+def among_sessions(size: int) -> Callable[[], None]:
+    """Return a round of pairs of ``size`` sessions in turn, each of a lock of its own."""
+    load = _Load(_lock, size)
+    turns = cycle(range(size))
+
+    def run() -> None:
+        for who in islice(turns, PAIRS):
+            load.release(_granted(load.acquire(f"lock/{who}", who=who)))
+
+    return run
+
+
 def among_map_entries(size: int) -> Callable[[], None]:
     """Return a round of puts and deletes of a map that has ``size`` other entries."""
     load = _Load(_lock, 1)
@@ -167,6 +180,7 @@ CROWDS = (
         Crowd(f"{kind}, waiting", WAITERS, partial(among_waiters, REQUESTS[kind]))
         for kind in REQUESTS
     ),
+    Crowd("lock, sessions", SESSIONS, among_sessions),
     Crowd("map, entries", MAP_ENTRIES, among_map_entries),
 )
 

@@ -14,10 +14,8 @@ from typing import Any
 
 from rich.table import Table
 
-from fencelock.cluster.client.client import connect
 from fencelock.cluster.client.connection import alias_of
 from fencelock.verification.bench.job import Job, JobKind
-from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.machine import MachineInfo, this_machine
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
 from fencelock.verification.bench.profile_marks import Mark, read_marks
@@ -163,8 +161,7 @@ def steps_table(found: Profile) -> Table:
 
 def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[dict[str, Any], str]:
     """Return the results of a lone client, and the leader's id."""
-    with connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
-        members.wait_until_ready(watcher)
+    with members.ready_client() as watcher:
         leader = leader_among(described(watcher))
     job = Job(
         kind=kind,

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any, Self
 
-from fencelock.verification.bench.job import Job
+from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.members import BenchFailedError, stop_all, uninterrupted
 
 READY_S = 60.0
@@ -154,6 +154,22 @@ def measured(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
             started(stack, job, folder, f"{job.kind}-{number}") for number, job in enumerate(jobs)
         ]
         return together(workers)
+
+
+def bare_round_trips(folder: Path, seconds: float, at_once: int) -> dict[str, float]:
+    """Measure a bare ROUTER and DEALER in two processes; see `wire.ping`.
+
+    Raises:
+        BenchFailedError: one of them failed.
+
+    """
+    with ExitStack() as stack:
+        echo = started(stack, Job(kind=JobKind.ECHO), folder, "echo")
+        echo.wait_until_ready()
+        address: str = echo.ready["address"]
+        ping = Job(kind=JobKind.PING, address=address, seconds=seconds, at_once=at_once)
+        (found,) = measured(folder, [ping])
+    return found
 
 
 def per_s(measured: Sequence[dict[str, float]]) -> float:

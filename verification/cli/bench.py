@@ -221,7 +221,7 @@ def objects(
     barrier: the time of one generation of a barrier of 64 parties.
 
     cost: processor time of a pair in a table with 100,000 other objects, or with
-    10,000 waiters, compared with 100 of them.
+    10,000 waiters or sessions, compared with 100 of them.
 
     For example:
 

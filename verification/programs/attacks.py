@@ -29,14 +29,15 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from beside import Pairs, peaks_of
+
 import fencelock
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -56,9 +57,6 @@ PAUSE_S = 0.004
 
 DESCRIPTORS = 1024
 """The limit of open files of each node: attacks with connections go beyond it."""
-
-PAIR_S = 30.0
-"""Time for which a pair is tried again after a phase is over (s)."""
 
 ATTACKERS = Path(__file__).with_name("attackers.py")
 ATTACKS = (
@@ -99,100 +97,13 @@ class AttackOutcome:
         return safe and prompt and quick and self.memory_mib <= MEMORY_MAX_MIB
 
 
-def pairs(lock: fencelock.Lock, seconds: float) -> list[float]:
-    """Acquire and release ``lock`` for ``seconds``; return how long each pair took (ms).
-
-    A pair that fails is tried again, and took as long as all its attempts.
-    """
-    took: list[float] = []
-    began = time.monotonic()
-    ends = began + seconds
-    while began < ends:
-        try:
-            with lock:
-                pass
-        except fencelock.FencelockError:
-            time.sleep(0.01)
-            if time.monotonic() < ends + PAIR_S:
-                continue
-        now = time.monotonic()
-        took.append(1_000 * (now - began))
-        began = now
-    return sorted(took)
-
-
-@contextlib.contextmanager
-def paced(lock: fencelock.Lock) -> Generator[list[float]]:
-    """Acquire and release ``lock`` with pauses; collect how long each pair took (ms).
-
-    A pair that fails is tried again, and took as long as all its attempts.
-    """
-    took: list[float] = []
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(PAUSE_S):
-            began = time.monotonic()
-            while time.monotonic() < began + PAIR_S:
-                with contextlib.suppress(fencelock.FencelockError), lock:
-                    break
-            took.append(1_000 * (time.monotonic() - began))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield took
-    finally:
-        over.set()
-        thread.join()
-
-
 def both(
     lock: fencelock.Lock, control: fencelock.Lock, work: Callable[[], object]
 ) -> tuple[list[float], list[float]]:
     """Do ``work``; return how long pairs of both locks took meanwhile, shortest first (ms)."""
-    with paced(lock) as took, paced(control) as beside:
+    with Pairs(lock, PAUSE_S) as pairs, Pairs(control, PAUSE_S) as beside:
         work()
-    return sorted(took), sorted(beside)
-
-
-def resident_mib(process: int) -> float:
-    """Return the resident memory of ``process``, 0 if it is gone."""
-    with contextlib.suppress(OSError):
-        pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
-        return pages * resource.getpagesize() / (1 << 20)
-    return 0.0
-
-
-@contextlib.contextmanager
-def memory_of(members: NodeProcesses) -> Generator[list[float]]:
-    """Collect the largest resident memory of any node into the list, at its first item."""
-    most, over = [0.0], threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.02):
-            most[0] = max(most[0], *(resident_mib(one.pid) for one in members.processes.values()))
-
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
-        yield most
-    finally:
-        over.set()
-        watcher.join()
-
-
-def connected(members: NodeProcesses) -> fencelock.Client:
-    """Return a client of ``members``, which may need a while to start on a loaded machine."""
-    ends = time.monotonic() + READY_S
-    while True:
-        try:
-            if isinstance(members, KeyedProcesses):
-                return members.client("alice")
-            return fencelock.connect(members.connect, cluster=CLUSTER)
-        except fencelock.UnavailableError:
-            if time.monotonic() > ends:
-                raise
+    return [1_000 * took for took in pairs.took()], [1_000 * took for took in beside.took()]
 
 
 def measure(attack: str, seconds: float) -> AttackOutcome:
@@ -202,19 +113,17 @@ def measure(attack: str, seconds: float) -> AttackOutcome:
         members = stack.enter_context(kind(Path(folder), "paxos", 3, durable=True))
         for process in members.processes.values():
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-        client = stack.enter_context(connected(members))
-        members.wait_until_ready(client)
+        client = stack.enter_context(members.ready_client())
         others = stack.enter_context(tempfile.TemporaryDirectory(prefix="control-"))
         beside = stack.enter_context(NodeProcesses(Path(others), "paxos", 3, durable=True))
-        control = stack.enter_context(connected(beside))
-        beside.wait_until_ready(control)
+        control = stack.enter_context(beside.ready_client())
         held, lock, other = client.lock("held"), client.lock("pairs"), control.lock("pairs")
         stack.enter_context(contextlib.suppress(fencelock.FencelockError))
         held.acquire()
         both(lock, other, lambda: time.sleep(seconds / 3))
         quiet, _ = both(lock, other, lambda: time.sleep(seconds))
         command = [sys.executable, str(ATTACKERS), attack, str(seconds), CLUSTER]
-        memory = stack.enter_context(memory_of(members))
+        peaks = stack.enter_context(peaks_of(members))
         environment = {**os.environ, "FENCELOCK_KEY": str(Path(folder) / "keys" / "shop.key")}
         command += members.addresses.values()
 
@@ -240,7 +149,7 @@ def measure(attack: str, seconds: float) -> AttackOutcome:
             load=os.getloadavg()[0],
             exits=exits,
             hold_kept=held.held,
-            memory_mib=memory[0],
+            memory_mib=max(peaks.values()),
         )
 
 

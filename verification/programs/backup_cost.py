@@ -17,23 +17,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+from beside import Pairs
 from catch_up import load
 from options import options_of
 from rich.console import Console
 from rich.table import Table
 
-import fencelock
 from fencelock import aio
 from fencelock.verification.bench.members import NodeProcesses
 
 SLOWER_MAX = 1.5
 """The bar: p99 during backups, as a multiple of that without."""
 
-LONG_S = 60.0
 QUIET_S = 1.0
 
 OPERATOR = """
@@ -50,42 +49,19 @@ for line in sys.stdin:
 """An operator's process: makes a backup for each line, which has the arguments."""
 
 
-class Load(threading.Thread):
-    """A thread that measures pairs on a lock of its own."""
-
-    def __init__(self, client: fencelock.Client, number: int) -> None:
-        super().__init__(daemon=True)
-        self.lock = client.lock(f"measured-{number}")
-        self.times: list[tuple[float, float]] = []
-        """The begin and the duration of each pair (s)."""
-        self.over = False
-
-    def run(self) -> None:
-        """Take and release the lock."""
-        while not self.over:
-            began = time.perf_counter()
-            with self.lock:
-                pass
-            self.times.append((began, time.perf_counter() - began))
-
-
 def measure(folder: Path, kept: int, threads: int, rounds: int) -> dict[str, float]:
     """Return p50 and p99 of a pair (us) during each kind of slice."""
     slices: dict[str, list[tuple[float, float]]] = {"without": [], "with": []}
     with (
         NodeProcesses(folder, "paxos", 3, durable=True) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, ttl=600, connect_timeout=LONG_S
-        ) as client,
+        members.ready_client(ttl=600) as client,
     ):
-        members.wait_until_ready(client)
-        loads = [Load(client, number) for number in range(threads)]
+        loads = [Pairs(client.lock(f"measured-{number}")) for number in range(threads)]
         asyncio.run(_keep(members, kept, lambda: _measure(members, folder, loads, rounds, slices)))
         size = max(file.stat().st_size for file in folder.glob("*.backup"))
     found: dict[str, float] = {"bytes": size}
-    every = [pair for one in loads for pair in one.times]
     for what, spans in slices.items():
-        each = [[took for began, took in every if first <= began < last] for first, last in spans]
+        each = [[took for one in loads for took in one.took(*span)] for span in spans]
         cuts = [statistics.quantiles(times, n=100) for times in each if len(times) > 1]
         found[f"{what}_p50_us"] = statistics.median(cut[49] for cut in cuts) * 1e6
         found[f"{what}_p99_us"] = statistics.median(cut[98] for cut in cuts) * 1e6
@@ -105,37 +81,35 @@ async def _keep(members: NodeProcesses, kept: int, then: object) -> None:
 def _measure(
     members: NodeProcesses,
     folder: Path,
-    loads: list[Load],
+    loads: list[Pairs],
     rounds: int,
     slices: dict[str, list[tuple[float, float]]],
 ) -> None:
-    for one in loads:
-        one.start()
-    operator = subprocess.Popen(
-        [sys.executable, "-c", OPERATOR],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
     where = f"--connect {members.connect} --cluster {members.cluster}"
-    with operator:
+    with (
+        ExitStack() as stack,
+        subprocess.Popen(
+            [sys.executable, "-c", OPERATOR],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as operator,
+    ):
+        for one in loads:
+            stack.enter_context(one)
         assert operator.stdin is not None
         assert operator.stdout is not None
         for number in range(-1, rounds):  # The first one imports missing modules.
-            began = time.perf_counter()
+            began = time.monotonic()
             time.sleep(QUIET_S)
-            between = time.perf_counter()
+            between = time.monotonic()
             print(f"{folder / str(number)}.backup {where}", file=operator.stdin, flush=True)
             while "done" not in (line := operator.stdout.readline()):
                 assert line, "the backup failed"
             if number >= 0:
                 slices["without"].append((began, between))
-                slices["with"].append((between, time.perf_counter()))
+                slices["with"].append((between, time.monotonic()))
         operator.stdin.close()
-    for one in loads:
-        one.over = True
-    for one in loads:
-        one.join(LONG_S)
 
 
 def main() -> int:

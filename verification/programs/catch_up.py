@@ -90,11 +90,9 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
     """Return the processor time of each node while the third one catches up (ms), and its time."""
     with (
         CatchUpProcesses(folder, source) as members,
-        fencelock.connect(
-            members.connect, cluster=members.cluster, connect_timeout=LONG_S
-        ) as watcher,
+        members.ready_client() as watcher,
     ):
-        leader = leader_among(members.wait_until_ready(watcher))
+        leader = leader_among(described(watcher))
         follower, late = sorted(set(members.names) - {leader})
         members.kill(late)
         async with aio.connect(members.connect, cluster=members.cluster, ttl=600) as client:

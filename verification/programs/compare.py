@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import signal
 import statistics
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import compare_plot
 import compare_steps
-import compare_wire
 from compare_bars import OURS, bars_table, figures_table, judge, overlaps_of, wire_table
 from compare_runs import (
     DISTINCT,
@@ -44,6 +42,8 @@ from peers.registry import PEERS
 from peers.servers import ServersFailedError, said_by
 
 from fencelock import FencelockError
+from fencelock.verification.bench.machine import this_machine
+from fencelock.verification.bench.workers import bare_round_trips
 
 TASKS = 256
 WIRE_S = 1.0
@@ -96,8 +96,9 @@ class PeerComparison:
     def round(self, number: int) -> None:
         """Give every peer a turn."""
         with tempfile.TemporaryDirectory(prefix="fencelock-", dir=self._folder) as folder:
-            bare = compare_wire.ping_pong(WIRE_S)
-            bare["sync_us"] = compare_wire.sync_us(Path(folder), WIRE_S)
+            bare = bare_round_trips(Path(folder), 2 * WIRE_S, 1)
+            bare["per_s"] = 1e6 / bare["p50_us"]
+            bare["sync_us"] = this_machine(Path(folder)).sync_us
         self.results["wire"].append(bare)
         say(f"round {number}: bare round trip {bare['p50_us']:.0f} us, sync {bare['sync_us']:.0f}")
         for name in self.results["peers"]:
@@ -173,20 +174,8 @@ def machine(folder: Path) -> dict[str, Any]:
     """Return the properties of the machine that affect the figures; servers keep data in
     ``folder``.
     """
-    model = ""
-    if (info := Path("/proc/cpuinfo")).exists():
-        lines = info.read_text(encoding="utf-8").splitlines()
-        model = next(
-            (line.partition(": ")[2] for line in lines if line.startswith("model name")), ""
-        )
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "file_system": said_by("stat", "--file-system", "--format=%T", str(folder)),
-        "load": os.getloadavg()[0],
-    }
+    file_system = said_by("stat", "--file-system", "--format=%T", str(folder))
+    return {**asdict(this_machine(folder)), "file_system": file_system}
 
 
 def say(text: str) -> None:
@@ -219,7 +208,7 @@ def told(results: dict[str, Any]) -> str:
     where = results["machine"]
     rounds = len(results["wire"])
     lines = [
-        f"{where['cpu']}, {where['cores']} cores, {where['system']}, Python {where['python']}, "
+        f"{where['processor']}, {where['cores']} cores, {where['system']}, {where['python']}, "
         f"{where['file_system']}, load at the start {where['load']:.1f}. Medians and spread of "
         f"{rounds} rounds of {results['seconds']:g} s.",
         "",

@@ -212,7 +212,7 @@ def wire_table(results: Results) -> str:
     names = (
         ("bare ROUTER/DEALER round trip, us", "p50_us"),
         ("bare round trips/s", "per_s"),
-        ("256 bytes appended and synced, us", "sync_us"),
+        ("200 bytes appended and synced, us", "sync_us"),
     )
     rows = [
         [text, _cell(_middle([entry[key] for entry in results["wire"] if key in entry]))]

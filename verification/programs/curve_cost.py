@@ -11,10 +11,11 @@ import argparse
 import statistics
 import sys
 import tempfile
-import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+from beside import Pairs
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from support.real_nodes import KeyedProcesses
 
-LONG_S = 60.0
 WARM_S = 1.0
 
 SLICE_S = 2.0
@@ -38,22 +38,13 @@ WITHOUT, WITH = KINDS = ("without", "with")
 
 def pairs(client: fencelock.Client, threads: int, seconds: float) -> list[float]:
     """Return how long each pair of ``threads`` threads took (s), each on a lock of its own."""
-    took: list[float] = []
-    ends = time.perf_counter() + seconds
-
-    def run(number: int) -> None:
-        lock = client.lock(f"measured-{number}")
-        while (began := time.perf_counter()) < ends:
-            with lock:
-                pass
-            took.append(time.perf_counter() - began)
-
-    workers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(LONG_S)
-    return took
+    with ExitStack() as stack:
+        crowd = [
+            stack.enter_context(Pairs(client.lock(f"measured-{number}")))
+            for number in range(threads)
+        ]
+        time.sleep(seconds)
+    return [took for one in crowd for took in one.took()]
 
 
 def measure(folder: Path, rounds: int) -> dict[str, float]:
@@ -63,13 +54,9 @@ def measure(folder: Path, rounds: int) -> dict[str, float]:
     with (
         NodeProcesses(folder / WITHOUT, "paxos", 3, durable=True) as plain,
         KeyedProcesses(folder / WITH, "paxos", 3, durable=True) as keyed,
-        fencelock.connect(
-            plain.connect, cluster=plain.cluster, connect_timeout=LONG_S
-        ) as open_client,
-        keyed.client("alice") as secure_client,
+        plain.ready_client() as open_client,
+        keyed.ready_client() as secure_client,
     ):
-        plain.wait_until_ready(open_client)
-        keyed.wait_until_ready(secure_client)
         clients = {WITHOUT: open_client, WITH: secure_client}
         lone: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
         rates: dict[str, list[float]] = {kind: [] for kind in KINDS}

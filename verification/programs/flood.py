@@ -25,13 +25,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Generator
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from attackers import FLOODS
-from attacks import ATTACKERS, connected, pairs, resident_mib
+from attacks import ATTACKERS
+from beside import Pairs, memory_of, peaks_of
 
 import fencelock
 from fencelock.verification.bench.members import NodeProcesses, described, leader_among
@@ -73,33 +73,16 @@ class FloodOutcome:
         return safe and self.ratio <= RATIO_MAX and max(self.mib_peak.values()) <= MEMORY_MAX_MIB
 
 
-def memory_of(members: NodeProcesses) -> dict[str, float]:
-    """Return the resident memory of each node (MiB)."""
-    return {node: resident_mib(one.pid) for node, one in members.processes.items()}
-
-
-@contextlib.contextmanager
-def peaks_of(members: NodeProcesses) -> Generator[dict[str, float]]:
-    """Collect the largest resident memory of each node."""
-    peaks, over = memory_of(members), threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.05):
-            for node, mib in memory_of(members).items():
-                peaks[node] = max(peaks[node], mib)
-
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
-        yield peaks
-    finally:
-        over.set()
-        watcher.join()
+def pairs_ms(lock: fencelock.Lock, seconds: float) -> list[float]:
+    """Return how long the pairs of ``lock`` take in the next ``seconds``, shortest first (ms)."""
+    with Pairs(lock) as pairs:
+        time.sleep(seconds)
+    return [1_000 * took for took in pairs.took()]
 
 
 def sliced(lock: fencelock.Lock, seconds: float) -> tuple[float, float, float, int]:
     """Return the medians over slices of p50 and p99 (ms), the longest pair, and how many slices."""
-    each = [pairs(lock, SLICE_S) for _ in range(max(1, round(seconds / SLICE_S)))]
+    each = [pairs_ms(lock, SLICE_S) for _ in range(max(1, round(seconds / SLICE_S)))]
     p50 = statistics.median(one[len(one) // 2] for one in each)
     p99 = statistics.median(one[len(one) * 99 // 100] for one in each)
     return p50, p99, max(one[-1] for one in each), len(each)
@@ -109,14 +92,13 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
     """Start a cluster, measure a client undisturbed and then beside ``flood``."""
     with tempfile.TemporaryDirectory(prefix="flood-") as folder, contextlib.ExitStack() as stack:
         members = stack.enter_context(NodeProcesses(Path(folder), "paxos", 3, durable=True))
-        client = stack.enter_context(connected(members))
-        members.wait_until_ready(client)
+        client = stack.enter_context(members.ready_client())
         leads = leader_among(described(client))
         addresses = [members.addresses[leads], *members.addresses.values()]
         held, lock = client.lock("held"), client.lock("pairs")
         stack.enter_context(contextlib.suppress(fencelock.FencelockError))
         held.acquire()
-        pairs(lock, WARM_UP_S)
+        pairs_ms(lock, WARM_UP_S)
         before = memory_of(members)
         quiet_p50, quiet_p99, _, _ = sliced(lock, seconds)
         peaks = stack.enter_context(peaks_of(members))

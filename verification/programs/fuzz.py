@@ -39,10 +39,9 @@ from support.fuzz_offline import (
 )
 from support.real_nodes import KeyedProcesses
 
-import fencelock
 from fencelock.actors.message import Message
 from fencelock.cluster.node.topology import PROTOCOLS
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 KEYS = {"none": "", "client": "shop", "operator": "alice", "node": "n3"}
 """The kinds of keys, with the name of the key."""
@@ -60,18 +59,9 @@ def endless(kinds: list[type[Message]], seed: int, session: str) -> Iterator[Mes
 def live(protocol: str, key: str, frames: int, seed: int, folder: Path) -> LiveReport:
     """Run the live part with one kind of key."""
     with ExitStack() as stack:
-        if key == "none":
-            members = NodeProcesses(folder, protocol, 3, durable=True)
-            stack.enter_context(members)
-            watcher = fencelock.connect(
-                members.connect, cluster=members.cluster, connect_timeout=READY_S
-            )
-        else:
-            keyed = KeyedProcesses(folder, protocol, 3, durable=True)
-            members = stack.enter_context(keyed)
-            watcher = keyed.client("alice")
-        client = stack.enter_context(watcher)
-        members.wait_until_ready(client)
+        kind = NodeProcesses if key == "none" else KeyedProcesses
+        members = stack.enter_context(kind(folder, protocol, 3, durable=True))
+        client = stack.enter_context(members.ready_client())
         fuzzer = LiveFuzzer(members, None if key == "none" else folder / "keys")
         began = time.monotonic()
         with Prober(client, fuzzer.report):

@@ -58,7 +58,6 @@ def make_journal(folder: Path) -> Records:
 
 
 def read(folder: Path) -> Records:
-    """Return the records of a journal."""
     journal = Journal.open(folder)
     try:
         return journal.take_records()

@@ -214,11 +214,9 @@ def measure(mib: int, seconds: float, *, pairs_only: bool) -> dict[str, dict[str
         with (
             NodeProcesses(folder, "paxos", 3, durable=True) as nodes,
             NodeProcesses(control_folder, "paxos", 3, durable=True) as few,
-            connect(nodes.connect, cluster=nodes.cluster, connect_timeout=CONNECT_S) as client,
-            connect(few.connect, cluster=few.cluster, connect_timeout=CONNECT_S) as control,
+            nodes.ready_client() as client,
+            few.ready_client() as control,
         ):
-            nodes.wait_until_ready(client)
-            few.wait_until_ready(control)
             phases = Phases(folder / "pairs", nodes)
             with probing([nodes.connect, few.connect], folder / "pairs"):
                 time.sleep(2.0)

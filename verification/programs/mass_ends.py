@@ -14,21 +14,18 @@ second cluster in which nothing ends; and the leader before and after.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import os
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cbor2
 import zmq
+from beside import Pairs
 
-from fencelock import FencelockError, connect
 from fencelock.actors.api.barrier import PARTIES_MAX, AwaitBarrier
 from fencelock.actors.api.map import PutEntry
 from fencelock.actors.api.session_message import Open
@@ -50,6 +47,9 @@ WINDOW = 2_000
 
 LOAD_S = 45
 """Time in which everything must be in the table, before it ends (s)."""
+
+PAUSE_S = 0.002
+"""Pause between two pairs of a client (s)."""
 
 WATCH_S = 10
 """Time for which the client is watched, without ends and while things end (s)."""
@@ -147,44 +147,6 @@ class Loader:
                     self.session = fields[1]
 
 
-class Pairs:
-    """The times at which a client got and released a lock, again and again."""
-
-    def __init__(self, addresses: str) -> None:
-        self.addresses = addresses
-        self.times: list[float] = []
-        self.failures = 0
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with connect(self.addresses, cluster=NodeProcesses.cluster) as client:
-            while not self.stopped.wait(0.002):
-                try:
-                    with client.lock("probe"):
-                        pass
-                except FencelockError:
-                    self.failures += 1
-                self.times.append(time.monotonic())
-
-    def longest_gap(self, begins: float, ends: float) -> float:
-        """Return the longest time without a pair between these two times (s)."""
-        between = [begins, *(at for at in self.times if begins < at < ends), ends]
-        return max(later - at for at, later in pairwise(between))
-
-
-@contextlib.contextmanager
-def watched(addresses: str) -> Generator[Pairs]:
-    """Run a client for pairs."""
-    pairs = Pairs(addresses)
-    pairs.thread.start()
-    try:
-        yield pairs
-    finally:
-        pairs.stopped.set()
-        pairs.thread.join()
-
-
 def load_sessions(nodes: NodeProcesses, ends: float) -> int:
     """Open sessions that all end at ``ends``; return how many were refused."""
     refused = 0
@@ -221,15 +183,18 @@ def live(name: str, load: Callable[[NodeProcesses, float], int]) -> bool:
         tempfile.TemporaryDirectory() as other,
         NodeProcesses(Path(folder), "paxos", 3, durable=True) as nodes,
         NodeProcesses(Path(other), "paxos", 3, durable=True) as calm,
-        connect(nodes.connect, cluster=nodes.cluster, connect_timeout=30.0) as watcher,
+        nodes.ready_client() as watcher,
+        calm.ready_client() as quiet,
     ):
-        nodes.wait_until_ready(watcher)
         ends = time.monotonic() + LOAD_S + WATCH_S
         refused = load(nodes, ends)
         loaded = time.monotonic()
         assert loaded < ends - WATCH_S, f"loading took {loaded - ends + LOAD_S + WATCH_S:.0f} s"
         leader = leader_among(described(watcher))
-        with watched(nodes.connect) as pairs, watched(calm.connect) as beside:
+        with (
+            Pairs(watcher.lock("probe"), PAUSE_S) as pairs,
+            Pairs(quiet.lock("probe"), PAUSE_S) as beside,
+        ):
             time.sleep(max(0.0, ends - time.monotonic()) + WATCH_S)
         control = pairs.longest_gap(ends - WATCH_S + 1, ends - 1)
         gap = pairs.longest_gap(ends - 1, ends + WATCH_S - 1)

@@ -298,7 +298,6 @@ class Selection:
         self.slowness = {test: slowness(test) for test in tests}
 
     def tests_of(self, file: str, most: int) -> list[Path]:
-        """Return at most ``most`` test files for mutants of ``file``."""
         target = self.root / file
 
         def rank(test: Path) -> tuple[int, int, Path]:

@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
-from scale_loads import Loads, SizeCost, costs, report
+from rich.console import Console
+from rich.table import Table
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
@@ -39,8 +42,17 @@ from fencelock.cluster.node.topology import NodeContext, paxos
 from fencelock.transport.codec import encode
 from fencelock.transport.frame import EnvelopeItems
 
-COMMANDS = 2_000
-"""Requests of a round; as many before the first, unmeasured."""
+SLOWER_MAX = 1.5
+"""A full or old subject may be so many times slower than a nearly empty, young one."""
+
+CLAIMS = 50_000
+"""Locks that one session holds, to fill a table; it may have 100,000."""
+
+Run = Callable[[], None]
+"""Makes the requests of a round."""
+
+PAIRS = 1_000
+"""Acquires and releases of a round; as many before the first, unmeasured."""
 
 TTL_MS = 3_600_000
 LONG_S = 30.0
@@ -121,13 +133,115 @@ class NodeSubject:
         return outgoing
 
 
-LOADS = Loads(NodeSubject, COMMANDS // 2)
-KINDS = {
-    "names held": LOADS.names,
-    "sessions": LOADS.sessions,
-    "waiters": LOADS.waiters,
-    "commands before": LOADS.age,
-}
+def names(size: int) -> Run:
+    """Hold ``size`` locks; then take and free one lock after another, each of a new name."""
+    subject = NodeSubject(size // CLAIMS + 2)
+    for i in range(size):
+        subject.acquire(1 + i // CLAIMS, f"held/{i}")
+    fresh = count()
+
+    def run() -> None:
+        for i in (next(fresh) for _ in range(PAIRS)):
+            subject.release(0, f"name/{i}", subject.acquire(0, f"name/{i}"))
+
+    return run
+
+
+def sessions(size: int) -> Run:
+    """Let ``size`` sessions take and free a lock of their own, in turns."""
+    subject = NodeSubject(size)
+    turns: Iterator[int] = (i % size for i in count())
+
+    def run() -> None:
+        for i in (next(turns) for _ in range(PAIRS)):
+            subject.release(i, f"lock/{i}", subject.acquire(i, f"lock/{i}"))
+
+    return run
+
+
+def waiters(size: int) -> Run:
+    """Pass one lock along a queue of ``size``, at the end of which each stands again."""
+    subject = NodeSubject(1)
+    fences = count(subject.acquire(0, "lock", "thread-0"))
+    for i in range(1, size + 1):
+        subject.wait(0, "lock", f"thread-{i}")
+    turns: Iterator[int] = (i % (size + 1) for i in count())
+
+    def run() -> None:
+        for i in (next(turns) for _ in range(PAIRS)):
+            subject.release(0, "lock", next(fences), f"thread-{i}")
+            subject.wait(0, "lock", f"thread-{i}")
+
+    return run
+
+
+def age(size: int) -> Run:
+    """Be ``size`` commands old, with a hundred names that come again and again."""
+    subject = NodeSubject(1)
+    turns: Iterator[int] = (i % 100 for i in count())
+
+    def pairs(times: int) -> None:
+        for i in (next(turns) for _ in range(times)):
+            subject.release(0, f"lock/{i}", subject.acquire(0, f"lock/{i}"))
+
+    pairs(size // 2)
+    return lambda: pairs(PAIRS)
+
+
+KINDS = {"names held": names, "sessions": sessions, "waiters": waiters, "commands before": age}
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCost:
+    """The cost at one size.
+
+    Attributes:
+        what: what there is so many of.
+        size: how many.
+        us: time of a request (us), the best round.
+        slower: how many times more than with the fewest.
+
+    """
+
+    what: str
+    size: int
+    us: float
+    slower: float
+
+
+def costs(what: str, sizes: Sequence[int], best_us: Sequence[float]) -> list[SizeCost]:
+    """Return the cost at each size, the smallest first."""
+    found = zip(sizes, best_us, strict=True)
+    return [SizeCost(what, size, us, us / best_us[0]) for size, us in found]
+
+
+def report(title: str, lines: Sequence[SizeCost], *, as_json: bool) -> int:
+    """Print the report, and return the exit status: 0 only if no size is slower than allowed."""
+    ok = all(line.slower <= SLOWER_MAX for line in lines)
+    if as_json:
+        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
+    else:
+        Console().print(_table(title, lines))
+    return 0 if ok else 1
+
+
+def _table(title: str, lines: Sequence[SizeCost]) -> Table:
+    table = Table("there are", "so many", title=title)
+    for column in ("a request takes", "requests a second", "slower", "at most"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for line in lines:
+        met = line.slower <= SLOWER_MAX
+        table.add_row(
+            line.what,
+            f"{line.size:,}",
+            f"{line.us:.1f} us",
+            f"{1e6 / line.us:,.0f}",
+            f"{line.slower:.2f}x",
+            f"{SLOWER_MAX}x",
+            "[green]flat[/]" if met else "[red]NOT FLAT[/]",
+        )
+    return table
 
 
 def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
@@ -161,7 +275,7 @@ def _serve(pipe: Connection, what: str, size: int) -> None:
     while pipe.recv():
         began = time.process_time()
         run()
-        pipe.send(1e6 * (time.process_time() - began) / COMMANDS)
+        pipe.send(1e6 * (time.process_time() - began) / (2 * PAIRS))
 
 
 def main() -> int:

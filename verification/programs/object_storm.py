@@ -192,10 +192,7 @@ def storm(seconds: float, clients: int, ttl_s: float, seed: int) -> StormVerdict
         one = ObjectStorm(Path(name), Random(seed), clients, ttl_s)
         stack.callback(one.close)
         members = stack.enter_context(one.members)
-        watcher = stack.enter_context(
-            fencelock.connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
-        )
-        members.wait_until_ready(watcher)
+        watcher = stack.enter_context(members.ready_client())
         one.rage(watcher, seconds)
         one.end(watcher)
         kinds = [judged(contest) for contest in one.contests]

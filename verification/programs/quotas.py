@@ -17,10 +17,11 @@ import argparse
 import asyncio
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+from beside import Pairs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -99,26 +100,16 @@ def check_served(processes: KeyedProcesses, when: str) -> None:
 
 def delete_all(processes: KeyedProcesses, *kinds: str) -> float:
     """Delete what the hostile key left; return the longest pair of another client (s)."""
-    longest, stop = 0.0, threading.Event()
-
-    def probe() -> None:
-        nonlocal longest
-        with processes.client("till") as other:
-            while not stop.is_set():
-                began = time.monotonic()
-                with other.lock("tills/probe"):
-                    pass
-                longest = max(longest, time.monotonic() - began)
-
-    thread = threading.Thread(target=probe)
-    thread.start()
     began = time.monotonic()
-    with processes.client("alice") as operator:
+    with (
+        processes.client("till") as other,
+        processes.client("alice") as operator,
+        Pairs(other.lock("tills/probe")) as pairs,
+    ):
         for kind in kinds:
             purge = Purge(kind=kind, prefix="", operator="bench", account="shop")
             print(f"deleted {operator.purge(purge):,} of kind {kind}")
-    stop.set()
-    thread.join()
+    longest = pairs.took()[-1]
     print(
         f"{time.monotonic() - began:.1f} s, longest pair of another client {longest:.3f} s, "
         f"{GAP_MAX_S} s are allowed",

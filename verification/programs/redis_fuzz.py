@@ -25,13 +25,12 @@ from random import Random
 
 import psutil
 
-import fencelock
 from fencelock.actors.redis.command import COMMANDS
 from fencelock.actors.redis.door import ABOUT_CONNECTIONS, SCRIPTED, SUBSCRIBING
 from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.transport.descriptors import raise_limit
 from fencelock.transport.stream import FULL
-from fencelock.verification.bench.members import READY_S, NodeProcesses
+from fencelock.verification.bench.members import NodeProcesses
 
 GROWTH_BYTES_MAX = 256 << 20
 """The most by which the node may grow: the limits of the door, and what Python adds to them."""
@@ -250,10 +249,7 @@ def fuzz(seconds: float, connections: int, seed: int, folder: Path) -> Report:
         with (folder / "cluster.toml").open("a", encoding="utf-8") as file:
             file.write(f"[limits]\nconnections = {2 * connections + 1_000}\n")
         stack.enter_context(nodes)
-        watcher = stack.enter_context(
-            fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=READY_S)
-        )
-        nodes.wait_until_ready(watcher)
+        stack.enter_context(nodes.ready_client())
         process = psutil.Process(nodes.processes["n1"].pid)
         before = process.memory_info().rss
         port = nodes.doors["n1"]

@@ -37,7 +37,7 @@ from redis.retry import Retry
 import fencelock
 from fencelock.actors.redis.shapes import Operation, text_of
 from fencelock.verification.bench.deaths import LeaderDeath, RelayedMembers
-from fencelock.verification.bench.members import READY_S, described, leader_among
+from fencelock.verification.bench.members import described, leader_among
 
 KEYS = "storm/a", "storm/b", "lock:storm"
 WAITED = "storm"
@@ -295,13 +295,7 @@ def storm(seconds: float, seed: int, folder: Path) -> Judge:
     """Run a storm; return what its judge saw."""
     with ExitStack() as last:
         nodes = last.enter_context(RelayedMembers(folder, "paxos", 3, redis=True))
-        watcher, native = (
-            last.enter_context(
-                fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=READY_S)
-            )
-            for _ in range(2)
-        )
-        nodes.wait_until_ready(watcher)
+        watcher, native = (last.enter_context(nodes.ready_client()) for _ in range(2))
         one = Storm(nodes, seed)
         one.begin("settling", one.settle)
         last.callback(one.end)

@@ -195,10 +195,7 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Generator[R
         members.releases = dict.fromkeys(members.names, old)
         stack.callback(storm.close)
         stack.enter_context(members)
-        watcher = stack.enter_context(
-            fencelock.connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S)
-        )
-        members.wait_until_ready(watcher)
+        watcher = stack.enter_context(members.ready_client())
         storm.start_clients(
             [
                 Crowd(kind, (*LOCKS, f"own-{number}"), release.python, release.client)

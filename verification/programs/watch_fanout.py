@@ -55,9 +55,8 @@ def measure(watchers: int, others: int, changes: int) -> float:
     with (
         tempfile.TemporaryDirectory() as folder,
         NodeProcesses(Path(folder), "paxos", 3, durable=False) as nodes,
-        fencelock.connect(nodes.connect, cluster="bench", connect_timeout=LONG_S) as client,
+        nodes.ready_client() as client,
     ):
-        nodes.wait_until_ready(client)
         arguments = [nodes.connect, str(watchers // CLIENTS), str(others // CLIENTS)]
         processes = [
             subprocess.Popen(

@@ -114,8 +114,6 @@ class BarrierLog(SlotSequence[SlotOutcomes]):
     def __init__(self) -> None:
         super().__init__()
         self.barriers: dict[str, JudgedBarrier] = {}
-        self.passed: dict[Key, BarrierPassed] = {}
-        """The outcome of each arrival that has passed."""
 
     def _judge(self, report: SlotOutcomes, /) -> None:
         for outcome in report.outcomes:
@@ -147,11 +145,8 @@ class BarrierLog(SlotSequence[SlotOutcomes]):
             barrier.broken.remove(key)
 
     def _on_passed(self, passed: BarrierPassed) -> None:
-        if passed.key in self.passed:
-            if self.passed[passed.key] != passed:
-                raise ViolationError(f"once: {passed} after {self.passed[passed.key]}")
+        if not self.is_first(passed.key, passed):
             return
-        self.passed[passed.key] = passed
         barrier = self._barrier(passed.lock)
         barrier.passing.append(passed)
         parties = parties_of(passed.lock)

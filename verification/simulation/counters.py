@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fencelock.actors.api.counter import (
@@ -19,7 +20,7 @@ from fencelock.actors.api.name import client_of, kind_of, object_name
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Timer, address_of, node_of
-from fencelock.actors.paxos.event import Applied, SlotOutcomes
+from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge
 from fencelock.verification.simulation.maps import GuardLog
@@ -105,23 +106,16 @@ class CounterUser(LockUser):
 class CounterLog(GuardLog):
     """Replays the changes of the counters in the order of the log, from the outcomes of slots."""
 
+    REQUESTS = (CounterRequest,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.commands: dict[Key, CounterRequest] = {}
-        """The changes that nodes have received, by their keys."""
-        self.outcomes: dict[Key, CounterChanged] = {}
         self.states: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [(0, 0)])
         """By counter, the slot of each change, and the value from there on."""
 
     def _change(self, changed: Any, slot: int) -> None:
-        if not isinstance(changed, CounterChanged):
+        if not isinstance(changed, CounterChanged) or not self.is_first(changed.key, changed):
             return
-        first = self.outcomes.get(changed.key)
-        if first is not None:
-            if first != changed:
-                raise ViolationError(f"once: {changed!r} after {first!r}")
-            return  # A repetition.
-        self.outcomes[changed.key] = changed
         command, states = self.commands[changed.key], self.states[changed.lock]
         before = states[-1][1]
         match command:
@@ -184,8 +178,6 @@ class CounterJudge(LogJudge):
         """The outcomes in the log, with their slots, that their users have not received."""
         self.floor = 0
         """The slot after all changes that any user knows by a reply or by a read."""
-        self.reads: list[tuple[Address, LockStatus]] = []
-        """Reads that are judged once the log is known up to their slots."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Observe the log, the changes that nodes receive, and the users."""
@@ -220,11 +212,6 @@ class CounterJudge(LogJudge):
                     if isinstance(one, CounterChanged):
                         self._note(one, slot)
                 self.log.applied(slot, outcomes)
-                self._judge_reads()
-            case Applied():
-                self._judge_reads()
-            case CounterRequest() as change if change.session:
-                self.log.commands.setdefault(change.key, change)
             case _:
                 pass
 
@@ -267,18 +254,12 @@ class CounterJudge(LogJudge):
         if asked is None or status.slot < asked.floor:
             raise ViolationError(f"reads: {user} read {status!r} after {asked!r}")
         self.floor = max(self.floor, status.slot)
-        self.reads.append((user, status))
-        self._judge_reads()
+        self.log.when_known(status.slot, partial(self._judge_read, user, status))
 
-    def _judge_reads(self) -> None:
-        reads, self.reads = self.reads, []
-        for user, status in reads:
-            if status.slot > self.log.next:
-                self.reads.append((user, status))
-                continue
-            value = self.log.at(status.lock, status.slot)
-            if (status.left or 0) != value:
-                raise ViolationError(f"reads: {user} read {status!r}, and the value was {value}")
+    def _judge_read(self, user: Address, status: LockStatus) -> None:
+        value = self.log.at(status.lock, status.slot)
+        if (status.left or 0) != value:
+            raise ViolationError(f"reads: {user} read {status!r}, and the value was {value}")
 
 
 COUNTERS = Workload(CounterUser, CounterJudge)

@@ -10,13 +10,12 @@ from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import SlotSequence
 from fencelock.verification.simulation.pass_judge import PassJudge
 from fencelock.verification.simulation.run import Workload
-from fencelock.verification.simulation.trace import Delivery
 from fencelock.verification.simulation.violation import ViolationError
 from fencelock.verification.simulation.workload import (
     WAIT_MS_MAX,
@@ -112,14 +111,11 @@ class JudgedLatch:
 class LatchLog(SlotSequence[SlotOutcomes]):
     """Judges the outcomes of latches in the log; see `LatchJudge`."""
 
+    REQUESTS = (CountDown,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.amounts: dict[Key, int] = {}
-        """The amount of each request to count down that a node has received."""
         self.latches: dict[str, JudgedLatch] = {}
-        self.counted: dict[Key, int] = {}
-        """The count after each request to count down."""
-        self.passed: set[Key] = set()
         self.now_ms = 0
 
     def _judge(self, report: SlotOutcomes, /) -> None:
@@ -127,9 +123,11 @@ class LatchLog(SlotSequence[SlotOutcomes]):
         for outcome in report.outcomes:
             match outcome:
                 case CountedDown(key=key, lock=lock, left=left):
-                    self._on_counted(key, self._latch(lock), left)
+                    if self.is_first(key, outcome):
+                        self._on_counted(key, self._latch(lock), left)
                 case LatchPassed(key=key, lock=lock):
-                    self._on_passed(key, self._latch(lock))
+                    if self.is_first(key, outcome):
+                        self._on_passed(key, self._latch(lock))
                 case Queued(key=key, lock=lock) if kind_of(lock) == LATCH:
                     self._on_queued(key, self._latch(lock))
                 case Refused(lock=lock, key=key) if kind_of(lock) == LATCH:
@@ -148,24 +146,16 @@ class LatchLog(SlotSequence[SlotOutcomes]):
         return latch
 
     def _on_counted(self, key: Key, latch: JudgedLatch, left: int) -> None:
-        if key in self.counted:
-            if self.counted[key] != left:
-                raise ViolationError(f"once: {key} left {left}, and {self.counted[key]} before")
-            return
-        self.counted[key] = left
         before = latch.left
-        latch.left = max(0, before - self.amounts[key])
+        latch.left = max(0, before - self.commands[key].amount)
         if left != latch.left:
             raise ViolationError(
-                f"count: {key} took {self.amounts[key]} of {before}, and left {left}"
+                f"count: {key} took {self.commands[key].amount} of {before}, and left {left}"
             )
         if before and not left:
             latch.gone_ms = self.now_ms + KEEP_MS
 
     def _on_passed(self, key: Key, latch: JudgedLatch) -> None:
-        if key in self.passed:
-            return
-        self.passed.add(key)
         if latch.left:
             raise ViolationError(f"early: {key} passes while the count is {latch.left}")
         latch.waits = [one for one in latch.waits if one != key]
@@ -191,13 +181,6 @@ class LatchJudge(PassJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.sequence = self.log = LatchLog()
-
-    def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the requests that nodes receive too."""
-        event = delivered.event
-        if isinstance(event, CountDown) and node_of(delivered.to) in self.members:
-            self.log.amounts[event.key] = event.amount
-        super().handled(delivered, effects)
 
 
 LATCHES = Workload(LatchUser, LatchJudge)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeVar
 
+from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.request import Key
 from fencelock.actors.paxos.event import Applied, Restore
 from fencelock.verification.simulation.judge import LockJudge
 from fencelock.verification.simulation.trace import Delivery
+from fencelock.verification.simulation.violation import ViolationError
 
 T = TypeVar("T")
 
@@ -20,6 +24,9 @@ class SlotSequence(ABC, Generic[T]):
     the state is unknown from there on, and nothing more is judged.
     """
 
+    REQUESTS: ClassVar[tuple[type[UpdateRequest], ...]] = ()
+    """The types of the requests to keep in `commands`."""
+
     def __init__(self) -> None:
         self.slots: dict[int, T] = {}
         """Reports of slots that wait for the reports of earlier slots."""
@@ -29,6 +36,31 @@ class SlotSequence(ABC, Generic[T]):
         """The slot to judge next, 0 before the first."""
         self.applied_by: dict[str, int] = {}
         """The slot up to which each node has applied the log in its present life."""
+        self.commands: dict[Key, Any] = {}
+        """The requests that nodes have received, by their keys."""
+        self.outcomes: dict[Key, object] = {}
+        """The first outcome of each request; see `is_first`."""
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
+        """What is judged once all slots before a slot are; see `when_known`."""
+
+    def is_first(self, key: Key, outcome: object) -> bool:
+        """Return whether ``outcome`` is the first of its request; a repetition must have the same.
+
+        Raises:
+            ViolationError: it has another.
+
+        """
+        if key not in self.outcomes:
+            self.outcomes[key] = outcome
+            return True
+        if self.outcomes[key] != outcome:
+            raise ViolationError(f"once: {outcome!r} after {self.outcomes[key]!r}")
+        return False
+
+    def when_known(self, slot: int, judge: Callable[[], None]) -> None:
+        """Call ``judge`` as soon as all slots before ``slot`` are judged."""
+        self.waiting.append((slot, judge))
+        self._go_on()
 
     def applied(self, slot: int, report: T) -> None:
         """Judge the report of a slot as soon as all earlier slots are judged."""
@@ -54,6 +86,10 @@ class SlotSequence(ABC, Generic[T]):
             self.next += 1
             if of_next is not None:
                 self._judge(of_next)
+        due = [judge for slot, judge in self.waiting if slot <= self.next]
+        self.waiting = [one for one in self.waiting if one[0] > self.next]
+        for judge in due:
+            judge()
 
     @abstractmethod
     def _judge(self, report: T, /) -> None: ...
@@ -66,9 +102,13 @@ class LogJudge(LockJudge):
     """The judge of the log."""
 
     def note_progress(self, delivered: Delivery) -> None:
+        """Note what a node has applied, and the requests that it has received."""
         match delivered.event:
             case Applied(slot=slot):
                 self.sequence.progress(delivered.node, slot)
+            case UpdateRequest() as request if request.session:
+                if isinstance(request, self.sequence.REQUESTS):
+                    self.sequence.commands.setdefault(request.key, request)
             case Restore():  # The node reports no outcomes of the slots that a snapshot covers.
                 self.sequence.applied_by.pop(delivered.node, None)
             case _:

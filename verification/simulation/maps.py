@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.changes import ChangesRead
@@ -22,11 +23,10 @@ from fencelock.actors.api.map import (
 from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
 from fencelock.actors.api.name import kind_of, object_name, without_secret
 from fencelock.actors.api.object_request import GuardedRequest, UpdateReply
-from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, Timer
-from fencelock.actors.paxos.event import Applied, SlotOutcomes
+from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.verification.simulation.log_judge import LogJudge
 from fencelock.verification.simulation.run import Workload
@@ -188,11 +188,10 @@ class MapLog(GuardLog):
     Outcomes do not show when an entry expires. So an entry with a TTL may or may not exist.
     """
 
+    REQUESTS = (EntryRequest,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.commands: dict[Key, EntryRequest] = {}
-        """The changes that nodes have received, by their keys."""
-        self.outcomes: dict[Key, EntryChanged] = {}
         self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
         self.slots_of: dict[int, int] = {}
         """The slot of each version."""
@@ -204,14 +203,8 @@ class MapLog(GuardLog):
                 states.append(State(slot, states[-1].version, None))
 
     def _change(self, changed: Any, slot: int) -> None:
-        if not isinstance(changed, EntryChanged):
+        if not isinstance(changed, EntryChanged) or not self.is_first(changed.key, changed):
             return
-        before = self.outcomes.get(changed.key)
-        if before is not None:
-            if before != changed:
-                raise ViolationError(f"once: {changed!r} after {before!r}")
-            return  # A repetition.
-        self.outcomes[changed.key] = changed
         command = self.commands[changed.key]
         states = self.states[command.entry_key]
         last = states[-1]
@@ -253,18 +246,6 @@ class Asked:
     floor: int
 
 
-@dataclass(slots=True)
-class Reads:
-    """The reads of all users. A read is judged once the log is known up to its slot."""
-
-    asked: dict[Address, Asked] = field(default_factory=dict[Address, Asked])
-    waiting: list[tuple[Address, Asked, EntryList]] = field(
-        default_factory=list[tuple[Address, Asked, EntryList]]
-    )
-    floor: int = 0
-    """The slot after all changes that any user knows by a reply or by a read."""
-
-
 class MapJudge(LogJudge):
     """Judges the locks of one run as `LockJudge` does, and the map that they guard.
 
@@ -280,7 +261,9 @@ class MapJudge(LogJudge):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.sequence = self.log = MapLog()
-        self.reads = Reads()
+        self.asked: dict[Address, Asked] = {}
+        self.floor = 0
+        """The slot after all changes that any user knows by a reply or by a read."""
         self.judged = 0
         self.watches = WatchJudge()
 
@@ -294,7 +277,7 @@ class MapJudge(LogJudge):
             return
         if isinstance(event, Refused) and kind_of(event.lock) == MAP:
             if not is_of_watch(event):
-                self.reads.asked.pop(user, None)
+                self.asked.pop(user, None)
             return
         super().handled(delivered, effects)
         match event:
@@ -302,18 +285,17 @@ class MapJudge(LogJudge):
                 self._see(user, event)
             case EntryChanged(version=version):
                 slot = self.log.slots_of.get(version, 0)
-                self.reads.floor = max(self.reads.floor, slot + 1)
-            case EntryList() if user in self.reads.asked:
-                asked = self.reads.asked.pop(user)
-                self.reads.waiting.append((user, asked, event))
-                self.reads.floor = max(self.reads.floor, event.slot)
-                self._judge_reads()
+                self.floor = max(self.floor, slot + 1)
+            case EntryList() if user in self.asked:
+                self.floor = max(self.floor, event.slot)
+                read = partial(self._judge_read, user, self.asked.pop(user), event)
+                self.log.when_known(event.slot, read)
             case _:
                 pass
         for effect in effects:
             match effect:
                 case Send(message=GetEntry() | ListEntries() as query):
-                    self.reads.asked[user] = Asked(query, self.reads.floor)
+                    self.asked[user] = Asked(query, self.floor)
                 case _:
                     pass
 
@@ -321,11 +303,6 @@ class MapJudge(LogJudge):
         match delivered.event:
             case SlotOutcomes(slot=slot, outcomes=outcomes):
                 self.log.applied(slot, outcomes)
-                self._judge_reads()
-            case Applied():
-                self._judge_reads()
-            case EntryRequest() as change if change.session:
-                self.log.commands.setdefault(change.key, change)
             case _:
                 pass
 
@@ -333,8 +310,8 @@ class MapJudge(LogJudge):
         """End all waits and holds of ``client``. Its reads get no reply any more."""
         super().left(client)
         self.watches.left(client)
-        for user in [user for user in self.reads.asked if user.startswith(f"{client}/")]:
-            del self.reads.asked[user]
+        for user in [user for user in self.asked if user.startswith(f"{client}/")]:
+            del self.asked[user]
 
     def _see(self, user: Address, read: ChangesRead) -> None:
         self.watches.see(user, read)
@@ -343,14 +320,6 @@ class MapJudge(LogJudge):
                 put = state.put if state.version == change.version else None
                 if put is not None and change.value not in (put.value, None):
                     raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
-
-    def _judge_reads(self) -> None:
-        waiting, self.reads.waiting = self.reads.waiting, []
-        for one in waiting:
-            if one[2].slot <= self.log.next:
-                self._judge_read(*one)
-            else:
-                self.reads.waiting.append(one)
 
     def _judge_read(self, user: Address, asked: Asked, read: EntryList) -> None:
         self.judged += 1

@@ -10,7 +10,7 @@ from fencelock.actors.api.name import kind_of, plain_name, titled
 from fencelock.actors.api.pool import POOL, GivePermits, PermitsGiven, PermitsTaken, TakePermits
 from fencelock.actors.api.request import Key
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.log_judge import SlotSequence
@@ -92,12 +92,11 @@ class JudgedPool:
 class PoolLog(SlotSequence[SlotOutcomes]):
     """Judges the outcomes of pools in the log; see `PoolJudge`."""
 
+    REQUESTS = (TakePermits, GivePermits)
+
     def __init__(self) -> None:
         super().__init__()
-        self.amounts: dict[Key, int] = {}
-        """The amount of each request that a node has received."""
         self.pools: dict[str, JudgedPool] = {}
-        self.outcomes: dict[Key, PermitsTaken | PermitsGiven] = {}
 
     def _judge(self, report: SlotOutcomes, /) -> None:
         for outcome in report.outcomes:
@@ -114,20 +113,16 @@ class PoolLog(SlotSequence[SlotOutcomes]):
                 case _:
                     pass
         for name, pool in self.pools.items():
-            if pool.waits and pool.taken + self.amounts[pool.waits[0]] <= PERMITS:
+            if pool.waits and pool.taken + self.commands[pool.waits[0]].amount <= PERMITS:
                 raise ViolationError(f"serve: {pool.waits[0]} waits for {titled(name)}: {pool}")
 
     def _pool(self, name: str) -> JudgedPool:
         return self.pools.setdefault(name, JudgedPool())
 
     def _on_outcome(self, outcome: PermitsTaken | PermitsGiven) -> None:
-        before = self.outcomes.get(outcome.key)
-        if before is not None:
-            if before != outcome:
-                raise ViolationError(f"once: {outcome!r} after {before!r}")
+        if not self.is_first(outcome.key, outcome):
             return
-        self.outcomes[outcome.key] = outcome
-        pool, amount = self._pool(outcome.lock), self.amounts[outcome.key]
+        pool, amount = self._pool(outcome.lock), self.commands[outcome.key].amount
         if isinstance(outcome, PermitsGiven):
             changed = amount <= pool.taken
             pool.taken -= amount if changed else 0
@@ -160,10 +155,8 @@ class PoolJudge(PassJudge):
         self.sequence = self.log = PoolLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Observe the requests that nodes receive too."""
+        """Observe what contenders give back, too."""
         event = delivered.event
-        if isinstance(event, TakePermits | GivePermits) and node_of(delivered.to) in self.members:
-            self.log.amounts[event.key] = event.amount
         if isinstance(event, PermitsGiven) and delivered.to in self.contenders:
             # A return counts like a take: while all are taken, there are no others.
             self.grants += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused
@@ -26,7 +27,7 @@ from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Message, node_of, role_of
-from fencelock.actors.paxos.event import Applied, SlotOutcomes
+from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.table.wire import Queued
 from fencelock.verification.simulation.deadlines import LogTime
 from fencelock.verification.simulation.judge import JudgedHold
@@ -64,12 +65,11 @@ class JudgedKey:
 class KeyLog(SlotSequence[SlotOutcomes]):
     """Replays the holds of the doors in the order of the log; see `RedisJudge`."""
 
+    REQUESTS = (KeysRequest,)
+
     def __init__(self) -> None:
         super().__init__()
         self.time = LogTime()
-        self.commands: dict[Key, KeysRequest] = {}
-        """The requests that nodes have received, by their keys."""
-        self.outcomes: dict[Key, KeysChanged] = {}
         self.held: dict[str, JudgedKey] = {}
         self.forced: dict[str, JudgedKey] = {}
         """What was taken by force in this slot."""
@@ -152,12 +152,8 @@ class KeyLog(SlotSequence[SlotOutcomes]):
 
     def _on_changed(self, changed: KeysChanged) -> None:
         number = changed.key
-        first = self.outcomes.get(number)
-        if first is not None:
-            if first != changed:
-                raise ViolationError(f"once: {changed!r} after {first!r}")
-            return  # A repetition.
-        self.outcomes[number] = changed
+        if not self.is_first(number, changed):
+            return
         command = self.commands[number]
         if isinstance(command, ChangeKeys) and command.receipt:
             self._judge_receipt(command, changed)
@@ -287,7 +283,6 @@ class RedisJudge(LogJudge):
         """The slot in which the log first has each fence of a key."""
         self.floor = 0
         """The slot after all that any client knows by a reply."""
-        self.reads: list[tuple[tuple[str, ...], KeysRead]] = []
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Observe the log, the requests that nodes receive, and the clients of the doors."""
@@ -299,11 +294,6 @@ class RedisJudge(LogJudge):
             case SlotOutcomes():
                 self._note_slot(event)
                 self.log.applied(event.slot, event)
-                self._judge_reads()
-            case Applied():
-                self._judge_reads()
-            case KeysRequest() if event.session:
-                self.log.commands.setdefault(event.key, event)
             case ReadKeys() if role_of(delivered.to) == "session":
                 self.reading[delivered.node, event.request] = event.keys, self.floor
             case KeysChanged() if role_of(delivered.to) == "redis":
@@ -412,20 +402,14 @@ class RedisJudge(LogJudge):
         if read.slot < floor:
             raise ViolationError(f"reads: {read!r} of slot {read.slot}, but {floor} was known")
         self.floor = max(self.floor, read.slot)
-        self.reads.append((keys, read))
-        self._judge_reads()
+        self.log.when_known(read.slot, partial(self._judge_read, keys, read))
 
-    def _judge_reads(self) -> None:
-        reads, self.reads = self.reads, []
-        for keys, read in reads:
-            if read.slot > self.log.next:
-                self.reads.append((keys, read))
-                continue
-            seen = {one.key: one.value for one in read.keys if not one.native}
-            for name in keys:
-                value = self.log.at(name, read.slot)
-                if seen.get(name) != value:
-                    raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
+    def _judge_read(self, keys: tuple[str, ...], read: KeysRead) -> None:
+        seen = {one.key: one.value for one in read.keys if not one.native}
+        for name in keys:
+            value = self.log.at(name, read.slot)
+            if seen.get(name) != value:
+                raise ViolationError(f"reads: {read!r}, and {name} was {value!r}")
 
 
 REDIS_DOORS = Workload(RedisLock, RedisJudge, retains=True, doors=door_roles)

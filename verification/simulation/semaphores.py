@@ -295,7 +295,6 @@ class SizeLog(LogOrder):
         """The permits of each semaphore, while it is held or awaited."""
         self.size_at: dict[int, int] = {}
         """The same when a fence was granted."""
-        self.resized: dict[Key, SemaphoreResized] = {}
 
     def _judge(self, outcomes: tuple[Message, ...], /) -> None:
         for outcome in outcomes:
@@ -316,12 +315,8 @@ class SizeLog(LogOrder):
                     raise ViolationError(f"size: {self.asked[key]!r} waits for one of {size}")
 
     def _judge_resize(self, resized: SemaphoreResized) -> None:
-        key = (resized.session, resized.owner, resized.request)
-        before = self.resized.setdefault(key, resized)
-        if before is resized:
+        if self.is_first(resized.key, resized):
             self.sizes[resized.lock] = resized.size
-        elif before != resized:
-            raise ViolationError(f"once: {resized!r} after {before!r}")
 
 
 class SemaphoreJudge(PermitJudge):

@@ -115,5 +115,4 @@ class BareConnection:
 
 
 def open_connection(spec: Spec) -> PeerConnection:
-    """Return a connection."""
     return BareConnection(int(spec["port"]))

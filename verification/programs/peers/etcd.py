@@ -63,7 +63,6 @@ class Etcd(ReplicatedPeer):
         return None
 
     def serves(self) -> bool:
-        """Return whether all of them serve."""
         statuses = [_status(port) for port in self._ports]
         leaders = {status[1] if status is not None else 0 for status in statuses}
         return len(leaders) == 1 and 0 not in leaders

@@ -70,7 +70,6 @@ class Fencelock(ReplicatedPeer):
         self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
 
     def serves(self) -> bool:
-        """Return whether all of them serve."""
         return sum(status.ready for status in self._statuses()) == NODES
 
     def _statuses(self) -> tuple[fencelock.NodeStatus, ...]:
@@ -165,7 +164,6 @@ class FencelockHandle:
         self._lock.acquire()
 
     def release(self) -> None:
-        """Release it."""
         self._lock.release()
 
 

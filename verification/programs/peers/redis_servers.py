@@ -47,7 +47,6 @@ class RedisServers(ServersPeer):
         self.servers.start(index, command)
 
     def serves(self) -> bool:
-        """Return whether all of them serve."""
         return all(answers(port, b"PING\r\n") == b"+PONG\r\n" for port in self._ports)
 
     def spec(self) -> Spec:
@@ -81,7 +80,6 @@ class OneRedisConnection:
         return handle
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
 
@@ -93,13 +91,11 @@ class WaitingConnection:
         self._package: Any = import_module("redis_lock")
 
     def lock(self, name: str) -> Handle:
-        """Return its lock."""
         (client,) = self._clients.mine()
         handle: Handle = self._package.Lock(client, name, expire=LOCK_S)
         return handle
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
 

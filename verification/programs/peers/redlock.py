@@ -107,7 +107,6 @@ class SerialConnection:
         return SerialHandle(name, self._clients.mine())
 
     def close(self) -> None:
-        """Close the connections."""
         self._clients.close()
 
 

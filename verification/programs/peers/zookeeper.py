@@ -74,7 +74,6 @@ class ZooKeeper(ReplicatedPeer):
         return modes.index("leader") if "leader" in modes else None
 
     def serves(self) -> bool:
-        """Return whether all of them serve."""
         modes = [_mode(port) for port in self._ports]
         return sorted(modes) == ["follower"] * (SERVERS - 1) + ["leader"]
 

@@ -1,0 +1,101 @@
+"""What is seen beside a load: how long a client's pairs take, and how large the nodes become."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Generator
+from itertools import pairwise
+from typing import Self
+
+import fencelock
+from fencelock.verification.bench.machine import resident_bytes
+from fencelock.verification.bench.members import BenchFailedError, NodeProcesses
+
+AGAIN_S = 0.01
+"""Pause before a pair that failed is tried again (s)."""
+
+PAIR_S = 30.0
+"""Time for which a pair is tried again (s)."""
+
+
+class Pairs:
+    """Takes and releases a lock on a thread of its own, again and again, in a ``with`` statement.
+
+    A pair that fails is tried again: it takes as long as all its attempts.
+
+    Args:
+        lock: the lock.
+        pause_s: pause between two pairs (s).
+
+    """
+
+    def __init__(self, lock: fencelock.Lock, pause_s: float = 0.0) -> None:
+        self.spans: list[tuple[float, float]] = []
+        """The begin and the end of each pair (s, of ``time.monotonic``)."""
+        self.failures = 0
+        self._lock = lock
+        self._pause_s = pause_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def took(self, begins: float = 0.0, ends: float = float("inf")) -> list[float]:
+        """Return how long the pairs took that began between these times (s), shortest first."""
+        return sorted(end - began for began, end in self.spans if begins <= began < ends)
+
+    def longest_gap(self, begins: float, ends: float) -> float:
+        """Return the longest time without the end of a pair between these two times (s)."""
+        between = [begins, *(end for _, end in self.spans if begins < end < ends), ends]
+        return max(later - at for at, later in pairwise(between))
+
+    def _run(self) -> None:
+        while not self._over.wait(self._pause_s):
+            began = time.monotonic()
+            while not self._pair() and time.monotonic() < began + PAIR_S:
+                time.sleep(AGAIN_S)
+            self.spans.append((began, time.monotonic()))
+
+    def _pair(self) -> bool:
+        try:
+            with self._lock:
+                return True
+        except fencelock.FencelockError:
+            self.failures += 1
+            return False
+
+
+def memory_of(members: NodeProcesses) -> dict[str, float]:
+    """Return the resident memory of each node that runs (MiB)."""
+    found: dict[str, float] = {}
+    for node, process in members.processes.items():
+        with contextlib.suppress(BenchFailedError):
+            found[node] = resident_bytes(process.pid) / (1 << 20)
+    return found
+
+
+@contextlib.contextmanager
+def peaks_of(members: NodeProcesses) -> Generator[dict[str, float]]:
+    """Collect the largest resident memory of each node (MiB)."""
+    peaks, over = memory_of(members), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            for node, mib in memory_of(members).items():
+                peaks[node] = max(peaks[node], mib)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        over.set()
+        watcher.join()
