@@ -211,6 +211,13 @@ def test_sessions_are_listed_where_no_subcommand_is_given(client: MadeClient) ->
     assert "fencelock sessions close client-1f.17 --operator alice" in out
 
 
+def test_sessions_have_the_options_of_every_list(client: MadeClient) -> None:
+    shown = run("sessions", "--help").output
+    assert all(text in shown for text in ("--json", "--key", "FENCELOCK_CONNECT"))
+    assert "--no-watch" not in shown
+    assert client.asked == []
+
+
 def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeClient) -> None:
     error = checked(ConfigError, run("release", "orders/42", "--fence", "7").exception)
     assert "--yes" in str(error)
