@@ -12,7 +12,6 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -21,6 +20,8 @@ from fencelock.actors.role_message import RoleNotice
 from fencelock.transport.log import LEVELS, note
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from loguru import Record
 
 FIRST = ("node", "role")

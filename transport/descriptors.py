@@ -12,7 +12,6 @@ notice. TCP tries again after a second, so a client at the same address connects
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import socket as tcp
 import struct
@@ -253,6 +252,8 @@ class BarredAddresses:
                 with contextlib.suppress(FileNotFoundError):
                     listening.setsockopt(tcp.SOL_SOCKET, _SO_DETACH_FILTER, 0)
                 return
+            import ctypes  # noqa: PLC0415 (a client bars nobody)
+
             buffer = ctypes.create_string_buffer(program, len(program))
             count = len(program) // _INSTRUCTION.size
             given = _PROGRAM.pack(count, ctypes.addressof(buffer))

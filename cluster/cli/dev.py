@@ -310,7 +310,7 @@ def greeting(config: Config, data: Path | None) -> Iterator[str]:
     address = next(iter(config.nodes.values()))
     keeps = "in memory" if data is None else f"in {data}"
     how = "connect()" if address == DEFAULT_ADDRESS else f'connect("{address}")'
-    if CONFIG.exists():
+    if Path(CONFIG).exists():
         how = f'connect("{address}"), since connect() reads ./{CONFIG} here'
     where = " to ".join([*config.nodes.values()][:: max(1, len(config.nodes) - 1)])
     yield f"fencelock dev serves at {where}, locks are {keeps}. Your program: fencelock.{how}"

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, Protocol
 
 from fencelock.actors.api.map import ONCE, PERIOD_PERCENT, TTL_MS_MAX
@@ -262,7 +261,7 @@ def hold_while(
     from fencelock.cluster.client.owner import job_label  # noqa: PLC0415 (as above)
 
     signal.signal(signal.SIGTERM, _exit)
-    label = job_label(Path(command[0]).name) if how.label is None else how.label
+    label = job_label(os.path.basename(command[0])) if how.label is None else how.label
     timeout = 0 if how.nonblock else how.timeout
     version = None
     with ExitStack() as stack:
@@ -297,7 +296,7 @@ def _check_command(program: str, name: str) -> None:
     """Exit as a shell does if there is no such program."""
     if shutil.which(program) is not None:
         return
-    found = os.sep in program and Path(program).exists()
+    found = os.sep in program and os.path.exists(program)
     problem = "cannot be executed" if found else "command not found"
     print(f"{program}: {problem}; {name} was not acquired", file=sys.stderr)
     sys.exit(ExitStatus.NOT_EXECUTABLE if found else ExitStatus.NO_COMMAND)

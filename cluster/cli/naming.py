@@ -5,9 +5,7 @@ A name without a kind is the name of a lock. The commands accept the names that 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.map import MAP
@@ -79,7 +77,9 @@ def object_shown(lock: str) -> str:
 
 def typed(lock: str) -> str:
     """Return the name of an object for a command line, in quotes if a shell needs them."""
-    return shlex.quote(object_shown(lock))
+    from shlex import quote  # noqa: PLC0415 (as below)
+
+    return quote(object_shown(lock))
 
 
 def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str]:
@@ -101,5 +101,7 @@ def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str
             yield f"{object_shown(other)} is in use: did you mean `fencelock who {typed(other)}`?"
     kind, mark, _ = lock.partition(MARK)
     if mark and KIND_END not in lock:
+        from difflib import get_close_matches  # noqa: PLC0415 (only after a mistake)
+
         for near in get_close_matches(kind, (LOCK, *kinds), n=1):
             yield f"{kind!r} is not a kind of object: did you mean {near!r}?"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import math
-import secrets
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
+from os import urandom
 from random import Random
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -94,10 +93,12 @@ START_ONE = "Start a node with `fencelock dev`, or name those of your cluster."
 """Advice where no node answers at the default address."""
 
 
-def _key_in(path: Path) -> KeyFile:
+def _key_in(path: str) -> KeyFile:
+    from pathlib import Path  # noqa: PLC0415 (as the next)
+
     from fencelock.cluster.keys import client_key  # noqa: PLC0415 (pydantic)
 
-    return client_key(path)
+    return client_key(Path(path))
 
 
 def alias_of(number: int) -> str:
@@ -115,7 +116,7 @@ class Connection:
     def __init__(self, settings: Settings, executor: CallbackExecutor) -> None:
         key = settings.target.key
         own = None if key is None else _key_in(key)
-        random = secrets.token_hex(8)
+        random = urandom(8).hex()
         self.session = f"client-{random}" if own is None else f"{own.name}{NAME_END}{random}"
         self.protocol = ""
         self.endpoints = settings.target.endpoints
@@ -133,7 +134,7 @@ class Connection:
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
-            boot=secrets.randbits(63),
+            boot=int.from_bytes(urandom(8)) >> 1,
             cluster=settings.target.cluster,
             listen=None,
             peers=links,
@@ -191,7 +192,7 @@ class Connection:
         arguments = {
             "session": self.session,
             "endpoints": tuple(address_of(link, "proxy") for link in links),
-            "random": Random(secrets.randbits(64)),
+            "random": Random(int.from_bytes(urandom(8))),
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen(
                 "watcher",
@@ -202,7 +203,7 @@ class Connection:
             "retainer": address_of(self.session, "retainer"),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
-            "secret": secrets.token_hex(SECRET_DIGITS // 2),
+            "secret": urandom(SECRET_DIGITS // 2).hex(),
             "holds": holds,
             "cancels": cancels,
             "stays": settings.stay,

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from secrets import token_bytes
+from os import urandom
 
 import pykka
 
@@ -258,7 +258,7 @@ class BaseHold:
         channel.check()
         if self._is_detached:
             raise NotHeldError(f"{titled(own.lock)}: this hold was detached already")
-        again, secret = self._detached is not None, token_bytes(SECRET_BYTES)
+        again, secret = self._detached is not None, urandom(SECRET_BYTES)
         detach, token = self._detached = self._detached or (
             Detach(
                 lock=own.lock,

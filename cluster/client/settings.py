@@ -7,7 +7,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -28,7 +27,7 @@ TTL_S = 15.0
 AGE_S_MAX = 3_600.0
 """The greatest age of a local read (s): an older answer would be of no use."""
 
-CONFIG = Path("cluster.toml")
+CONFIG = "cluster.toml"
 """The file in the working folder that names a cluster and its nodes."""
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:4040"
@@ -49,7 +48,7 @@ class Target(NamedTuple):
     addresses: str
     cluster: str
     source: str
-    key: Path | None = None
+    key: str | None = None
     """The file of the client's key, if it has one."""
 
     @property
@@ -77,7 +76,7 @@ class Target(NamedTuple):
         """
         if key is None:
             key = os.environ.get("FENCELOCK_KEY") or None
-        own = None if key is None else Path(key)
+        own = None if key is None else os.fspath(key)
         if cluster is None:
             cluster = os.environ.get("FENCELOCK_CLUSTER")
         if addresses is not None:
@@ -86,7 +85,7 @@ class Target(NamedTuple):
         named = os.environ.get("FENCELOCK_CONNECT")
         if named:
             return cls(named, cluster or DEFAULT_CLUSTER, "from FENCELOCK_CONNECT", own)
-        if not CONFIG.exists():
+        if not os.path.exists(CONFIG):
             source = f"the default: neither FENCELOCK_CONNECT nor ./{CONFIG} names any"
             return cls(DEFAULT_ADDRESS, cluster or DEFAULT_CLUSTER, source, own)
         from fencelock.cluster.node.config import load  # noqa: PLC0415 (pydantic)

@@ -33,12 +33,12 @@ from fencelock.cluster.host.role_ref import ActorStop, RoleRef
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS, RoleFailedError, Scheduler
 from fencelock.cluster.host.watchdog import Watchdog
-from fencelock.cluster.node.storage.record import EntryItems
 from fencelock.transport.codec import encode
 from fencelock.transport.log import note
 
 if TYPE_CHECKING:
     from fencelock.cluster.node.storage.journal import Journal
+    from fencelock.cluster.node.storage.record import EntryItems
 
 
 A = TypeVar("A")

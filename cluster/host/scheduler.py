@@ -7,7 +7,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pykka
 
@@ -59,9 +59,11 @@ from fencelock.cluster.host.role_set import (
     state_of,
 )
 from fencelock.cluster.log import Repeated, write
-from fencelock.cluster.node.storage.record import Mark
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 from fencelock.transport.log import FaultLog, mask, note
+
+if TYPE_CHECKING:
+    from fencelock.cluster.node.storage.record import Mark
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that keeps counting while the machine sleeps, so that a lease cannot outlive a
@@ -278,7 +280,7 @@ class Scheduler:
                 elif type(effect) is CheckpointPart:
                     self._write_part(role_slot, effect)
                 elif type(effect) is CheckpointEnd:
-                    self._write(role_slot, (Mark.END,))
+                    self._write(role_slot, (_marks().END,))
                 elif role_slot.held:
                     self._held.append((role_slot, (effect,)))
                 else:
@@ -395,7 +397,7 @@ class Scheduler:
         if self._parts >= PARTS_MAX:
             self.sync_due = True
         if part.first:
-            self.records.append((name, Mark.BEGIN))
+            self.records.append((name, _marks().BEGIN))
         self.records += [(name, record) for record in part.records]
 
     def _write(self, role_slot: RoleSlot, records: Sequence[Message | Mark | None]) -> None:
@@ -474,6 +476,12 @@ def _check_without_records(role: Role[Any], effects: Effects) -> None:
     """
     if any(isinstance(effect, Persist | Checkpoint | CheckpointPart) for effect in effects):
         raise TypeError(f"{role.address} persists, which only the roles of the protocol may")
+
+
+def _marks() -> type[Mark]:
+    from fencelock.cluster.node.storage.record import Mark  # noqa: PLC0415 (clients have no journal)
+
+    return Mark
 
 
 def _without_links(effect: Connect | Disconnect | JoinGroup) -> None:

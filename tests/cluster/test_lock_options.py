@@ -141,7 +141,7 @@ def test_the_first_that_names_addresses_decides(
     assert Target.find(None, None)[:3] == ("tcp://a:1", "fencelock", "from FENCELOCK_CONNECT")
     monkeypatch.setenv("FENCELOCK_CLUSTER", "named")
     assert Target.find("tcp://b:2", None)[:3] == ("tcp://b:2", "named", "")
-    assert Target.find("tcp://b:2", "c", "k") == ("tcp://b:2", "c", "", Path("k"))
+    assert Target.find("tcp://b:2", "c", "k") == ("tcp://b:2", "c", "", "k")
 
 
 def test_a_failed_connect_names_where_the_addresses_came_from(
