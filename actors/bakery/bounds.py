@@ -283,8 +283,9 @@ def is_possible_lead(lead: Lead) -> bool:
     """Return whether a coordinator can have sent ``lead``, apart from the limits of epochs."""
     former = lead.former
     known = former == NOBODY or (is_possible_seating(former) and former.bound_ms > 0)
-    later = known and former.epoch < lead.epoch
-    return later and are_seated(lead.leaders, lead.copies) and lead.bound_ms >= 0
+    seating = lead.seating
+    later = known and former.epoch < seating.epoch
+    return later and is_possible_seating(seating) and seating.bound_ms >= 0
 
 
 def is_possible_export(export: Export) -> bool:

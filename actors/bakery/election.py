@@ -227,7 +227,8 @@ class ElectionCoordinator(VotingRole[Received]):
         self.wanted: Electorate | None = None
         """The next electorate, until an epoch with it was proposed."""
         self.reported: Readiness | None = None
-        self.served: Serve | None = None
+        self.served = NOBODY
+        """The seating in which the leader of this node was last told to serve."""
         self.duel_backoff = DuelBackoff(random, timing.backoff_ms)
         self.since: dict[str, Instant] = {}
         """The time since which a condition holds that must last before it counts."""
@@ -538,12 +539,10 @@ class ElectionCoordinator(VotingRole[Received]):
             return []
         self.healthy_at = now
         settled = self._learn(seating, self.electorate.settled().as_sent(), now)
-        epoch, leaders, bound_ms, copies = seating
-        serve = Serve(epoch=epoch, leaders=leaders, bound_ms=bound_ms, copies=copies)
-        if serve == self.served:
+        if seating == self.served:
             return settled
-        self.served = serve
-        return [*settled, Send(leader_of(self.node), serve)]
+        self.served = seating
+        return [*settled, Send(leader_of(self.node), Serve(seating=seating))]
 
     def _propose(self, now: Instant) -> list[Effect]:
         seating = self.durable_promises.seating
@@ -721,15 +720,9 @@ class Election:
         return (*self.leaders, *self.copies)
 
     def lead(self, bound_ms: int) -> Lead:
-        """Return the request sent to the leaders; see `seating`."""
-        return Lead(
-            epoch=self.epoch,
-            leaders=self.leaders,
-            former=self.former,
-            empty=self.empty,
-            bound_ms=bound_ms,
-            copies=self.copies,
-        )
+        """Return the request sent to the keepers, before any lease is known; see `seating`."""
+        seating = Seating(self.epoch, self.leaders, bound_ms, self.copies)
+        return Lead(seating=seating, former=self.former, empty=self.empty)
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
         """Count a promise, once per member; return whether a quorum has promised now."""

@@ -477,16 +477,11 @@ class EpochState:
         """Whether it is one of the leaders of its epoch, and does not only keep copies."""
         return self.me in self.leaders
 
-    def take(
-        self,
-        epoch: int,
-        leaders: tuple[Chosen, ...],
-        bound_ms: int,
-        copies: tuple[Chosen, ...] = (),
-    ) -> None:
-        """Lead or keep copies in ``epoch``, with a complete table, but without serving yet."""
+    def take(self, seating: Seating) -> None:
+        """Lead or keep copies in ``seating``, with a complete table, but without serving yet."""
+        epoch, leaders, bound_ms, copies = seating
         assert epoch >= self.barred  # no-lower-epoch
-        assert self.me in (*leaders, *copies)
+        assert self.me in seating.keepers
         self.bound.begin(epoch, bound_ms)
         self.epoch, self.barred, self.leaders = epoch, epoch, leaders
         self.others = tuple(one.node for one in leaders if one.node != self.node)

@@ -82,12 +82,9 @@ class Barred(Local):
 
 
 class Serve(Local):
-    """Coordinator to leader: a majority knows the seating of ``epoch``, durably."""
+    """Coordinator to leader: a majority knows ``seating``, durably."""
 
-    epoch: int
-    leaders: tuple[Chosen, ...]
-    bound_ms: int
-    copies: tuple[Chosen, ...] = ()
+    seating: Seating
 
 
 class StateBound(Local):

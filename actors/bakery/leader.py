@@ -235,7 +235,7 @@ class Leader(Role[Received]):
         """Refuse leaders that cannot be, and bounds of leases that are too long."""
         if not is_possible_lead(lead):
             return self.impossible.report(sender, "bakery.lead_malformed", shown(lead), now)
-        lease_ms = max(lead.bound_ms, lead.former.bound_ms)
+        lease_ms = max(lead.seating.bound_ms, lead.former.bound_ms)
         if not self.limit.allows_lease(lease_ms):
             text = longest(lease_ms, self.limit)
             return self.impossible.report(sender, "bakery.impossible_lease", text, now)

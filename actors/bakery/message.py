@@ -129,14 +129,15 @@ class Lead(Message, tag=0x44):
     empty table.
     """
 
-    epoch: Int64
-    leaders: tuple[Chosen, ...]
+    seating: Seating
+    """The proposed one. Before it is installed, leases of up to its bound may be voted for."""
     former: Seating
     empty: bool
-    bound_ms: Int64 = 0
-    """Leases of up to this may be voted for before the seating is installed (ms)."""
-    copies: tuple[Chosen, ...] = ()
-    """The proposed keepers that do not lead."""
+
+    @property
+    def epoch(self) -> int:
+        """The proposed epoch."""
+        return self.seating.epoch
 
 
 class Merged(Message, tag=0x45):

@@ -17,7 +17,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Barred, Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
-from fencelock.actors.bakery.message import Chosen, Export, Lead, Merged, Table
+from fencelock.actors.bakery.message import Export, Lead, Merged, Seating, Table
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import EndedRequests, Record, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
@@ -58,7 +58,7 @@ class StateTransfer:
         """Complete the table for a new epoch with the tables of the former keepers."""
         if sender != election_of(node_of(sender)):
             return [Observe("bakery.stranger_elects")]
-        if self.epoch_state.me not in (*lead.leaders, *lead.copies):
+        if self.epoch_state.me not in lead.seating.keepers:
             return [Observe("bakery.lead_ignored")]
         if lead.epoch < self.epoch_state.barred:
             return [self._barred(), Observe("bakery.lead_ignored")]
@@ -91,7 +91,7 @@ class StateTransfer:
             for entry in arriving.merge(self.tickets, now, held):
                 self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
-        self._take(lead.epoch, lead.leaders, lead.bound_ms, lead.copies)
+        self._take(lead.seating)
         return [self._merged(arriving.coordinator, lead.epoch, now)]
 
     def _merged(self, coordinator: Address, epoch: int, now: Instant) -> Send:
@@ -147,14 +147,8 @@ class StateTransfer:
         barred = Barred(epoch=self.epoch_state.barred)
         return Send(election_of(self.epoch_state.node), barred)
 
-    def _take(
-        self,
-        epoch: int,
-        leaders: tuple[Chosen, ...],
-        bound_ms: int,
-        copies: tuple[Chosen, ...],
-    ) -> None:
-        self.epoch_state.take(epoch, leaders, bound_ms, copies)
+    def _take(self, seating: Seating) -> None:
+        self.epoch_state.take(seating)
         self.tickets.forget_numbers()
 
     def _clear(self) -> None:
@@ -165,31 +159,30 @@ class StateTransfer:
 
     def on_serve(self, serve: Serve, now: Instant) -> list[Effect]:
         """Begin to serve: a majority of the members knows the leaders of this epoch."""
-        epoch_state = self.epoch_state
-        if serve.epoch < epoch_state.barred:
+        epoch_state, seating = self.epoch_state, serve.seating
+        epoch = seating.epoch
+        if epoch < epoch_state.barred:
             return [self._barred()]
-        if serve.epoch == epoch_state.epoch and epoch_state.serving:
+        if epoch == epoch_state.epoch and epoch_state.serving:
             return []
-        if epoch_state.me not in (*serve.leaders, *serve.copies):
-            left = self.leave(serve.epoch)
+        if epoch_state.me not in seating.keepers:
+            left = self.leave(epoch)
             self._clear()
             self.arriving = None
             return left
-        if serve.epoch != epoch_state.epoch:  # A quorum is ready without it: any two know all.
-            self.leave(serve.epoch)
+        if epoch != epoch_state.epoch:  # A quorum is ready without it: any two know all.
+            self.leave(epoch)
             if self.arriving is not None and not self.arriving.own:
                 self._clear()
-            self.arriving, self.merged = None, serve.epoch
-            self._take(serve.epoch, serve.leaders, serve.bound_ms, serve.copies)
-        self.installed = serve.epoch
+            self.arriving, self.merged = None, epoch
+            self._take(seating)
+        self.installed = epoch
         if not epoch_state.leads:
             self._leave_to_leaders(now)
             return []
         epoch_state.serving = True
-        epoch_state.bound.begin(serve.epoch, serve.bound_ms)
-        effects: list[Effect] = [
-            Send(status_of(epoch_state.node), Serving(epoch=epoch_state.epoch))
-        ]
+        epoch_state.bound.begin(epoch, seating.bound_ms)
+        effects: list[Effect] = [Send(status_of(epoch_state.node), Serving(epoch=epoch))]
         for entry in self.tickets.entries():
             effects += self._inherit(entry, now)
         return effects

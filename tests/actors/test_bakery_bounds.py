@@ -67,6 +67,7 @@ NAMES = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in NAMES)
 IDS = {election_of(name): number for number, name in enumerate(NAMES, 11)}
 SEATING = Seating(3, LIVES, 10_000)
+PROPOSED = Seating(4, LIVES, 0)
 WHO = Who("ann", "o")
 FENCE = pack_fence(3, 7)
 LEASE_MS = 600_000
@@ -140,7 +141,7 @@ def a_leader() -> Leader:
     role = Leader(
         leader_of("n1"), HOST, node="n1", life=1, members=NAMES, terms=terms, limit=limit()
     )
-    role.epoch_state.take(3, LIVES, 10_000)
+    role.epoch_state.take(Seating(3, LIVES, 10_000))
     role.epoch_state.serving, role.epoch_state.trusted_at = True, T0
     return role
 
@@ -167,7 +168,7 @@ def an_importing_leader() -> Leader:
     role = a_leader()
     role.epoch_state.serving = False
     former = Seating(3, (Chosen("n2", 1), Chosen("n3", 1)), 10_000)
-    lead = messages.Lead(epoch=4, leaders=LIVES, former=former, empty=False)
+    lead = messages.Lead(seating=Seating(4, LIVES, 0), former=former, empty=False)
     role.handle(election_of("n2"), lead, T0)
     return role
 
@@ -348,13 +349,15 @@ ROWS = (
     Row(
         a_leader,
         ELECTION,
-        messages.Lead(epoch=4, leaders=LIVES, former=SEATING, empty=False),
+        messages.Lead(seating=PROPOSED, former=SEATING, empty=False),
         {
-            "epoch": (0, -1, 3, *HIGH),
-            "leaders": TEAMS,
+            "seating": (
+                *(PROPOSED._replace(epoch=epoch) for epoch in (0, -1, 3, *HIGH)),
+                *(PROPOSED._replace(leaders=team) for team in TEAMS),
+                *(PROPOSED._replace(bound_ms=bound_ms) for bound_ms in (-1, LONG_MS, INT)),
+                *(PROPOSED._replace(copies=copies) for copies in COPIES),
+            ),
             "former": SEATINGS,
-            "bound_ms": (-1, LONG_MS, INT),
-            "copies": COPIES,
         },
     ),
     Row(a_leader, LEADER, messages.Export(epoch=4), {"epoch": EPOCHS}),

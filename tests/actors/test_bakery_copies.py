@@ -66,7 +66,7 @@ class Copy:
             members=tuple(one.node for one in LIVES),
             terms=Terms(least_ms=1),
         )
-        self.role.epoch_state.take(1, LIVES[:3], 10_000, LIVES[3:])
+        self.role.epoch_state.take(Seating(1, LIVES[:3], 10_000, LIVES[3:]))
 
     def told(self, message: Any, sender: str = "n1") -> list[Message]:
         """Return the answers to ``message``."""
@@ -149,10 +149,10 @@ def test_a_late_request_for_an_installed_epoch_is_not_confirmed_by_a_copy_that_m
 ):
     """Found by seed 2612 of `run_copies_seed`."""
     copy = Copy()
-    seating: dict[str, Any] = {"epoch": 2, "leaders": LIVES[:3], "copies": LIVES[3:]}
-    copy.role.handle(election_of("n4"), Serve(bound_ms=1_000, **seating), NOW)
+    seating = Seating(2, LIVES[:3], 1_000, LIVES[3:])
+    copy.role.handle(election_of("n4"), Serve(seating=seating), NOW)
     former = Seating(1, LIVES[:3], 1_000, LIVES[3:])
-    late = Lead(former=former, empty=False, **seating)
+    late = Lead(seating=seating, former=former, empty=False)
     assert copy.role.handle(election_of("n1"), late, NOW) == [Observe("bakery.lead_ignored")]
 
 

@@ -58,7 +58,9 @@ def forged(role: str, to: str) -> list[Send]:
         proposal = messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS)
         promised = messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
         vouch = messages.Vouch(epoch=messages.EPOCH_MAX, number=1, bound_ms=1_000)
-        lead = messages.Lead(epoch=messages.EPOCH_MAX, leaders=LEADERS, former=FORGED, empty=False)
+        lead = messages.Lead(
+            seating=messages.Seating(messages.EPOCH_MAX, LEADERS, 0), former=FORGED, empty=False
+        )
         elect = [Send(election_of(to), m) for m in (proposal, promised, vouch)]
         return [
             *elect,
@@ -143,7 +145,9 @@ def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> 
         (
             election_of("n2"),
             messages.Lead(
-                epoch=messages.EPOCH_MAX, leaders=LEADERS, former=messages.NOBODY, empty=True
+                seating=messages.Seating(messages.EPOCH_MAX, LEADERS, 0),
+                former=messages.NOBODY,
+                empty=True,
             ),
         ),
         (leader_of("n2"), messages.Export(epoch=messages.EPOCH_MAX)),
@@ -302,9 +306,7 @@ LONG_MS, SHORT_MS = 60_000, 1_000
 LOCK = Lock(
     lock="x", who=ANN, request=1, wait_ms=None, hold_ms=LONG_MS - 500, grace_ms=500, label=""
 )
-LEAD = Lead(
-    epoch=2, leaders=LIVES, former=Seating(1, LIVES, LONG_MS), empty=False, bound_ms=SHORT_MS
-)
+LEAD = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, LONG_MS), empty=False)
 
 
 def hand_over(trio: LeaderTrio, lost: set[tuple[type[Message], str, str]]) -> None:
@@ -316,7 +318,7 @@ def hand_over(trio: LeaderTrio, lost: set[tuple[type[Message], str, str]]) -> No
     trio.lost = lost
     for name in NAMES:
         leader = trio.leaders[name]
-        serve = Serve(epoch=2, leaders=LIVES, bound_ms=SHORT_MS)
+        serve = Serve(seating=Seating(2, LIVES, SHORT_MS))
         trio.perform(name, leader.handle(election_of(name), serve, trio.now))
         leader.epoch_state.trusted_at = trio.now
     trio.settle()

@@ -133,7 +133,7 @@ class InputHarness(RoleHarness[Leader]):
             )
         )
         epoch_state = self.role.epoch_state
-        epoch_state.take(1, LIVES, 10_000)
+        epoch_state.take(Seating(1, LIVES, 10_000))
         epoch_state.serving = True
         self.trust()
 

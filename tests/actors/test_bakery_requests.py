@@ -57,7 +57,7 @@ def hold(table: TicketTable, held: Ticket, fence: int) -> None:
 
 def newcomer_after(*tables: TicketTable) -> TicketTable:
     """Return the table of a new leader that has merged these tables of n2 and others."""
-    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
     for one, table in zip(LIVES[1:], tables, strict=False):
         for part in parts_of(table, 2, one.life, NOW):
@@ -198,10 +198,10 @@ def test_who_serves_before_its_tables_came_does_not_serve_with_one_of_long_ago()
     trio = LeaderTrio()
     trio.hold("n3")
     former = Seating(2, (*LIVES[:2], Chosen("n4", 4)), 10_000)
-    lead = Lead(epoch=3, leaders=LIVES, former=former, empty=False)
+    lead = Lead(seating=Seating(3, LIVES, 0), former=former, empty=False)
     trio.say(election_of("n1"), "n3", lead)
     leader = trio.leaders["n3"]
-    leader.handle(election_of("n3"), Serve(epoch=3, leaders=LIVES, bound_ms=10_000), NOW)
+    leader.handle(election_of("n3"), Serve(seating=Seating(3, LIVES, 10_000)), NOW)
     assert leader.epoch_state.serving
     assert trio.entries("n3") == []
 
@@ -217,7 +217,7 @@ def handed_over(
 
     The second item is the number of records that no honest member can have.
     """
-    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
     wrong = 0
     for one, whole in zip(LIVES[1:], (True, False), strict=True):
@@ -273,7 +273,7 @@ def test_who_takes_over_a_table_with_what_cannot_be_says_so_and_leads_with_the_r
         )
     )
     former = Seating(1, LIVES[1:], 10_000)
-    newcomer.hear(election_of("n2"), Lead(epoch=2, leaders=LIVES, former=former, empty=False))
+    newcomer.hear(election_of("n2"), Lead(seating=Seating(2, LIVES, 0), former=former, empty=False))
     records = (Record(ticket(), "n2", BEYOND[0], 1), Record(ticket(lock="y"), "n2", FENCE, 500))
     part = Handed(epoch=2, life=2, part=0, parts=1, records=records, ended=())
     said = newcomer.hear(leader_of("n2"), part)
@@ -303,7 +303,7 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
     None
 ):
     """Its proxy had come to both; without a number nobody takes the hold over (seed 1100960)."""
-    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
     record = Record(ticket(), "n2", FENCE, 500)
     part = Handed(epoch=2, life=LIVES[1].life, part=0, parts=1, records=(record,), ended=())

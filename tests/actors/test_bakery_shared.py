@@ -244,7 +244,7 @@ def hand_over(trio: LeaderTrio, *, lost: str) -> None:
         (kind, a, b) for kind in (Export, Table) for a in NAMES for b in NAMES if lost in (a, b)
     }
     for one in leaders:
-        lead = Lead(epoch=2, leaders=leaders, former=former, empty=False)
+        lead = Lead(seating=Seating(2, leaders, 0), former=former, empty=False)
         trio.perform(one.node, trio.leaders[one.node].handle(election_of("n1"), lead, trio.now))
     trio.settle()
 

@@ -57,7 +57,7 @@ def expired() -> TicketTable:
 
 def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[TicketEntry]:
     """Hand ``tables`` over, of n2 and so on, to n1, which led before and has ``into``."""
-    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
     for one, table in zip(LIVES[1:], tables, strict=False):
         for part in parts_of(table, 2, one.life, now):

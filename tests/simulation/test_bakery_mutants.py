@@ -13,7 +13,7 @@ from support.planted_bugs import as_plant, instead, plant
 from fencelock.actors.api.message import Granted
 from fencelock.actors.bakery.config import proxy_of
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, MaxTicket
+from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, MaxTicket, Seating
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
 from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket import Turn, Who
@@ -81,7 +81,7 @@ LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 def bench() -> TicketAttempts:
     """Three leaders, of which the first, n1, serves and is trusted."""
     epoch_state = EpochState("n1", 1)
-    epoch_state.take(1, LIVES, 10_000)
+    epoch_state.take(Seating(1, LIVES, 10_000))
     epoch_state.serving, epoch_state.trusted_at = True, NOW
     return TicketAttempts(epoch_state, TicketTable())
 

@@ -50,7 +50,7 @@ class TwoOwners:
 
     def __init__(self, node: str = "n1") -> None:
         epoch_state = EpochState(node, int(node[1:]))
-        epoch_state.take(1, LIVES, 10_000)
+        epoch_state.take(Seating(1, LIVES, 10_000))
         epoch_state.serving, epoch_state.trusted_at = True, NOW
         self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
@@ -158,8 +158,8 @@ def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> N
     bench.table.drop("x", BEN, 1, 0)
     bench.transfer.leave(2)
     bench.table.vote(attempt.entry, FENCE, NOW)
-    bench.attempts.epoch_state.take(2, LIVES, 10_000)
-    bench.transfer.on_serve(Serve(epoch=2, leaders=LIVES, bound_ms=10_000), NOW)
+    bench.attempts.epoch_state.take(Seating(2, LIVES, 10_000))
+    bench.transfer.on_serve(Serve(seating=Seating(2, LIVES, 10_000)), NOW)
     assert (attempt.held, attempt.entry.fence) == (FENCE, FENCE)
 
 
@@ -234,7 +234,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     bench.hears(replace(add(fence=0), ticket=later_one))
     answers = bench.hears(replace(add(), taken=True))
     assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
-    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
     tickets = TicketTable()
     waits, holds = Record(later_one, "n3", 0, 0), Record(ticket(), "n2", FENCE, 900)
@@ -246,7 +246,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
 
 def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fence() -> None:
     """One leader missed that ann's votes were given back before ben was granted the lock."""
-    lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
+    lead = Lead(seating=Seating(2, LIVES, 0), former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
     tickets = TicketTable()
     stale, real = Record(ticket(), "n1", FENCE, 900), Record(ticket(BEN, 8), "n1", FENCE + 1, 900)
@@ -261,7 +261,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
     """A leader without a table asks again about tickets that it does not know to be held."""
     bench = TwoOwners()
     bench.hears(add())
-    bench.attempts.epoch_state.take(2, LIVES, 10_000)
+    bench.attempts.epoch_state.take(Seating(2, LIVES, 10_000))
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
     refused = bench.hears(other)
     assert [word.voted for word in refused if isinstance(word, Collected)] == [False]
@@ -276,9 +276,9 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench = TwoOwners()
     bench.hears(add(fence=0))
-    bench.attempts.epoch_state.take(2, LIVES[:1] + LIVES[2:], 10_000)
+    bench.attempts.epoch_state.take(Seating(2, LIVES[:1] + LIVES[2:], 10_000))
     words = said(
-        bench.transfer.on_serve(Serve(epoch=2, leaders=LIVES[:1] + LIVES[2:], bound_ms=10_000), NOW)
+        bench.transfer.on_serve(Serve(seating=Seating(2, LIVES[:1] + LIVES[2:], 10_000)), NOW)
     )
     assert [word.ticket.turn.number for word in words if isinstance(word, Entering)] == [0]
     bench.attempts.epoch_state.trusted_at = NOW

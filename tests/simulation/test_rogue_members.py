@@ -19,7 +19,7 @@ from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EpochLimit
 from fencelock.actors.bakery.event import ElectionDue
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import Beat, Collected, Lead, MaxTicket, Merged
+from fencelock.actors.bakery.message import Beat, Collected, Lead, MaxTicket, Merged, Seating
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, LEASE_MS_MAX
 from fencelock.actors.bootstrap import Bootstrap, JournalStatus, bootstrap_of
@@ -119,7 +119,7 @@ class LeadsFarAhead(ElectionCoordinator):
             *(
                 Send(
                     leader_of(one.node),
-                    Lead(epoch=epoch, leaders=(one,), former=seating, empty=True),
+                    Lead(seating=Seating(epoch, (one,), 0), former=seating, empty=True),
                 )
                 for one in called
             ),

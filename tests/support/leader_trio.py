@@ -53,7 +53,7 @@ class LeaderTrio:
                 members=NAMES,
                 terms=Terms(least_ms=1),
             )
-            leader.epoch_state.take(1, LIVES, 10_000)
+            leader.epoch_state.take(Seating(1, LIVES, 10_000))
             leader.epoch_state.serving = True
             leader.epoch_state.trusted_at = NOW
             self.leaders[one.node] = leader

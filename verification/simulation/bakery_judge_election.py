@@ -175,14 +175,14 @@ class ElectionJudge:
             )
 
     def _serves(self, node: str, serve: Serve) -> None:
-        self._seated(serve.epoch, (*serve.leaders, *serve.copies))
-        wanted = (serve.epoch, serve.bound_ms)
-        electorate = self._resolved(self._installed(node, serve.epoch))
-        self.changes.hear(serve.epoch, electorate)
+        seating = serve.seating
+        self._seated(seating.epoch, seating.keepers)
+        electorate = self._resolved(self._installed(node, seating.epoch))
+        self.changes.hear(seating.epoch, electorate)
         for group in electorate.groups:
-            know = [seat.name for seat in group if self._knows(seat, wanted)]
+            know = [seat.name for seat in group if self._knows(seat, _height(seating))]
             if len(know) < majority(len(group)):
-                told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
+                told = f"leases of {seating.bound_ms} ms in epoch {seating.epoch}"
                 self.violation_report(
                     "seating-known-by-majority",
                     f"{node} is let serve, with {told}, and only {know} know, durably",
@@ -205,10 +205,11 @@ class ElectionJudge:
     def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
         """Check that a serving leader has not restarted since it was chosen: it lost its table."""
         role: Any = self.world.role_at(leader_of(node))
-        lives = [chosen.life for chosen in serve.leaders if chosen.node == node]
+        lives = [chosen.life for chosen in serve.seating.leaders if chosen.node == node]
         if role.epoch_state.serving and lives != [self.world.nodes[node].boot]:
             self.violation_report(
-                "merged-tables-complete", f"{node} serves in epoch {serve.epoch}, and lives anew"
+                "merged-tables-complete",
+                f"{node} serves in epoch {serve.seating.epoch}, and lives anew",
             )
 
     def _knows(self, seat: Member, wanted: tuple[int, int]) -> bool:
