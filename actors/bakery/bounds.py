@@ -31,6 +31,8 @@ in them must be those of requests in flight.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX
@@ -42,9 +44,11 @@ from fencelock.actors.bakery.config import (
     WAITERS_SHOWN_MAX,
     proxy_of,
 )
+from fencelock.actors.bakery.electorate import NUMBER_MAX
 from fencelock.actors.bakery.message import (
     NOBODY,
     AddTicket,
+    BoundStatement,
     Chosen,
     Collected,
     DropTicket,
@@ -293,11 +297,19 @@ def is_possible_export(export: Export) -> bool:
     return export.epoch > 0
 
 
-def are_seated(leaders: tuple[Chosen, ...], copies: tuple[Chosen, ...]) -> bool:
-    """Return whether one to three nodes lead and others keep copies, as their names show."""
+def are_seated(
+    leaders: tuple[Chosen, ...],
+    copies: tuple[Chosen, ...],
+    members: Collection[str] | None = None,
+) -> bool:
+    """Return whether one to three nodes lead and others keep copies, all of them ``members``.
+
+    Without ``members``, they need only have names of nodes.
+    """
     nodes = {one.node for one in (*leaders, *copies)}
     distinct = len(nodes) == len(leaders) + len(copies) and len(copies) <= MEMBERS_MAX
-    return 1 <= len(leaders) <= LEADERS_MAX and distinct and all(map(_is_node, nodes))
+    named = all(map(_is_node, nodes)) if members is None else nodes.issubset(members)
+    return 1 <= len(leaders) <= LEADERS_MAX and distinct and named
 
 
 def is_possible_table(table: Table) -> bool:
@@ -346,3 +358,15 @@ def impossible_records(table: Table, before: int) -> int:
 def is_possible_seating(seating: Seating) -> bool:
     """Return whether the journal of an honest member can have ``seating``, apart from its bound."""
     return seating.epoch > 0 and are_seated(seating.leaders, seating.copies)
+
+
+def is_known_seating(seating: Seating, members: Collection[str]) -> bool:
+    """Return whether a peer can know ``seating``, apart from its epoch's and its bound's limit."""
+    seated = are_seated(seating.leaders, seating.copies, members)
+    return seating == NOBODY or (seated and seating.epoch > 0 and seating.bound_ms > 0)
+
+
+def is_possible_statement(statement: BoundStatement, seating: Seating) -> bool:
+    """Return whether a leader of ``seating`` can have made it, apart from the limit of leases."""
+    leads = statement.leader in [leader.node for leader in seating.leaders]
+    return leads and 0 < statement.number < NUMBER_MAX and statement.bound_ms > 0

@@ -76,6 +76,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.api.role_request import ReadLeaders
+from fencelock.actors.bakery.bounds import are_seated, is_known_seating, is_possible_statement
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     TRUST_MS_MAX,
@@ -90,14 +91,7 @@ from fencelock.actors.bakery.config import (
 )
 from fencelock.actors.bakery.duel_backoff import DuelBackoff
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
-from fencelock.actors.bakery.epochs import (
-    DurablePromises,
-    VoterArguments,
-    VotingRole,
-    sound_leaders,
-    sound_seating,
-    sound_statements,
-)
+from fencelock.actors.bakery.epochs import DurablePromises, VoterArguments, VotingRole
 from fencelock.actors.bakery.event import (
     Barred,
     BeatContents,
@@ -146,11 +140,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_be
 from fencelock.actors.role import Facts, Host, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from random import Random
-
-    from fencelock.actors.bakery.event import Member
-    from fencelock.actors.bakery.message import Seating
 
 TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
@@ -305,62 +295,24 @@ class ElectionCoordinator(VotingRole[Received]):
         reported = event.seating.epoch if isinstance(event, Promised) else 0
         if refused := self.refuse_epoch(sender, max(event.epoch, reported), now):
             return refused
-        if isinstance(event, Propose | Vouch) and not self._votes_on(sent):
-            return (Observe("bakery.cannot_vote"),)
-        if isinstance(event, Promised | Vouched):
-            counts = asked if isinstance(event, Promised) and asked.members else self.electorate
-            if not self.voting.registers(member, event.voter, counts):
-                return (Observe("bakery.unregistered_vote"),)
-        if isinstance(event, Promised) and not (
-            sound_seating(event.seating, self.names_with(sent))
-            and sound_statements(event.statements, event.seating)
-            and event.quiet_ms >= 0
-        ):
-            return self.refuse(sender, "bakery.promise_malformed", event, now)
-        if isinstance(event, Merged) and event.left_ms < 0:
-            return self.refuse(sender, "bakery.election_malformed", event, now)
-        refused = self._refuse_members(sender, event, now)
-        refused = refused or self._refuse_leases(sender, event, now)
-        return refused or self._on_sound(sender, event, now)
-
-    def _on_sound(self, sender: Address, event: FromPeer, now: Instant) -> Effects:
-        member = node_of(sender)
+        counts = asked if isinstance(event, Promised) and asked.members else self.electorate
         match event:
+            case Propose() | Vouch() if not self._votes_on(sent):
+                return (Observe("bakery.cannot_vote"),)
+            case Promised() | Vouched() if not self.voting.registers(member, event.voter, counts):
+                return (Observe("bakery.unregistered_vote"),)
             case Propose():
                 return self._on_propose(sender, event, now)
             case Promised():
-                return self._on_promised(member, event, now)
+                return self._on_promised(sender, event, now)
             case Outbid():
                 return self._on_outbid(event, now)
             case Merged():
-                return self._on_merged(member, event, now)
+                return self._on_merged(sender, event, now)
             case Vouch():
                 return self._on_vouch(sender, event, now)
             case Vouched():
                 return self.bound.on_vouched(member, event, self.electorate)
-
-    def _refuse_members(self, sender: Address, event: FromPeer, now: Instant) -> list[Effect]:
-        """Return nothing if ``sender`` names only members that it can know, else a report."""
-        known = self.durable_promises.seating.epoch
-        if isinstance(event, Promised):
-            epoch = event.seating.epoch
-            return self.refuse_electorate(sender, event.electorate, epoch, known, now)
-        if isinstance(event, Propose) and event.electorate.number >= self.electorate.number:
-            return self.refuse_electorate(sender, event.electorate, event.epoch, known, now)
-        return []
-
-    def _refuse_leases(self, sender: Address, event: FromPeer, now: Instant) -> list[Effect]:
-        """Return nothing if ``sender`` reports only leases that it can have, else a report."""
-        match event:
-            case Promised():
-                stated_ms = (one.bound_ms for one in event.statements)
-                return self.refuse_lease(sender, event.seating, now, *stated_ms)
-            case Merged():
-                return self.refuse_lease(sender, NOBODY, now, event.left_ms)
-            case Vouch():
-                return self.refuse_lease(sender, NOBODY, now, event.bound_ms)
-            case Propose() | Outbid() | Vouched():
-                return []
 
     def _votes_on(self, proposed: Electorate) -> bool:
         """Return whether this node votes, or would if ``proposed`` came into force."""
@@ -395,12 +347,16 @@ class ElectionCoordinator(VotingRole[Received]):
         return Send(leader_of(self.node), Known(nodes=tuple(sorted(nodes))))
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        names = self.names_with(proposal.electorate)
-        if not sound_leaders(proposal.leaders, proposal.copies, names):
+        durable_promises, electorate = self.durable_promises, proposal.electorate
+        known = durable_promises.seating.epoch
+        if electorate.number >= self.electorate.number and (
+            refused := self.refuse_electorate(sender, electorate, proposal.epoch, known, now)
+        ):
+            return refused
+        if not are_seated(proposal.leaders, proposal.copies, self.names_with(electorate)):
             return self.refuse(sender, "bakery.proposal_malformed", proposal, now)
-        durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
-        if proposal.electorate.number < durable_promises.electorate.number:
+        if electorate.number < durable_promises.electorate.number:
             return (Observe("bakery.proposal_outdated"),)  # The sender learns it from our beats.
         effects: list[Effect] = []
         if durable_promises.may_promise(proposal):
@@ -424,9 +380,22 @@ class ElectionCoordinator(VotingRole[Received]):
         )
         return [*effects, Send(sender, promised)]
 
-    def _on_promised(self, member: str, promised: Promised, now: Instant) -> Effects:
+    def _on_promised(self, sender: Address, promised: Promised, now: Instant) -> Effects:
+        seating, statements = promised.seating, promised.statements
+        if not (
+            is_known_seating(seating, self.names_with(promised.electorate))
+            and len(statements) <= len(seating.leaders)
+            and all(is_possible_statement(one, seating) for one in statements)
+            and promised.quiet_ms >= 0
+        ):
+            return self.refuse(sender, "bakery.promise_malformed", promised, now)
+        known = self.durable_promises.seating.epoch
+        refused = self.refuse_electorate(sender, promised.electorate, seating.epoch, known, now)
+        stated_ms = (one.bound_ms for one in statements)
+        if refused := refused or self.refuse_lease(sender, seating, now, *stated_ms):
+            return refused
         election = self.election
-        if election is None or not election.on_promised(member, promised, now):
+        if election is None or not election.on_promised(node_of(sender), promised, now):
             return ()
         learned = self._learn(election.former, election.former_electorate, now)
         if self.durable_promises.seating.epoch > election.follows:  # Its members may be others.
@@ -440,9 +409,13 @@ class ElectionCoordinator(VotingRole[Received]):
             return ()
         return self._give_up(now, "bakery.outbid")
 
-    def _on_merged(self, member: str, merged: Merged, now: Instant) -> Effects:
+    def _on_merged(self, sender: Address, merged: Merged, now: Instant) -> Effects:
+        if merged.left_ms < 0:
+            return self.refuse(sender, "bakery.election_malformed", merged, now)
+        if refused := self.refuse_lease(sender, NOBODY, now, merged.left_ms):
+            return refused
         election = self.election
-        if election is None or not election.on_merged(member, merged):
+        if election is None or not election.on_merged(node_of(sender), merged):
             return ()
         self.election = None
         if not self.durable_promises.has_promised(election.proposal):
@@ -622,15 +595,14 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Store a leader's statement, unless a higher epoch was promised, with the last one."""
+        if refused := self.refuse_lease(sender, NOBODY, now, vouch.bound_ms):
+            return refused
         durable_promises = self.durable_promises
-        if (durable_promises.promised, durable_promises.seating.epoch) != (
-            vouch.epoch,
-            vouch.epoch,
-        ):
+        if not durable_promises.promised == durable_promises.seating.epoch == vouch.epoch:
             return (Observe("bakery.vouch_ignored"),)
         leader = node_of(sender)
         statement = BoundStatement(leader, vouch.number, vouch.bound_ms)
-        if not sound_statements((statement,), durable_promises.seating):
+        if not is_possible_statement(statement, durable_promises.seating):
             return self.refuse(sender, "bakery.vouch_malformed", vouch, now)
         written: list[Effect] = []
         if durable_promises.state(statement):

@@ -9,13 +9,12 @@ from typing import TypedDict, TypeVar
 from fencelock.actors.bakery.bounds import FromCopy, FromLeader, shown
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
-    LEADERS_MAX,
     BakeryTiming,
     election_of,
     leader_of,
     quorum,
 )
-from fencelock.actors.bakery.electorate import FOUNDERS, NUMBER_MAX, Electorate, can_follow
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, can_follow
 from fencelock.actors.bakery.max_lease import OwnBound
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
@@ -288,32 +287,6 @@ def as_proposal(seating: Seating, electorate: Electorate) -> Propose:
     """Return the proposal of an installed seating."""
     epoch, leaders, _, copies = seating
     return Propose(epoch=epoch, leaders=leaders, electorate=electorate, copies=copies)
-
-
-def sound_leaders(
-    leaders: Sequence[Chosen], copies: Sequence[Chosen], members: Collection[str]
-) -> bool:
-    """Return whether one to three members lead in a peer's message, and others keep copies."""
-    names = {one.node for one in (*leaders, *copies)}
-    distinct = len(names) == len(leaders) + len(copies)
-    return 1 <= len(leaders) <= LEADERS_MAX and distinct and names.issubset(members)
-
-
-def sound_seating(seating: Seating, members: Collection[str]) -> bool:
-    """Return whether a peer's ``seating`` is valid."""
-    if seating.epoch == 0:
-        return seating == NOBODY
-    sound = sound_leaders(seating.leaders, seating.copies, members)
-    return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
-
-
-def sound_statements(statements: Sequence[BoundStatement], seating: Seating) -> bool:
-    """Return whether a peer's ``statements`` can be of the leaders of ``seating``."""
-    leaders = [leader.node for leader in seating.leaders]
-    return len(statements) <= len(leaders) and all(
-        one.leader in leaders and 0 < one.number < NUMBER_MAX and one.bound_ms > 0
-        for one in statements
-    )
 
 
 class VoterArguments(TypedDict):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencelock.actors.bakery.bounds import are_seated, is_possible_seating
-from fencelock.actors.bakery.electorate import NUMBER_MAX, Electorate, is_sound
+from fencelock.actors.bakery.bounds import are_seated, is_possible_seating, is_possible_statement
+from fencelock.actors.bakery.electorate import Electorate, is_sound
 from fencelock.actors.bakery.epochs import LEASE_SLACK_MS, DurablePromises, EpochLimit
 from fencelock.actors.bakery.message import EPOCH_MAX, BoundStatement, Install, Propose
 from fencelock.actors.bakery.ticket import LEASE_MS_MAX
@@ -51,8 +51,7 @@ def _is_lease(bound_ms: int) -> bool:
 
 
 def _is_possible(statement: BoundStatement, record: Install) -> bool:
-    leads = statement.leader in [leader.node for leader in record.seating.leaders]
-    return leads and 0 < statement.number < NUMBER_MAX and _is_lease(statement.bound_ms)
+    return is_possible_statement(statement, record.seating) and _is_lease(statement.bound_ms)
 
 
 def without_impossible(

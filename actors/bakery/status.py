@@ -9,7 +9,7 @@ from typing import Unpack
 from msgspec.structs import replace
 
 from fencelock.actors.api.membership_message import NODE_ID
-from fencelock.actors.bakery.bounds import WAITING_MS_MAX
+from fencelock.actors.bakery.bounds import WAITING_MS_MAX, is_known_seating
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
     BEAT_MS,
@@ -20,7 +20,7 @@ from fencelock.actors.bakery.config import (
     status_of,
 )
 from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
-from fencelock.actors.bakery.epochs import VoterArguments, VotingRole, sound_seating
+from fencelock.actors.bakery.epochs import VoterArguments, VotingRole
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Chosen
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
@@ -322,5 +322,6 @@ def _sound(beat: Beat, members: Collection[str]) -> bool:
         and epochs
         and reached
         and 0 <= beat.waiting_ms <= WAITING_MS_MAX
-        and sound_seating(beat.seating, members)
+        and beat.seating.epoch <= EPOCH_MAX
+        and is_known_seating(beat.seating, members)
     )
