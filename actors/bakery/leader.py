@@ -360,8 +360,7 @@ class Voting:
         entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
         if entry is None:
             return [*ceded, *self._it_ended(leader, step)]
-        if ticket.lease_ms > self.epoch_state.bound.free_ms:
-            ceded += self.epoch_state.wait_for_bound(ticket.lease_ms)
+        ceded += self.epoch_state.wait_for_bound(ticket.lease_ms)
         message = MaxTicket(
             **request_of(step.epoch, ticket),
             highest=self.table.highest(ticket.lock, step.epoch),
@@ -422,7 +421,7 @@ class Voting:
         if entry is None:
             return self._it_ended(leader, step)
         entry.round, entry.owner = step.round, leader
-        if step.fence and ticket.lease_ms > self.epoch_state.bound.free_ms:
+        if step.fence:
             waits = self.epoch_state.wait_for_bound(entry.lease_left_ms(now))
             if waits:  # Its owner sends the step again.
                 return waits
@@ -507,10 +506,9 @@ class Voting:
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is not None and entry.shared != ticket.shared:
             return [Observe("bakery.step_malformed")]
-        if ticket.lease_ms > self.epoch_state.bound.free_ms:
-            waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
-            if waits:  # Its sender sends it again.
-                return waits
+        waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
+        if waits:  # Its sender sends it again.
+            return waits
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
             queue = self.table.queues.get(ticket.lock)

@@ -142,11 +142,9 @@ class LeaderRequests:
         if self.epoch_state.reaches(owner):
             return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
         lease_ms = request.hold_ms + request.grace_ms
-        if lease_ms > self.epoch_state.bound.free_ms:
-            waits = self.epoch_state.wait_for_bound(lease_ms)
-            if waits:  # The proxy repeats it.
-                return waits
-        return self.attempts.open(proxy, request, now)
+        # If it must wait for the bound, the proxy repeats it.
+        waits = self.epoch_state.wait_for_bound(lease_ms)
+        return waits or self.attempts.open(proxy, request, now)
 
     def _on_unlock(self, proxy: Address, request: Unlock, now: Instant) -> list[Effect]:
         if request.waiting:

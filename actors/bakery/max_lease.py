@@ -73,7 +73,6 @@ class OwnBound:
         node: its node.
         default_ms: the lease that clients get unless they ask for another (ms): the lowest bound.
         bound_ms: the longest lease for which it votes (ms).
-        free_ms: a lease up to this needs no look at the bound (ms).
         number, stated_ms: its last statement.
         known: whether a quorum has confirmed that.
         recent_ms: the longest lease requested since ``turned_at``; ``before_ms``: in the interval
@@ -85,7 +84,6 @@ class OwnBound:
     default_ms: int = 0
     epoch: int = 0
     bound_ms: int = 0
-    free_ms: int = 0
     number: int = 0
     stated_ms: int = 0
     known: bool = True
@@ -96,8 +94,7 @@ class OwnBound:
     def begin(self, epoch: int, bound_ms: int) -> None:
         """Begin an epoch, whose seating has ``bound_ms``, without any statement."""
         self.epoch, self.number, self.known = epoch, 0, True
-        self.stated_ms = bound_ms
-        self._obey(bound_ms)
+        self.stated_ms = self.bound_ms = bound_ms
 
     def wait_for(self, lease_ms: int, *, serving: bool) -> list[Effect]:
         """Return nothing if a vote for ``lease_ms`` may be given, else what must come first.
@@ -128,14 +125,14 @@ class OwnBound:
             least = wanted_ms == self.default_ms
             if wanted_ms < self.stated_ms and (least or 2 * wanted_ms <= self.stated_ms):
                 self._state(wanted_ms)
-                self._obey(min(wanted_ms, self.bound_ms))
+                self.bound_ms = min(wanted_ms, self.bound_ms)
         return [] if self.known else [self._statement()]
 
     def on_known(self, known: BoundKnown) -> None:
         """Vote for leases up to the stated bound: a quorum of the electorate has confirmed it."""
         if (known.epoch, known.number) == (self.epoch, self.number):
             self.known = True
-            self._obey(self.stated_ms)
+            self.bound_ms = self.stated_ms
 
     @property
     def is_raised(self) -> bool:
@@ -145,10 +142,6 @@ class OwnBound:
     def _state(self, bound_ms: int) -> None:
         self.number += 1
         self.stated_ms, self.known = bound_ms, False
-
-    def _obey(self, bound_ms: int) -> None:
-        self.bound_ms = bound_ms
-        self.free_ms = min(bound_ms, self.default_ms)
 
     def _statement(self) -> Send:
         stated = StateBound(epoch=self.epoch, number=self.number, bound_ms=self.stated_ms)

@@ -380,7 +380,7 @@ class TicketAttempts:
                 return [*effects, Observe("bakery.takeover_refused")]
         # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
-        if ahead is None and (waits := self._bound_needed(entry, now)):
+        if ahead is None and (waits := epoch_state.wait_for_bound(entry.lease_left_ms(now))):
             attempt.step = TicketStep.WAITING
             self.timers.schedule(attempt, now, later(now, self.epoch_state.timing.resend_ms))
             return waits
@@ -404,12 +404,6 @@ class TicketAttempts:
     def _overflow(self, attempt: TicketAttempt, numbers: str, now: Instant) -> list[Effect]:
         text = f"{titled(attempt.entry.ticket.lock)}: its {numbers} reached their limit"
         return self.fail(attempt, Error.OVERFLOW, f"{text} in this epoch", now)
-
-    def _bound_needed(self, entry: TicketEntry, now: Instant) -> list[Effect]:
-        """Return what must come before a vote for a lease that is longer than the default."""
-        epoch_state = self.epoch_state
-        long = entry.ticket.lease_ms > epoch_state.bound.free_ms
-        return epoch_state.wait_for_bound(entry.lease_left_ms(now)) if long else []
 
     def _give_way(self, entry: TicketEntry, now: Instant) -> list[Effect]:
         """Lose this leader's own rounds that conflict with ``entry``, which a quorum knows."""
