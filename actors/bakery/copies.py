@@ -131,8 +131,6 @@ class Copies:
         """Keep a ticket that waits, or a hold that a quorum of the leaders voted for."""
         ticket, fence = step.ticket, step.fence
         entry = self._entry_of(ticket)
-        if entry is not None and entry.shared != ticket.shared:
-            return [Observe("bakery.step_malformed")]
         if entry is not None and self.table.forget(entry, now):
             entry = None  # As if it had been swept: a copy that is over counts for nothing.
         over = self.table.tombstones.is_over(ticket, fence)
@@ -150,8 +148,6 @@ class Copies:
         """Restart the lease of a hold, as a quorum of the leaders did."""
         ticket, fence = step.ticket, step.fence
         entry = self._entry_of(ticket)
-        if entry is not None and entry.shared != ticket.shared:
-            return [Observe("bakery.step_malformed")]
         if entry is None or entry.fence != fence:
             outdone = self.table.is_outdone(ticket, fence)
             entry = None if outdone else self._put(ticket, leader, fence, now)

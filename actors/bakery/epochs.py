@@ -21,12 +21,11 @@ from fencelock.actors.bakery.message import (
     NOBODY,
     BoundStatement,
     Chosen,
-    DropTicket,
     Install,
     Propose,
     Seating,
 )
-from fencelock.actors.bakery.ticket import LEASE_MS_MAX, Who
+from fencelock.actors.bakery.ticket import LEASE_MS_MAX
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.membership import Member, VoterIds
@@ -540,27 +539,6 @@ class EpochState:
     def send_to_all(self, message: Message, but: Collection[str] = ()) -> list[Send | Observe]:
         """Send ``message`` to all other keepers, except those in ``but``."""
         return _sends((*self.others, *self.copies), message, but)
-
-    def drop_of(
-        self,
-        lock: str,
-        who: Who,
-        request: int,
-        fence: int = 0,
-        number: int = 0,
-        *,
-        mine: bool = False,
-    ) -> DropTicket:
-        """Return the message by which the other leaders forget a request."""
-        return DropTicket(
-            epoch=self.epoch,
-            lock=lock,
-            who=who,
-            request=request,
-            fence=fence,
-            number=number,
-            mine=mine,
-        )
 
 
 def answer(leader: str, message: Message) -> list[Effect]:

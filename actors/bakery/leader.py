@@ -58,7 +58,7 @@ from fencelock.actors.bakery.message import (
 from fencelock.actors.bakery.proxy_message import Error, ToLeader
 from fencelock.actors.bakery.state_transfer import StateTransfer
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
-from fencelock.actors.bakery.ticket import Turn, epoch_of
+from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of
 from fencelock.actors.bakery.ticket_attempt import (
     TicketAttempt,
     TicketAttempts,
@@ -330,8 +330,13 @@ class Voting:
     copies: Copies
 
     def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
-        """Process a step of ``leader``, which leads in the same epoch."""
+        """Process a step of ``leader``, which leads in the same epoch.
+
+        The mode is part of a request: a step that names a known one in the other mode is dropped.
+        """
         match step:
+            case Entering() | AddTicket() | Extend() if self._is_of_other_mode(step.ticket):
+                return [Observe("bakery.step_malformed")]
             case AddTicket() if not self.epoch_state.leads:
                 return self.copies.on_add(leader, step, now)
             case Extend() if not self.epoch_state.leads:
@@ -347,11 +352,15 @@ class Voting:
             case Extend():
                 return self._on_extend(leader, step, now)
 
+    def _is_of_other_mode(self, ticket: Ticket) -> bool:
+        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        known = entry if attempt is None else attempt.entry
+        return known is not None and known.shared != ticket.shared
+
     def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
         ticket = step.ticket
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
-        if attempt is not None and attempt.entry.shared != ticket.shared:
-            return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         if attempt is not None and attempt.step is not TicketStep.HELD:
             if self.epoch_state.ranks_before(leader):
@@ -377,8 +386,6 @@ class Voting:
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        if entry is not None and entry.shared != ticket.shared:
-            return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
         whose = self._whose(attempt, leader, step) if attempt is not None else ""
@@ -504,8 +511,6 @@ class Voting:
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        if entry is not None and entry.shared != ticket.shared:
-            return [Observe("bakery.step_malformed")]
         waits = self.epoch_state.wait_for_bound(ticket.lease_ms)
         if waits:  # Its sender sends it again.
             return waits

@@ -12,7 +12,7 @@ from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, WAITERS_SHOWN_MAX, Terms, later
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import DropTicket, Extend, Extended, TicketDropped
+from fencelock.actors.bakery.message import DropTicket, Extend, Extended, TicketDropped, request_of
 from fencelock.actors.bakery.proxy_message import (
     Error,
     HoldRenewed,
@@ -195,7 +195,7 @@ class LeaderRequests:
             ticket = entry.ticket
             self.attempts.timers.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
-            message = self.epoch_state.drop_of(ticket.lock, ticket.who, ticket.request)
+            message = DropTicket(**request_of(self.epoch_state.epoch, ticket))
             sent = self.epoch_state.send_to_all(message)
             effects += [*sent, *self.attempts.advance(ticket.lock, now)]
         return effects
@@ -362,8 +362,13 @@ class PendingReleases:
     ) -> list[Effect]:
         """Make the other leaders forget the requests that this leader has just forgotten."""
         self.count += 1
-        message = self.epoch_state.drop_of(
-            unlock.lock, unlock.who, unlock.request, unlock.fence, self.count
+        message = DropTicket(
+            epoch=self.epoch_state.epoch,
+            lock=unlock.lock,
+            who=unlock.who,
+            request=unlock.request,
+            fence=unlock.fence,
+            number=self.count,
         )
         release = PendingRelease(
             proxy,

@@ -290,10 +290,10 @@ class DropTicket(Message, tag=0xB5):
     lock: str
     who: Who
     request: Int64
-    fence: Int64
-    number: Int64
+    fence: Int64 = 0
+    number: Int64 = 0
     """Matches answers to the drops of one leader, or 0 if no answer is wanted."""
-    mine: bool
+    mine: bool = False
     """Whether no client asked for it: only the ticket that this leader owns is meant."""
 
 

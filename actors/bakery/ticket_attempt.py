@@ -90,7 +90,15 @@ from enum import Enum
 from fencelock.actors.api.name import titled
 from fencelock.actors.bakery.config import COPY_AFTER_MS, COPY_MS, LEADERS_MAX, REFRESH_MS, later
 from fencelock.actors.bakery.epochs import EpochState
-from fencelock.actors.bakery.message import AddTicket, Collected, Entering, MaxTicket, Yield
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    MaxTicket,
+    Yield,
+    request_of,
+)
 from fencelock.actors.bakery.proxy_message import (
     Error,
     Expired,
@@ -502,11 +510,7 @@ class TicketAttempts:
         if entry.phase is TicketPhase.HOLDING:
             self.table.unvote(entry, None)
         attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
-        who, request = entry.ticket.who, entry.ticket.request
-        lock = entry.ticket.lock
-        back = Yield(
-            epoch=epoch_state.epoch, lock=lock, who=who, request=request, round=entry.round
-        )
+        back = Yield(**request_of(epoch_state.epoch, entry.ticket), round=entry.round)
         sent = epoch_state.send_to_all(back) if attempt.copied else epoch_state.send(back)
         effects: list[Effect] = [*sent, Observe("bakery.round_lost")]
         if attempt.eager:
@@ -556,13 +560,13 @@ class TicketAttempts:
     def drop(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Drop the ticket here and at the others, except a vote that another may have won with."""
         entry, epoch_state = attempt.entry, self.epoch_state
-        lock, who, request = entry.ticket.lock, entry.ticket.who, entry.ticket.request
+        lock = entry.ticket.lock
         self.timers.forget(entry)
         if attempt.held and entry.phase is TicketPhase.HOLDING:
             return self.advance(lock, now)  # It may have been granted: its lease ends by itself.
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
-        back = epoch_state.drop_of(lock, who, request, mine=True)
+        back = DropTicket(**request_of(epoch_state.epoch, entry.ticket), mine=True)
         return [*epoch_state.send_to_all(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
