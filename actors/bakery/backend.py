@@ -176,7 +176,6 @@ class BakeryBackend(MembersBackend):
         return bool(self.in_flight.by_number or self.clients.by_id or self.watchers.waiting)
 
     def is_ready(self) -> bool:
-        """Return whether leaders can grant locks now."""
         return self.in_flight.readiness.ready
 
     def leader_for(self, session: str) -> str:
@@ -232,7 +231,6 @@ class BakeryBackend(MembersBackend):
             raise InvalidRequestError(f"{titled(lock)}: {why}")
 
     def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
-        """Send the leaders a request to drop a hold."""
         if request.fence <= 0:
             raise NotHeldError(replies.not_held(request, self.node))
         name = _name_of(Kind.UNLOCK, request)
@@ -284,7 +282,6 @@ class BakeryBackend(MembersBackend):
         return [*confirmed, Observe("bakery.cancel_unconfirmed")]
 
     def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
-        """Send the leaders a request to drop everything of a session."""
         self._drop_waits(lambda session: session == request.session)
         name = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0)
         return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
@@ -319,19 +316,16 @@ class BakeryBackend(MembersBackend):
         return self.in_flight.add(name, sender, request, now, **options)
 
     def _waits(self, name: Name) -> list[InFlightRequest]:
-        """Return the acquires in flight of the same owner about the same lock."""
         about = self.in_flight.about(name.lock, name.who)
         return [pending for pending in about if pending.name.kind is Kind.LOCK]
 
     def _drop_waits(self, chosen: Callable[[str], bool]) -> int:
-        """Drop the waits of the ``chosen`` sessions; return their number."""
         waits = self._waits_where(lambda pending: chosen(pending.name.who.session))
         for pending in waits:
             self.in_flight.end(pending)
         return len(waits)
 
     def _waits_where(self, chosen: Callable[[InFlightRequest], bool]) -> list[InFlightRequest]:
-        """Return the acquires in flight for which ``chosen`` is true."""
         waits = self.in_flight.by_number.values()
         return [one for one in waits if one.name.kind is Kind.LOCK and chosen(one)]
 
@@ -473,7 +467,6 @@ class BakeryBackend(MembersBackend):
         return self.watchers.watch(sender, watch, now)
 
     def _on_readiness(self, sender: Address, readiness: Readiness, now: Instant) -> Effects:
-        """Follow the leaders."""
         del sender
         self.is_seated = True
         self.leaders.update(leader.node for leader in readiness.leaders)
@@ -490,7 +483,6 @@ class BakeryBackend(MembersBackend):
         return self.watchers.see(self.in_flight.readiness)
 
     def tick(self, now: Instant) -> Effects:
-        """Send unanswered requests again, and end those that timed out."""
         effects = [*self.watchers.fall_silent(now), *self.announce_members()]
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
@@ -547,7 +539,6 @@ class BakeryBackend(MembersBackend):
         return effects
 
     def gather_status(self, now: Instant) -> Effects:
-        """Ask this node's leader for its tickets."""
         del now
         self.tickets = None
         return [Send(leader_of(self.node), ListTickets())]

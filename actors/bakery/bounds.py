@@ -141,7 +141,6 @@ def shown(message: Message) -> str:
 
 
 def is_possible_step(step: FromLeader) -> bool:
-    """Return whether another leader of the same epoch can have sent ``step``."""
     match step:
         case Entering():
             return _is_ticket(step.ticket) and step.ticket.turn.number == 0
@@ -187,7 +186,6 @@ def _is_node(name: str) -> bool:
 
 
 def is_possible_request(request: ToLeader) -> bool:
-    """Return whether a proxy can have sent ``request`` to a leader."""
     match request:
         case Lock():
             wait_ms = request.wait_ms
@@ -258,7 +256,6 @@ def _is_lease(reply: Locked | HoldRenewed, lease_ms: int) -> bool:
 
 
 def _is_state(state: QueryResult) -> bool:
-    """Return whether a leader of ``state.epoch`` can have a lock in this state."""
     holders = state.holders or (() if state.holder is None else (state.holder,))
     waiters = state.waiters
     return (
@@ -284,7 +281,6 @@ def _is_contender(one: Contender) -> bool:
 
 
 def is_possible_lead(lead: Lead) -> bool:
-    """Return whether a coordinator can have sent ``lead``, apart from the limits of epochs."""
     former = lead.former
     known = former == NOBODY or (is_possible_seating(former) and former.bound_ms > 0)
     seating = lead.seating
@@ -293,7 +289,6 @@ def is_possible_lead(lead: Lead) -> bool:
 
 
 def is_possible_export(export: Export) -> bool:
-    """Return whether a leader can have sent ``export``, apart from the limits of epochs."""
     return export.epoch > 0
 
 
@@ -313,7 +308,6 @@ def are_seated(
 
 
 def is_possible_table(table: Table) -> bool:
-    """Return whether a former leader can have sent ``table``, apart from its records."""
     return (
         0 <= table.part < table.parts <= PARTS_MAX
         and max(len(table.records), len(table.ended)) <= PART
@@ -322,7 +316,6 @@ def is_possible_table(table: Table) -> bool:
 
 
 def is_possible_record(record: Record, before: int) -> bool:
-    """Return whether a peer's ``record`` is possible in an epoch up to ``before``."""
     return (
         _is_ticket(record.ticket)
         and record.ticket.turn.number > 0
@@ -344,13 +337,11 @@ def is_possible_end(end: EndedRequests, exclusive: int, before: int) -> bool:
 
 
 def ends_of(table: Table) -> list[tuple[EndedRequests, int]]:
-    """Return the ended requests in ``table``, each with its exclusive fence."""
     exclusive = table.exclusive or tuple(end.highest for end in table.ended)
     return list(zip(table.ended, exclusive, strict=False))
 
 
 def impossible_records(table: Table, before: int) -> int:
-    """Return how many records of ``table`` are impossible in an epoch up to ``before``."""
     records = sum(not is_possible_record(record, before) for record in table.records)
     return records + sum(not is_possible_end(end, at, before) for end, at in ends_of(table))
 

@@ -85,7 +85,6 @@ class Watchers:
         return [self._answer(asker, asked) for asker, (asked, _) in waiting.items()]
 
     def fall_silent(self, now: Instant) -> list[Effect]:
-        """Drop clients whose request is too old."""
         gone: list[Address] = []
         for asker, (_, asked_at) in self.waiting.items():  # Oldest first.
             if ms_between(asked_at, now) < WATCHER_SILENCE_MS:

@@ -146,7 +146,6 @@ others waits for this, so that members with different configurations are safe, t
 
 
 def later(now: Instant, after_ms: int) -> Instant:
-    """Return the instant ``after_ms`` milliseconds after ``now``."""
     return Instant(now + after_ms * NS_PER_MS)
 
 

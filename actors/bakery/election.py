@@ -230,7 +230,6 @@ class ElectionCoordinator(VotingRole[Received]):
         return [self._known(), self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
-        """Process one message, and continue."""
         match event:
             case Connected():
                 return [*self._on_seen(event, now), *self._go_on(now)]
@@ -268,7 +267,6 @@ class ElectionCoordinator(VotingRole[Received]):
         )
 
     def facts(self, now: Instant) -> Facts:
-        """Return the coordinator, the election under way, and the candidates, the best first."""
         yield from self.summary()
         yield "coordinator", coordinator_of(self.seen, self.electorate) or "none reaches a quorum"
         election = self.election
@@ -315,7 +313,6 @@ class ElectionCoordinator(VotingRole[Received]):
                 return self.bound.on_vouched(member, event, self.electorate)
 
     def _votes_on(self, proposed: Electorate) -> bool:
-        """Return whether this node votes, or would if ``proposed`` came into force."""
         voting = self.voting
         joins = voting.names(self.node, voting.voter, proposed)
         return self.is_voter or (self.may_vote and joins)
@@ -567,7 +564,6 @@ class ElectionCoordinator(VotingRole[Received]):
         return choice
 
     def _repeat(self) -> list[Effect]:
-        """Send again the requests that the election waits for."""
         election = self.election
         if election is None or election.phase is ElectionPhase.WAITING:
             return []
@@ -680,7 +676,6 @@ class Election:
 
     @property
     def proposal(self) -> Propose:
-        """The proposal sent to every member."""
         electorate = self.electorate.as_sent()
         return Propose(
             epoch=self.epoch, leaders=self.leaders, electorate=electorate, copies=self.copies
@@ -688,11 +683,9 @@ class Election:
 
     @property
     def keepers(self) -> tuple[Chosen, ...]:
-        """The leaders, and the members that are to keep copies."""
         return (*self.leaders, *self.copies)
 
     def lead(self, bound_ms: int) -> Lead:
-        """Return the request sent to the keepers, before any lease is known; see `seating`."""
         seating = Seating(self.epoch, self.leaders, bound_ms, self.copies)
         return Lead(seating=seating, former=self.former, empty=self.empty)
 
@@ -764,7 +757,6 @@ class Election:
         return Seating(self.epoch, self.leaders, longest_ms, self.copies)
 
     def is_late(self, now: Instant, phase_ms: int) -> bool:
-        """Return whether the phase has taken longer than ``phase_ms``."""
         return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= phase_ms
 
 

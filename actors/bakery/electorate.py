@@ -58,7 +58,6 @@ class Electorate(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the members, sorted."""
         return tuple(member.name for member in self.members)
 
     @property
@@ -73,7 +72,6 @@ class Electorate(NamedTuple):
 
     @property
     def groups(self) -> tuple[tuple[Member, ...], ...]:
-        """The groups of which a majority is needed, each."""
         return (self.members, self.former) if self.former else (self.members,)
 
     def reached(self, marks: Mapping[str, int]) -> int | None:
@@ -90,7 +88,6 @@ class Electorate(NamedTuple):
         return min(known) if len(known) == len(reached) else None
 
     def is_quorum(self, nodes: Collection[str]) -> bool:
-        """Return whether ``nodes`` include a majority of each group."""
         return self.reached(dict.fromkeys(nodes, 0)) is not None
 
     def settled(self) -> Electorate:
@@ -98,11 +95,9 @@ class Electorate(NamedTuple):
         return self._replace(former=())
 
     def with_member(self, member: Member) -> Electorate:
-        """Return the electorate that adds ``member`` to this one, which is settled."""
         return self._next(Membership(self.number, self.members).with_member(member))
 
     def without(self, name: str) -> Electorate:
-        """Return the electorate that removes the member ``name`` from this one."""
         return self._next(Membership(self.number, self.members).without(name))
 
     def _next(self, membership: Membership) -> Electorate:
@@ -124,7 +119,6 @@ FOUNDERS = Electorate(0, ())
 
 
 def is_sound(electorate: Electorate) -> bool:
-    """Return whether a peer's ``electorate`` is valid."""
     number, members, former = electorate
     if number == 0:
         return electorate == FOUNDERS

@@ -76,7 +76,6 @@ class EpochLimit:
     """The time of the first question."""
 
     def highest(self, now: Instant) -> int:
-        """Return the highest plausible epoch at ``now``."""
         if self.began is None:
             self.began = now
         passed_s = ms_between(self.began, now) // 1_000
@@ -84,7 +83,6 @@ class EpochLimit:
         return min(EPOCH_MAX, start + passed_s * EPOCHS_PER_S)
 
     def allows(self, epoch: int, now: Instant) -> bool:
-        """Return whether ``epoch`` is plausible at ``now``."""
         return 0 <= epoch <= self.highest(now)
 
     @property
@@ -93,7 +91,6 @@ class EpochLimit:
         return self.lease_ms + LEASE_SLACK_MS
 
     def allows_lease(self, lease_ms: int) -> bool:
-        """Return whether an honest member can report a lease of ``lease_ms``."""
         return lease_ms <= self.lease_ms_max
 
 
@@ -141,7 +138,6 @@ class VoterRegistry:
     ids: VoterIds = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with the ids of the founders."""
         self.ids = VoterIds(self.voters, self.id_of, election_of)
 
     def found(self, members: Sequence[str]) -> None:
@@ -236,7 +232,6 @@ class DurablePromises:
         return proposal == self.proposal
 
     def promise(self, proposal: Propose, now: Instant) -> None:
-        """Promise ``proposal``."""
         assert self.may_promise(proposal)  # one-seating-an-epoch
         self.proposal = proposal
         if self.quiet_since is None:
@@ -333,7 +328,6 @@ class VotingRole(Role[E]):
         return self.may_vote and voting.registers(self.node, voting.voter, self.electorate)
 
     def refuse(self, sender: Address, counter: str, message: Message, now: Instant) -> list[Effect]:
-        """Return the report of a message that no honest member can send."""
         return self.impossible.report(sender, counter, shown(message), now)
 
     def refuse_epoch(self, sender: Address, epoch: int, now: Instant) -> list[Effect]:
@@ -436,12 +430,10 @@ class EpochState:
     connected: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
-        """Begin without an epoch."""
         self.bound = OwnBound(self.node)
 
     @property
     def me(self) -> Chosen:
-        """This leader, in this life."""
         return Chosen(self.node, self.life)
 
     @property
@@ -479,11 +471,9 @@ class EpochState:
 
     @property
     def rank(self) -> int:
-        """The place of this leader among those of the epoch, from 0."""
         return self._rank_of(self.node)
 
     def ranks_before(self, other: str) -> bool:
-        """Return whether this leader ranks before ``other``, of the same epoch."""
         return self.rank < self._rank_of(other)
 
     def _rank_of(self, node: str) -> int:
@@ -515,7 +505,6 @@ class EpochState:
 
     @property
     def keepers(self) -> int:
-        """The number of members that keep what the leaders agree on."""
         return 1 + len(self.others) + len(self.copies)
 
     def reaches(self, name: str) -> bool:
@@ -542,7 +531,6 @@ class EpochState:
 
 
 def answer(leader: str, message: Message) -> list[Effect]:
-    """Return the answer of a voter, or of a copy, to a step of ``leader``."""
     return [*_sends((leader,), message, ())]
 
 

@@ -151,7 +151,6 @@ class Poll:
 
 
 def _holders(answer: QueryResult) -> tuple[Contender, ...]:
-    """Return the holders that a leader names."""
     single = () if answer.holder is None else (answer.holder,)
     return answer.holders or single
 
@@ -258,7 +257,6 @@ class InFlightRequests:
         return self.send(pending, now)
 
     def end(self, pending: InFlightRequest) -> None:
-        """Drop a request that was answered."""
         del self.by_name[pending.name]
         del self.by_number[pending.number]
         owner = (pending.name.lock, pending.name.who)
@@ -269,7 +267,6 @@ class InFlightRequests:
         pending.due = None
 
     def about(self, lock: str, who: Who) -> list[InFlightRequest]:
-        """Return the requests in flight of an owner about a lock."""
         return [self.by_number[number] for number in self.of.get((lock, who), ())]
 
     def leaders(self) -> list[str]:
@@ -378,7 +375,6 @@ class InFlightRequests:
         return effects
 
     def due(self, now: Instant) -> list[InFlightRequest]:
-        """Return the requests that are due now."""
         found: list[InFlightRequest] = []
         while self._due and self._due[0][0] <= now:
             at, number = heapq.heappop(self._due)
@@ -405,7 +401,6 @@ class InFlightRequests:
 
 
 def _message(pending: InFlightRequest, now: Instant) -> ToLeader:
-    """Return a request as it is sent to a leader now."""
     name, asked = pending.name, pending.request
     match name.kind:
         case Kind.LOCK:

@@ -140,7 +140,6 @@ class Leader(Role[Received]):
         self.swept_at = Instant(0)
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
-        """Process one event."""
         if isinstance(event, FromLeader):
             effects = self._on_leader(sender, event, now)
         elif isinstance(event, ToLeader):
@@ -257,7 +256,6 @@ class Leader(Role[Received]):
         return self.impossible.report(sender, "bakery.impossible_lease", text, now)
 
     def summary(self) -> Summary:
-        """Return the epoch, its leaders, and how much this leader serves."""
         return (
             ("epoch", self.epoch_state.epoch),
             ("leaders", names_of(self.epoch_state.leaders) or "not known"),
@@ -291,7 +289,6 @@ class Leader(Role[Received]):
         return [*effects, *self.transfer.request_again()]
 
     def _tick(self, now: Instant) -> list[Effect]:
-        """Set a timer if anything may become due."""
         if self.ticking:
             return []
         own = self.attempts.timers.by_key  # The table may have forgotten some of these.
@@ -379,7 +376,6 @@ class Voting:
         return [*ceded, *answer(leader, message)]
 
     def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
-        """Notify the owner of a ticket that it was dropped through another leader."""
         message = TicketEnded(**request_of(step.epoch, step.ticket))
         return [*answer(leader, message), Observe("bakery.ended_before")]
 

@@ -50,7 +50,6 @@ ENTERING_MAX = 1_000
 def why_not(
     asked: Lock, table: TicketTable, terms: Terms, now: Instant
 ) -> tuple[Error | None, str]:
-    """Return why this leader refuses a request for a lock, or None if it does not."""
     if why := terms.why_invalid(asked.hold_ms, asked.grace_ms):
         return Error.INVALID, f"{titled(asked.lock)}: {why}"
     of_owner = [entry for entry in table.of(asked.lock, asked.who) if not entry.is_over(now)]
@@ -93,7 +92,6 @@ class LeaderRequests:
         self.terms = terms
 
     def serve(self, proxy: Address, request: ToLeader, now: Instant) -> list[Effect]:
-        """Process a request of a proxy."""
         if isinstance(request, Query):
             return self._on_query(proxy, request, now)
         if isinstance(request, UnlockAll):
@@ -229,7 +227,6 @@ CONTENDERS_SHOWN_MAX = 1_000
 
 
 def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> QueryResult:
-    """Return the state of a lock in ``table``, for a leader that serves in ``epoch``."""
     queue = table.queues.get(query.lock)
     holders, waiters = _contenders(queue, now)
     expired = table.expired_at(query.lock, now)
@@ -282,7 +279,6 @@ def tickets_of(table: TicketTable, now: Instant) -> tuple[LockStatus, ...]:
 def lock_status(
     lock: str, holders: tuple[Contender, ...], waiters: tuple[Contender, ...]
 ) -> LockStatus:
-    """Return the status of a lock, or of a read/write lock, for clients."""
     together = kind_of(lock) == RWLOCK
     return LockStatus(
         lock=lock,
@@ -354,7 +350,6 @@ class PendingReleases:
         self.count = 0
 
     def known(self, proxy: Address, number: int) -> bool:
-        """Return whether the proxy's request of that number is in flight."""
         return (proxy, number) in self.numbers
 
     def drop(
@@ -400,7 +395,6 @@ class PendingReleases:
         return [*sent, *self._settle(self.count, release, now)]
 
     def on_dropped(self, leader: str, reply: TicketDropped, now: Instant) -> list[Effect]:
-        """Count a leader that has forgotten a request."""
         release = self.by_number.get(reply.number)
         if release is None or not isinstance(release.message, DropTicket):
             return [Observe("bakery.late_answer")]
@@ -420,7 +414,6 @@ class PendingReleases:
         return message
 
     def on_extended(self, leader: str, reply: Extended, now: Instant) -> list[Effect]:
-        """Count a leader that has restarted a lease, or refused to."""
         release = self.by_number.get(reply.number)
         if release is None or not isinstance(release.message, Extend):
             return [Observe("bakery.late_answer")]

@@ -236,11 +236,9 @@ class Teams:
         return max(sets, key=worth, default=())  # The first of equals, in order of identity.
 
     def work(self, leaders: Sequence[Chosen]) -> tuple[int, int]:
-        """Return how well ``leaders`` work together."""
         return working(leaders, self.members, self.electorate)
 
     def can_merge(self, leaders: Sequence[Chosen]) -> bool:
-        """Return whether ``leaders`` could take over the tables."""
         return can_merge(self.seating, leaders, self.members)
 
     def with_one_more(self) -> tuple[Chosen, ...]:
@@ -343,20 +341,17 @@ def _advice(silent: Sequence[str]) -> str:
 
 
 def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
-    """Return the reply of a role of ``node`` to `ReadLeaders`."""
     names = tuple(leader.node for leader in leaders)
     return Leaders(leaders=names, number=epoch, here=node in names)
 
 
 def names_of(leaders: Sequence[Chosen]) -> str:
-    """Return the nodes of ``leaders``, in order of rank."""
     return ", ".join(leader.node for leader in leaders)
 
 
 def _missing(
     seating: Seating, seen: Sequence[Member], electorate: Electorate, *, obeyed: bool
 ) -> str:
-    """Return a text that names the first unmet condition, or an empty text if there is none."""
     choice = choose(seating, seen, electorate)
     if choice.why_not:
         return choice.why_not

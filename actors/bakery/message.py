@@ -38,7 +38,6 @@ class Seating(NamedTuple):
 
     @property
     def keepers(self) -> tuple[Chosen, ...]:
-        """Return all that know what the leaders agree on: the leaders first, then the copies."""
         return (*self.leaders, *self.copies)
 
 
@@ -343,7 +342,6 @@ class Owned(Message, tag=0xBA):
 
 
 def request_of(epoch: int, ticket: Ticket) -> dict[str, Any]:
-    """Return the fields by which every answer names a request."""
     return {"epoch": epoch, "lock": ticket.lock, "who": ticket.who, "request": ticket.request}
 
 

@@ -117,7 +117,6 @@ class Reconfigurer(Role[Received]):
         return [*self._follow(), Wake(INFO_MS, InfoDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
-        """Answer a request, or pass it on to the coordinator; follow changes."""
         match event:
             case Relay():
                 request = self.requests.take(event)
@@ -144,7 +143,6 @@ class Reconfigurer(Role[Received]):
                 return self.requests.reply(self.address, event)
 
     def summary(self) -> Summary:
-        """Return the number of changes, and the members."""
         return (
             ("view", self.electorate.number),
             ("members", ", ".join(self.electorate.names)),
@@ -234,7 +232,6 @@ class Reconfigurer(Role[Received]):
         return self.keeper.approach(changes, changes, changes.silent_ms, now)
 
     def _read(self, request: ReadMembers, now: Instant) -> MembersRead:
-        """Return what is known of each node."""
         nodes = {*self.electorate.names, *self.infos, self.node}
         return MembersRead(
             node=self.node,
@@ -301,7 +298,6 @@ class SeatingChanges(MemberChanges):
         return ""
 
     def votes(self, member: str) -> bool:
-        """Return whether ``member`` is connected, and votes."""
         return member in self.connected and self.connected[member].votes
 
     def learner(self, node: str) -> Learner | None:
@@ -343,12 +339,10 @@ class SeatingChanges(MemberChanges):
         )
 
     def propose_with(self, member: Seat) -> Step:
-        """Begin to add ``member``."""
         electorate = self._described().with_member(member)
         return self._propose(f"{member.name} becomes a member", electorate)
 
     def propose_without(self, node: str) -> Step:
-        """Begin to remove the member ``node``, which gives up its seat if it leads."""
         return self._propose(f"{node} is removed", self._described().without(node))
 
     def _described(self) -> Electorate:

@@ -46,7 +46,6 @@ REASONS = {
 
 
 def granted(event: Locked) -> Granted:
-    """Return the grant for the client of ``event``."""
     return Granted(
         lock=event.lock,
         fence=event.fence,
@@ -80,7 +79,6 @@ def decided(
 
 
 def cancelled(pending: InFlightRequest) -> list[Effect]:
-    """Confirm a cancel."""
     if pending.sender is None or not isinstance(pending.request, Cancel):
         return []
     return [Send(pending.sender, Cancelled(**pending.request.fields()))]
@@ -89,7 +87,6 @@ def cancelled(pending: InFlightRequest) -> list[Effect]:
 def done(
     pending: InFlightRequest, event: Unlocked | HoldRenewed | QueryResult, node: str
 ) -> list[Effect]:
-    """Return the reply to a request other than an acquire."""
     if pending.sender is None:
         return []
     request = pending.request
@@ -152,7 +149,6 @@ def default_timeout(wait_ms: int) -> str:
 
 
 def given_up(wait: InFlightRequest) -> list[Effect]:
-    """Refuse a wait, since its owner has sent a new request."""
     if wait.sender is None:
         return []
     text = f"{titled(wait.name.lock)}: the wait was given up"

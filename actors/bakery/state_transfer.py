@@ -51,7 +51,6 @@ class StateTransfer:
         repeated request gets the same parts, since parts of two tables do not fit together."""
 
     def request_again(self) -> list[Effect]:
-        """Ask for the tables that have not arrived."""
         return [] if self.arriving is None else self.arriving.request_tables(self.epoch_state)
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
@@ -233,7 +232,6 @@ class PartialTable:
 
     @property
     def whole(self) -> bool:
-        """Whether no part is missing."""
         return len(self.came) == self.parts
 
     @property
@@ -242,7 +240,6 @@ class PartialTable:
         return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
 
     def holds(self) -> set[tuple[str, RequestKey]]:
-        """Return the requests that hold in this table."""
         records = [record for part in self.came.values() for record in part.records]
         return {
             (record.ticket.lock, RequestKey(record.ticket.who, record.ticket.request))
@@ -274,7 +271,6 @@ class Import:
 
     @property
     def _lacking(self) -> int:
-        """The number of tables that are still needed."""
         whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
         return exports_needed(len(self.lead.former.keepers)) - whole
 

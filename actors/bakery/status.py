@@ -114,7 +114,6 @@ class ClusterStatus(VotingRole[Received]):
         return [Wake(BEAT_MS, BeatDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
-        """Process a beat, or new contents for the next ones."""
         match event:
             case Beat():
                 return self._on_beat(sender, event, now)
@@ -136,7 +135,6 @@ class ClusterStatus(VotingRole[Received]):
                 return [*self._beat(now), *self._report(now)]
 
     def summary(self) -> Summary:
-        """Return how many members are connected."""
         return (
             ("connected", len(self.seen)),
             ("priority", self.priority),
@@ -219,7 +217,6 @@ class ClusterStatus(VotingRole[Received]):
         return self._report(now)
 
     def _votes(self, member: str, beat: Beat) -> bool:
-        """Return whether ``member`` votes, under the journal that is registered for it."""
         return beat.voter != 0 and self.voting.registers(member, beat.voter, self.electorate)
 
     def _peer(self, node: str, now: Instant) -> PeerBeats | None:
@@ -311,7 +308,6 @@ def _without_claims(beat: Beat) -> Beat:
 
 
 def _sound(beat: Beat, members: Collection[str]) -> bool:
-    """Return whether every field of ``beat`` is within its limits."""
     numbers = beat.number > 0 and min(beat.echo, beat.pid) >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
     reached = len(beat.reaches) <= MEMBERS_MAX + 1 and all(

@@ -64,7 +64,6 @@ class TicketEntry:
         return RequestKey(self.ticket.who, self.ticket.request)
 
     def is_over(self, now: Instant) -> bool:
-        """Return whether its lease, or its time as a copy, is over."""
         return self.until is not None and self.until <= now
 
     def lease_left_ms(self, now: Instant) -> int:
@@ -196,12 +195,10 @@ class TicketQueue:
 
     @property
     def entering(self) -> int:
-        """The number of tickets that enter."""
         return len(self.exclusive.entering) + len(self.shared.entering)
 
     @property
     def waiting(self) -> int:
-        """The number of tickets that wait."""
         return len(self.exclusive.line) + len(self.shared.line)
 
     def holders(self) -> list[TicketEntry]:
@@ -253,7 +250,6 @@ class TicketTable:
     """Tickets of each session."""
 
     def counters_of(self, lock: str) -> Counters:
-        """Return the highest counters known for ``lock``."""
         return self.counters.get(lock, self.floor)
 
     def highest(self, lock: str, epoch: int) -> int:
@@ -286,7 +282,6 @@ class TicketTable:
             self.floor = Counters(*map(max, self.floor, gone))
 
     def last_against(self, ticket: Ticket) -> int:
-        """Return the highest fence that was voted for a ticket that conflicts with ``ticket``."""
         known = self.counters_of(ticket.lock)
         return known.exclusive if ticket.shared else known.fence
 
@@ -299,7 +294,6 @@ class TicketTable:
         return self.last_against(ticket) > fence
 
     def get(self, lock: str, key: RequestKey) -> TicketEntry | None:
-        """Return the entry of that request."""
         queue = self.queues.get(lock)
         return queue.entries.get(key) if queue is not None else None
 
@@ -351,16 +345,13 @@ class TicketTable:
         return False
 
     def of(self, lock: str, who: Who) -> list[TicketEntry]:
-        """Return an owner's tickets for a lock."""
         queue = self.queues.get(lock)
         return [queue.entries[key] for key in queue.of.get(who, ())] if queue is not None else []
 
     def named(self, lock: str, who: Who, request: int, fence: int) -> list[TicketEntry]:
-        """Return the entries that a drop of ``request``, or of ``fence`` (each may be 0), means."""
         return [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
 
     def of_session(self, session: str) -> list[TicketEntry]:
-        """Return the entries of all owners of a session."""
         return list(self.sessions.get(session, ()))
 
     def set_until(self, entry: TicketEntry, until: Instant | None) -> None:
@@ -434,7 +425,6 @@ class TicketTable:
         return [queue.entries[place.key] for place in places]
 
     def remove(self, entry: TicketEntry) -> None:
-        """Remove ``entry``."""
         lock = entry.ticket.lock
         queue = self.queues[lock]
         self._unfile(queue, entry)
@@ -473,7 +463,6 @@ class TicketTable:
         return 0 if last is None else max(0, ms_between(now, last) + 1)
 
     def forget_old(self, now: Instant) -> int:
-        """Remove all entries that have ended; return their number."""
         return sum(self.forget(entry, now) for entry in self.expiry.over(now))
 
     def forget(self, entry: TicketEntry, now: Instant) -> bool:

@@ -108,12 +108,10 @@ def pack_fence(epoch: int, counter: int) -> int:
 
 
 def epoch_of(fence: int) -> int:
-    """Return the epoch in ``fence``."""
     return fence >> COUNTER_BITS
 
 
 def counter_of(fence: int) -> int:
-    """Return the counter in ``fence``."""
     return fence & COUNTER_MAX
 
 
@@ -132,12 +130,10 @@ def names(lock: str, session: str = "", owner: str = "") -> bool:
 
 
 def are_terms(hold_ms: int, grace_ms: int) -> bool:
-    """Return whether a peer's duration and grace are within limits."""
     return 1 <= hold_ms <= TERM_MS_MAX and 1 <= grace_ms <= TERM_MS_MAX
 
 
 def fits(ticket: Ticket) -> bool:
-    """Return whether every field of a peer's ``ticket`` is within its limits."""
     turn = ticket.turn
     return (
         names(ticket.lock, *ticket.who)

@@ -191,7 +191,6 @@ class TimerQueue:
         return self.by_key.get((lock, RequestKey(who, request)))
 
     def add(self, attempt: TicketAttempt) -> None:
-        """Add a ticket that this leader owns."""
         self.by_key[attempt.entry.ticket.lock, attempt.entry.key] = attempt
 
     def forget(self, entry: TicketEntry) -> None:
@@ -229,7 +228,6 @@ def warn_at(entry: TicketEntry) -> Instant:
 
 
 def locked(entry: TicketEntry) -> Send:
-    """Return the grant for the proxy of a holder."""
     ticket = entry.ticket
     return Send(
         ticket.proxy,
@@ -245,7 +243,6 @@ def locked(entry: TicketEntry) -> Send:
 
 
 def failed(ticket: Ticket, error: Error, detail: str) -> Send:
-    """Return the failure for the proxy of a ticket."""
     message = LockFailed(
         lock=ticket.lock, who=ticket.who, request=ticket.request, error=error, detail=detail
     )
@@ -546,7 +543,6 @@ class TicketAttempts:
         return effects
 
     def give_up(self, attempt: TicketAttempt, ahead: Turn | None, now: Instant) -> list[Effect]:
-        """End a wait that timed out, or a request that does not wait."""
         entry = attempt.entry
         waited_ms = ms_between(entry.since, now)
         text = in_the_way(self.table, entry, ahead, waited_ms, now)
@@ -570,7 +566,6 @@ class TicketAttempts:
         return [*epoch_state.send_to_all(back), *self.advance(lock, now)]
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Process the tickets that are due."""
         effects: list[Effect] = []
         while (attempt := self.timers.take_due(now)) is not None:
             effects += self._on_due(attempt, now)

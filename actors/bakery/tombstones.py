@@ -50,7 +50,6 @@ class Tombstones:
         """The latest of the times that `_expiries` no longer has."""
 
     def of(self, lock: str, who: Who) -> Ends:
-        """Return the ended requests of an owner."""
         return self._ends.get((lock, who), NOTHING_ENDED)
 
     def is_over(self, ticket: Ticket, fence: int = 0) -> bool:
@@ -88,7 +87,6 @@ class Tombstones:
         self._keep(lock, who, ends)
 
     def expire(self, lock: str, who: Who, request: int, fence: int) -> None:
-        """Store that this hold expired here."""
         ends = self.of(lock, who)
         if (request, fence) > (ends.expired, ends.fence):
             self._keep(lock, who, ends._replace(expired=request, fence=fence))
