@@ -149,14 +149,9 @@ def later(now: Instant, after_ms: int) -> Instant:
     return Instant(now + after_ms * NS_PER_MS)
 
 
-def majority(members: int) -> int:
-    """Return how many of ``members`` nodes must agree on a decision about leaders."""
-    return members // 2 + 1
-
-
-def quorum(leaders: int) -> int:
-    """Return how many of ``leaders`` must agree on a step: 1 of 1, 2 of 2, 2 of 3."""
-    return leaders // 2 + 1
+def quorum(voters: int) -> int:
+    """Return how many of ``voters`` must agree: 1 of 1, 2 of 2, 2 of 3."""
+    return voters // 2 + 1
 
 
 def exports_needed(leaders: int) -> int:

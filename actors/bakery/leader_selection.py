@@ -7,14 +7,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from fencelock.actors.api.role_request import Leaders
-from fencelock.actors.bakery.config import (
-    COPIES_FROM,
-    LEADERS_MAX,
-    OFF,
-    exports_needed,
-    majority,
-    quorum,
-)
+from fencelock.actors.bakery.config import COPIES_FROM, LEADERS_MAX, OFF, exports_needed, quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
@@ -275,7 +268,7 @@ def _change(teams: Teams, lacking: str, *, leaves: bool) -> LeaderSelection:
 
 def _why_down(connected: Sequence[Member], electorate: Electorate) -> str:
     members = [member for member in connected if member.node in electorate.everyone]
-    needed = majority(len(electorate.members))
+    needed = quorum(len(electorate.members))
     text = f"cluster is down: {len(members)} of {len(electorate.everyone)} members are connected"
     silent = [member.node for member in members if not member.votes]
     if electorate.former:

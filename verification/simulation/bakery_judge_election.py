@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.bakery.config import leader_of, majority
+from fencelock.actors.bakery.config import leader_of, quorum
 from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import (
@@ -181,7 +181,7 @@ class ElectionJudge:
         self.changes.hear(seating.epoch, electorate)
         for group in electorate.groups:
             know = [seat.name for seat in group if self._knows(seat, _height(seating))]
-            if len(know) < majority(len(group)):
+            if len(know) < quorum(len(group)):
                 told = f"leases of {seating.bound_ms} ms in epoch {seating.epoch}"
                 self.violation_report(
                     "seating-known-by-majority",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fencelock.actors.bakery.config import majority
+from fencelock.actors.bakery.config import quorum
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.membership import Member
 from fencelock.verification.simulation.violation_report import ViolationReport
@@ -65,7 +65,7 @@ class MembersJudge:
         groups = [electorate.members, *([before.members] if before is not None else [])]
         for group in groups if number else ():
             know = [seat.name for seat in group if self.knows(seat, (began, 0))]
-            if len(know) < majority(len(group)):
+            if len(know) < quorum(len(group)):
                 self.violation_report(
                     "one-change-at-a-time",
                     f"change {number} is in force in epoch {epoch}, and of {list(group)} only "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.bakery.config import leader_of, majority
+from fencelock.actors.bakery.config import leader_of, quorum
 from fencelock.actors.bakery.message import Lead
 from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.effect import Effects, Send
@@ -87,7 +87,7 @@ class MinorityLosses:
         others = [name for name in self.world.members if name not in leading]
         self._random.shuffle(leading)
         self._random.shuffle(others)
-        most = len(self.world.members) - majority(len(self.world.members))
+        most = len(self.world.members) - quorum(len(self.world.members))
         lost = [*leading, *others][:most]
         self.world.fault_counts[f"{len(lost)} members are lost at once"] += 1
         for name in lost:
