@@ -23,7 +23,7 @@ from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.api.session_message import End, Open, Opened, Renew
 from fencelock.actors.bakery import replies
-from fencelock.actors.bakery.bounds import is_possible_reply, shown
+from fencelock.actors.bakery.bounds import is_possible_reply
 from fencelock.actors.bakery.cluster_watch import Watchers
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
@@ -34,7 +34,7 @@ from fencelock.actors.bakery.config import (
     leader_of,
     quorum,
 )
-from fencelock.actors.bakery.epochs import EpochLimit
+from fencelock.actors.bakery.epochs import EpochLimit, Refusals
 from fencelock.actors.bakery.event import ListTickets, Readiness, Tally
 from fencelock.actors.bakery.in_flight import (
     InFlightRequest,
@@ -61,7 +61,6 @@ from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
-from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
@@ -127,8 +126,7 @@ class BakeryBackend(MembersBackend):
     ) -> None:
         super().__init__(node, members, endpoints)
         self.timing = timing
-        self.limit = limit or EpochLimit()
-        self.impossible = ImpossibleMessages(node)
+        self.refusals = Refusals(node, limit or EpochLimit())
         self.leaders = set(members)
         """The nodes that may have been leaders, in this life."""
         self.terms = terms
@@ -336,9 +334,9 @@ class BakeryBackend(MembersBackend):
             node = node_of(sender)
             if node not in self.leaders or sender != leader_of(node):
                 return [Observe("bakery.stranger_answers")]
-            limit = self.limit
+            limit = self.refusals.limit
             if not is_possible_reply(event, limit.highest(now), limit.lease_ms_max):
-                return self.impossible.report(sender, "bakery.answer_malformed", shown(event), now)
+                return self.refusals.malformed(sender, "bakery.answer_malformed", event, now)
             return handler(sender, event, now)
 
         return handle

@@ -53,7 +53,6 @@ from fencelock.actors.bakery.message import (
     Collected,
     DropTicket,
     Entering,
-    Export,
     Extend,
     Extended,
     Lead,
@@ -286,10 +285,6 @@ def is_possible_lead(lead: Lead) -> bool:
     seating = lead.seating
     later = known and former.epoch < seating.epoch
     return later and is_possible_seating(seating) and seating.bound_ms >= 0
-
-
-def is_possible_export(export: Export) -> bool:
-    return export.epoch > 0
 
 
 def are_seated(

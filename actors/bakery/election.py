@@ -289,9 +289,9 @@ class ElectionCoordinator(VotingRole[Received]):
         if not known or sender != role:
             return (Observe("bakery.stranger_elects"),)
         if not 0 < event.epoch <= EPOCH_MAX or not is_sound(sent):
-            return self.refuse(sender, "bakery.election_malformed", event, now)
+            return self.refusals.malformed(sender, "bakery.election_malformed", event, now)
         reported = event.seating.epoch if isinstance(event, Promised) else 0
-        if refused := self.refuse_epoch(sender, max(event.epoch, reported), now):
+        if refused := self.refusals.epoch(sender, max(event.epoch, reported), now):
             return refused
         counts = asked if isinstance(event, Promised) and asked.members else self.electorate
         match event:
@@ -351,7 +351,7 @@ class ElectionCoordinator(VotingRole[Received]):
         ):
             return refused
         if not are_seated(proposal.leaders, proposal.copies, self.names_with(electorate)):
-            return self.refuse(sender, "bakery.proposal_malformed", proposal, now)
+            return self.refusals.malformed(sender, "bakery.proposal_malformed", proposal, now)
         self.highest = max(self.highest, proposal.epoch)
         if electorate.number < durable_promises.electorate.number:
             return (Observe("bakery.proposal_outdated"),)  # The sender learns it from our beats.
@@ -385,11 +385,11 @@ class ElectionCoordinator(VotingRole[Received]):
             and all(is_possible_statement(one, seating) for one in statements)
             and promised.quiet_ms >= 0
         ):
-            return self.refuse(sender, "bakery.promise_malformed", promised, now)
+            return self.refusals.malformed(sender, "bakery.promise_malformed", promised, now)
         known = self.durable_promises.seating.epoch
         refused = self.refuse_electorate(sender, promised.electorate, seating.epoch, known, now)
         stated_ms = (one.bound_ms for one in statements)
-        if refused := refused or self.refuse_lease(sender, seating, now, *stated_ms):
+        if refused := refused or self.refusals.lease(sender, now, seating.bound_ms, *stated_ms):
             return refused
         election = self.election
         if election is None or not election.on_promised(node_of(sender), promised, now):
@@ -408,8 +408,8 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _on_merged(self, sender: Address, merged: Merged, now: Instant) -> Effects:
         if merged.left_ms < 0:
-            return self.refuse(sender, "bakery.election_malformed", merged, now)
-        if refused := self.refuse_lease(sender, NOBODY, now, merged.left_ms):
+            return self.refusals.malformed(sender, "bakery.election_malformed", merged, now)
+        if refused := self.refusals.lease(sender, now, merged.left_ms):
             return refused
         election = self.election
         if election is None or not election.on_merged(node_of(sender), merged):
@@ -591,7 +591,7 @@ class ElectionCoordinator(VotingRole[Received]):
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Store a leader's statement, unless a higher epoch was promised, with the last one."""
-        if refused := self.refuse_lease(sender, NOBODY, now, vouch.bound_ms):
+        if refused := self.refusals.lease(sender, now, vouch.bound_ms):
             return refused
         durable_promises = self.durable_promises
         if not durable_promises.promised == durable_promises.seating.epoch == vouch.epoch:
@@ -599,7 +599,7 @@ class ElectionCoordinator(VotingRole[Received]):
         leader = node_of(sender)
         statement = BoundStatement(leader, vouch.number, vouch.bound_ms)
         if not is_possible_statement(statement, durable_promises.seating):
-            return self.refuse(sender, "bakery.vouch_malformed", vouch, now)
+            return self.refusals.malformed(sender, "bakery.vouch_malformed", vouch, now)
         written: list[Effect] = []
         if durable_promises.state(statement):
             written = [self._persist(durable_promises.installed())]

@@ -94,23 +94,46 @@ class EpochLimit:
         return lease_ms <= self.lease_ms_max
 
 
-def too_far(
-    impossible: ImpossibleMessages, limit: EpochLimit, sender: Address, epoch: int, now: Instant
-) -> list[Effect]:
-    """Return the report of an epoch that is not plausible."""
-    text = (
-        f"epoch {epoch}, and {limit.highest(now)} is the highest that is plausible by the clock of "
-        "this host: if the clocks of both are right, stop that node"
-    )
-    return impossible.report(sender, "bakery.epoch_too_far", text, now)
+class Refusals(ImpossibleMessages):
+    """What one role reports of messages that no honest member sends; see `bounds.py`.
 
+    Args:
+        node: the id of its node.
+        limit: the epochs and leases that are plausible.
 
-def longest(lease_ms: int, limit: EpochLimit) -> str:
-    """Return the report of a lease that no honest member can have."""
-    return (
-        f"a lease of {lease_ms} ms, and {limit.lease_ms} ms are allowed: all nodes must have the "
-        "same max_hold under [bakery] in the configuration. If they have, stop that node"
-    )
+    """
+
+    def __init__(self, node: str, limit: EpochLimit) -> None:
+        super().__init__(node)
+        self.limit = limit
+
+    def malformed(
+        self, sender: Address, counter: str, message: Message, now: Instant
+    ) -> list[Effect]:
+        """Return the report of ``message``."""
+        return self.report(sender, counter, shown(message), now)
+
+    def epoch(self, sender: Address, epoch: int, now: Instant) -> list[Effect]:
+        """Return nothing if ``epoch`` is plausible, else a report."""
+        if self.limit.allows(epoch, now):
+            return []
+        text = (
+            f"epoch {epoch}, and {self.limit.highest(now)} is the highest that is plausible by the "
+            "clock of this host: if the clocks of both are right, stop that node"
+        )
+        return self.report(sender, "bakery.epoch_too_far", text, now)
+
+    def lease(self, sender: Address, now: Instant, *leases_ms: int) -> list[Effect]:
+        """Return nothing if an honest member can report all these leases (ms), else a report."""
+        longest_ms = max(leases_ms, default=0)
+        if self.limit.allows_lease(longest_ms):
+            return []
+        text = (
+            f"a lease of {longest_ms} ms, and {self.limit.lease_ms} ms are allowed: all nodes must "
+            "have the same max_hold under [bakery] in the configuration. If they have, stop that "
+            "node"
+        )
+        return self.report(sender, "bakery.impossible_lease", text, now)
 
 
 def _journal_of(member: Member) -> int:
@@ -319,41 +342,13 @@ class VotingRole(Role[E]):
         voting.found(members)
         self.electorate = voting.founders
         self.may_vote = voting.votes
-        self.impossible = ImpossibleMessages(node)
+        self.refusals = Refusals(node, voting.limit)
 
     @property
     def is_voter(self) -> bool:
         """Whether this node votes: under its own journal, which is registered."""
         voting = self.voting
         return self.may_vote and voting.registers(self.node, voting.voter, self.electorate)
-
-    def refuse(self, sender: Address, counter: str, message: Message, now: Instant) -> list[Effect]:
-        return self.impossible.report(sender, counter, shown(message), now)
-
-    def refuse_epoch(self, sender: Address, epoch: int, now: Instant) -> list[Effect]:
-        """Return nothing if ``epoch`` is plausible, else a report."""
-        limit = self.voting.limit
-        return (
-            [] if limit.allows(epoch, now) else too_far(self.impossible, limit, sender, epoch, now)
-        )
-
-    def refuse_lease(
-        self, sender: Address, seating: Seating, now: Instant, *others_ms: int
-    ) -> list[Effect]:
-        """Return nothing if ``sender`` reports only leases that it can have, else a report.
-
-        Args:
-            sender: the role that sent the message.
-            seating: the seating in it.
-            now: the present time.
-            others_ms: the other leases in it (ms).
-
-        """
-        lease_ms = max(seating.bound_ms, *others_ms, 0)
-        if self.voting.limit.allows_lease(lease_ms):
-            return []
-        text = longest(lease_ms, self.voting.limit)
-        return self.impossible.report(sender, "bakery.impossible_lease", text, now)
 
     def refuse_electorate(
         self, sender: Address, sent: Electorate, epoch: int, known_epoch: int, now: Instant
@@ -375,7 +370,7 @@ class VotingRole(Role[E]):
             f"the members {', '.join(later.names)} after {later.number} changes in epoch {epoch}, "
             f"and known are {', '.join(self.electorate.names)} after {self.electorate.number}"
         )
-        return self.impossible.report(sender, "bakery.impossible_members", text, now)
+        return self.refusals.report(sender, "bakery.impossible_members", text, now)
 
     def names_with(self, sent: Electorate) -> set[str]:
         """Return the nodes that may lead, as far as this node or the electorate ``sent`` says."""

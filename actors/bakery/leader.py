@@ -8,12 +8,10 @@ from fencelock.actors.api.role_request import ReadLeaders
 from fencelock.actors.bakery.bounds import (
     FromLeader,
     impossible_records,
-    is_possible_export,
     is_possible_lead,
     is_possible_request,
     is_possible_step,
     is_possible_table,
-    shown,
 )
 from fencelock.actors.bakery.config import (
     BAKERY_TIMING,
@@ -25,7 +23,7 @@ from fencelock.actors.bakery.config import (
     proxy_of,
 )
 from fencelock.actors.bakery.copies import Copies, obeys_step
-from fencelock.actors.bakery.epochs import EpochLimit, EpochState, answer, longest, too_far
+from fencelock.actors.bakery.epochs import EpochLimit, EpochState, Refusals, answer
 from fencelock.actors.bakery.event import (
     BoundKnown,
     Connected,
@@ -67,7 +65,6 @@ from fencelock.actors.bakery.ticket_attempt import (
 )
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
-from fencelock.actors.impossible import ImpossibleMessages
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Facts, Host, Role, Summary
 
@@ -125,8 +122,7 @@ class Leader(Role[Received]):
         super().__init__(address, host)
         self.members = set(members)
         """The nodes that may take part in elections, at any time of this life."""
-        self.limit = limit or EpochLimit()
-        self.impossible = ImpossibleMessages(node)
+        self.refusals = Refusals(node, limit or EpochLimit())
         self.epoch_state = EpochState(node, life, timing)
         self.epoch_state.bound.default_ms = terms.lease_ms
         self.tickets = TicketTable()
@@ -153,13 +149,12 @@ class Leader(Role[Received]):
         if sender != leader_of(leader) or not self.epoch_state.obeys(sender, event):
             return [Observe("bakery.step_of_another_epoch")]
         if not is_possible_step(event):
-            return self.impossible.report(sender, "bakery.step_malformed", shown(event), now)
+            return self.refusals.malformed(sender, "bakery.step_malformed", event, now)
         match event:
-            case Entering() | AddTicket() | Extend() if not self.limit.allows_lease(
-                event.ticket.lease_ms
+            case Entering() | AddTicket() | Extend() if refused := self.refusals.lease(
+                sender, now, event.ticket.lease_ms
             ):
-                text = longest(event.ticket.lease_ms, self.limit)
-                return self.impossible.report(sender, "bakery.impossible_lease", text, now)
+                return refused
             case Entering() | AddTicket() | Yield() | DropTicket() | Extend():
                 return self.voting.on_step(leader, event, now)
             case MaxTicket():
@@ -179,7 +174,7 @@ class Leader(Role[Received]):
         if not known or sender != proxy_of(node):
             return [Observe("bakery.stranger_asks")]
         if not is_possible_request(event):
-            return self.impossible.report(sender, "bakery.request_malformed", shown(event), now)
+            return self.refusals.malformed(sender, "bakery.request_malformed", event, now)
         return self.requests.serve(sender, event, now)
 
     def _read(
@@ -214,13 +209,12 @@ class Leader(Role[Received]):
                 self.epoch_state.bound.on_known(event)
             case Lead() | Export() if node_of(sender) not in self.members:
                 return [Observe("bakery.stranger_elects")]
-            case Lead() | Export() if not self.limit.allows(event.epoch, now):
-                return too_far(self.impossible, self.limit, sender, event.epoch, now)
+            case Lead() | Export() if refused := self.refusals.epoch(sender, event.epoch, now):
+                return refused
             case Lead():
                 return self._on_lead(sender, event, now)
-            case Export() if not is_possible_export(event):
-                text = shown(event)
-                return self.impossible.report(sender, "bakery.export_malformed", text, now)
+            case Export() if event.epoch == 0:
+                return self.refusals.malformed(sender, "bakery.export_malformed", event, now)
             case Export():
                 return self.transfer.on_export(sender, event, now)
             case Table():
@@ -233,27 +227,23 @@ class Leader(Role[Received]):
     def _on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
         """Refuse leaders that cannot be, and bounds of leases that are too long."""
         if not is_possible_lead(lead):
-            return self.impossible.report(sender, "bakery.lead_malformed", shown(lead), now)
-        lease_ms = max(lead.seating.bound_ms, lead.former.bound_ms)
-        if not self.limit.allows_lease(lease_ms):
-            text = longest(lease_ms, self.limit)
-            return self.impossible.report(sender, "bakery.impossible_lease", text, now)
-        return self.transfer.on_lead(sender, lead, now)
+            return self.refusals.malformed(sender, "bakery.lead_malformed", lead, now)
+        bounds_ms = lead.seating.bound_ms, lead.former.bound_ms
+        refused = self.refusals.lease(sender, now, *bounds_ms)
+        return refused or self.transfer.on_lead(sender, lead, now)
 
     def _on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
         """Refuse a table with a lease that is too long: without it, another could be granted."""
         if not is_possible_table(table):
-            return self.impossible.report(sender, "bakery.table_malformed", shown(table), now)
+            return self.refusals.malformed(sender, "bakery.table_malformed", table, now)
         leases_ms = (max(one.left_ms, one.ticket.lease_ms) for one in table.records)
-        longest_ms = max(leases_ms, default=0)
-        if self.limit.allows_lease(longest_ms):
-            wrong, reported = impossible_records(table, table.epoch - 1), list[Effect]()
-            if wrong:
-                text = f"{wrong} records of a table that no honest member can have"
-                reported = self.impossible.report(sender, "bakery.record_malformed", text, now)
-            return [*reported, *self.transfer.on_table(sender, table, now)]
-        text = longest(longest_ms, self.limit)
-        return self.impossible.report(sender, "bakery.impossible_lease", text, now)
+        if refused := self.refusals.lease(sender, now, *leases_ms):
+            return refused
+        wrong, reported = impossible_records(table, table.epoch - 1), list[Effect]()
+        if wrong:
+            text = f"{wrong} records of a table that no honest member can have"
+            reported = self.refusals.report(sender, "bakery.record_malformed", text, now)
+        return [*reported, *self.transfer.on_table(sender, table, now)]
 
     def summary(self) -> Summary:
         return (

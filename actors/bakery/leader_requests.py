@@ -17,7 +17,6 @@ from fencelock.actors.bakery.proxy_message import (
     Error,
     HoldRenewed,
     Lock,
-    LockFailed,
     NotLeading,
     Query,
     QueryResult,
@@ -35,7 +34,7 @@ from fencelock.actors.bakery.table import (
     TicketTable,
 )
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, locked
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, failed, locked
 from fencelock.actors.effect import Effect, Fault, Observe, Send
 from fencelock.actors.fault import reading
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -119,14 +118,7 @@ class LeaderRequests:
     def _on_lock(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
         error, text = why_not(request, self.tickets, self.terms, now)
         if error is not None:
-            failed = LockFailed(
-                lock=request.lock,
-                who=request.who,
-                request=request.request,
-                error=error,
-                detail=text,
-            )
-            return [Send(proxy, failed), Observe("bakery.refused")]
+            return [failed(proxy, request, error, text), Observe("bakery.refused")]
         attempt = self.attempts.timers.find(request.lock, request.who, request.request)
         if attempt is not None:
             attempt.requested_at = now

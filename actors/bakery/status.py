@@ -184,11 +184,11 @@ class ClusterStatus(VotingRole[Received]):
             return (Observe("bakery.beat_of_stranger"),)
         sound = is_sound(beat.electorate) and _sound(beat, self.names_with(beat.electorate))
         if not sound:
-            return self.refuse(sender, "bakery.beat_malformed", beat, now)
+            return self.refusals.malformed(sender, "bakery.beat_malformed", beat, now)
         epoch = max(beat.promised, beat.seating.epoch, beat.serving)
-        if refused := self.refuse_epoch(sender, epoch, now):
+        if refused := self.refusals.epoch(sender, epoch, now):
             return refused
-        if refused := self.refuse_lease(sender, beat.seating, now):
+        if refused := self.refusals.lease(sender, now, beat.seating.bound_ms):
             return refused
         known, epoch = self.contents.seating.epoch, beat.seating.epoch
         if refused := self.refuse_electorate(sender, beat.electorate, epoch, known, now):

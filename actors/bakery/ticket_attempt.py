@@ -242,11 +242,10 @@ def locked(entry: TicketEntry) -> Send:
     )
 
 
-def failed(ticket: Ticket, error: Error, detail: str) -> Send:
-    message = LockFailed(
-        lock=ticket.lock, who=ticket.who, request=ticket.request, error=error, detail=detail
-    )
-    return Send(ticket.proxy, message)
+def failed(proxy: Address, request: Ticket | Lock, error: Error, detail: str) -> Send:
+    lock, who, number = request.lock, request.who, request.request
+    message = LockFailed(lock=lock, who=who, request=number, error=error, detail=detail)
+    return Send(proxy, message)
 
 
 class TicketAttempts:
@@ -282,7 +281,7 @@ class TicketAttempts:
         )
         entry = self.table.put(ticket, self.epoch_state.node, now, None)
         if entry is None:
-            return [failed(ticket, Error.FAILED, ended_before(request.lock))]
+            return [failed(proxy, ticket, Error.FAILED, ended_before(request.lock))]
         wait_until = None if request.wait_ms is None else later(now, request.wait_ms)
         attempt = TicketAttempt(entry, wait_until, request.wait_ms == 0, now)
         if attempt.eager:
@@ -551,7 +550,8 @@ class TicketAttempts:
     def fail(self, attempt: TicketAttempt, error: Error, detail: str, now: Instant) -> list[Effect]:
         """Drop the ticket and send the reason."""
         dropped = self.drop(attempt, now)
-        return [*dropped, failed(attempt.entry.ticket, error, detail)]
+        ticket = attempt.entry.ticket
+        return [*dropped, failed(ticket.proxy, ticket, error, detail)]
 
     def drop(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Drop the ticket here and at the others, except a vote that another may have won with."""
