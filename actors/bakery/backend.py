@@ -390,8 +390,7 @@ class BakeryBackend(MembersBackend):
         acquire = self.in_flight.by_name.get(name._replace(kind=Kind.LOCK))
         if acquire is None or acquire.refusal is None:
             return []
-        holders = state.holders or (() if state.holder is None else (state.holder,))
-        if name.who in [Who(one.session, one.owner) for one in holders]:
+        if name.who in [Who(one.session, one.owner) for one in state.holders]:
             self.in_flight.end(acquire)
             return replies.decided(acquire, acquire.refusal, self.in_flight.readiness, now)
         acquire.refusal = None

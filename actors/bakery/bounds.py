@@ -255,13 +255,11 @@ def _is_lease(reply: Locked | HoldRenewed, lease_ms: int) -> bool:
 
 
 def _is_state(state: QueryResult) -> bool:
-    holders = state.holders or (() if state.holder is None else (state.holder,))
-    waiters = state.waiters
+    holders, waiters = state.holders, state.waiters
     return (
         len(holders) <= HOLDERS_SHOWN_MAX
         and len(waiters) <= min(WAITERS_SHOWN_MAX, state.waiting)
         and (state.expired_ms is None or state.expired_ms >= 0)
-        and state.holder == next(iter(holders), None)
         and all(is_fence(one.fence or 0, state.epoch) for one in holders)
         and all(one.fence is None for one in waiters)
         and all(map(_is_contender, (*holders, *waiters)))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 from msgspec.structs import replace
 
 from fencelock.actors.api.message import Acquire, Cancel, Contender, Inspect, Release
-from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.name import kind_of
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite
 from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery.config import (
     HOLDERS_SHOWN_MAX,
@@ -97,7 +98,7 @@ class Poll:
 
     def decide(self, quorum: int, now: Instant) -> QueryResult | None:
         """Return the state on which ``quorum`` leaders agree, or None if there is none yet."""
-        if any(answer.holders for answer in self.answers.values()):
+        if any(kind_of(answer.lock) == RWLOCK for answer in self.answers.values()):
             return self._decide_all(quorum, now)
         agreeing: dict[tuple[str, str, int], list[QueryResult]] = {}
         for answer in self.answers.values():
@@ -111,10 +112,10 @@ class Poll:
 
     def _holder(self, answer: QueryResult, now: Instant) -> tuple[str, str, int] | None:
         """Return the holder that one leader reports, or None if that leader is no proof."""
-        holder = answer.holder
-        if holder is not None:
-            return (holder.session, holder.owner, holder.fence) if holder.fence else None
-        return NOBODY if self._proves_absence(answer, now) else None
+        if not answer.holders:
+            return NOBODY if self._proves_absence(answer, now) else None
+        holder = answer.holders[0]
+        return (holder.session, holder.owner, holder.fence) if holder.fence else None
 
     def _proves_absence(self, answer: QueryResult, now: Instant) -> bool:
         """Return whether ``answer``, which names no holder, proves that its leader votes for none.
@@ -130,7 +131,7 @@ class Poll:
         A holder is certain if ``quorum`` leaders name it, and excluded if as many do not.
         """
         answers = list(self.answers.values())
-        shown = [(one, {_identity(holder): holder for holder in _holders(one)}) for one in answers]
+        shown = [(one, {_identity(holder): holder for holder in one.holders}) for one in answers]
         proofs = [one for one in shown if self._proves_absence(one[0], now)]
         named = {identity: holder for _, held in shown for identity, holder in held.items()}
         holders: list[Contender] = []
@@ -146,13 +147,7 @@ class Poll:
         if len(proofs) < quorum:
             return None
         longest = max(answers, key=lambda answer: answer.waiting)
-        first = holders[0] if holders else None
-        return replace(longest, holder=first, holders=tuple(holders))
-
-
-def _holders(answer: QueryResult) -> tuple[Contender, ...]:
-    single = () if answer.holder is None else (answer.holder,)
-    return answer.holders or single
+        return replace(longest, holders=tuple(holders))
 
 
 def _identity(holder: Contender) -> tuple[int, str, str]:

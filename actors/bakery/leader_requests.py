@@ -225,13 +225,12 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
     return QueryResult(
         lock=query.lock,
         number=query.number,
-        holder=holders[0] if holders else None,
+        holders=holders,
         waiters=waiters,
         waiting=queue.waiting if queue is not None else 0,
         epoch=epoch,
         nonce=query.nonce,
         expired_ms=None if expired is None else ms_between(expired, now),
-        holders=holders if kind_of(query.lock) == RWLOCK else (),
     )
 
 

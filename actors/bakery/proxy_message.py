@@ -154,7 +154,9 @@ class QueryResult(Message, tag=0xCB):
 
     lock: str
     number: Int64
-    holder: Contender | None
+    holders: tuple[Contender, ...]
+    """The holders for which the leader voted, in the order of their fences: one at most, unless the
+    lock has shared holders."""
     waiters: tuple[Contender, ...]
     waiting: Int64
     """Number of waiters, of which only some may be listed."""
@@ -165,9 +167,6 @@ class QueryResult(Message, tag=0xCB):
     expired_ms: Int64 | None = None
     """Time since a vote for a holder of this lock last expired here (ms), or None if none ever
     did."""
-    holders: tuple[Contender, ...] = ()
-    """All holders for which the leader voted, in the order of their fences, if the lock has shared
-    holders. ``holder`` is the first of them."""
 
 
 class UnlockAll(Message, tag=0xCC):

@@ -111,8 +111,7 @@ def done(
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Inspect():
             assert isinstance(event, QueryResult)
-            held = event.holders or (() if event.holder is None else (event.holder,))
-            status = lock_status(request.lock, held, event.waiters)
+            status = lock_status(request.lock, event.holders, event.waiters)
             reply = replace(status, session=request.session, request=request.request)
         case AcquireRequest():
             return []

@@ -166,10 +166,6 @@ class ModeQueue:
     more, of which only one was granted."""
 
 
-NO_TICKETS = ModeQueue()
-"""The queue of shared tickets of all locks that have none, as is usual."""
-
-
 @dataclass(slots=True, eq=False)
 class TicketQueue:
     """All tickets of one lock."""
@@ -178,20 +174,11 @@ class TicketQueue:
     of: dict[Who, list[RequestKey]] = field(default_factory=dict[Who, list[RequestKey]])
     """Requests by owner: usually one."""
     exclusive: ModeQueue = field(default_factory=ModeQueue)
-    shared: ModeQueue = NO_TICKETS
-    """The shared tickets. `NO_TICKETS` stays empty: the first shared ticket replaces it."""
-
-    def for_shared(self) -> ModeQueue:
-        """Return the queue of shared tickets, which the caller may change."""
-        if self.shared is NO_TICKETS:
-            self.shared = ModeQueue()
-        return self.shared
+    shared: ModeQueue = field(default_factory=ModeQueue)
 
     def against(self, *, shared: bool) -> tuple[ModeQueue, ...]:
         """Return the queues whose tickets conflict with a ticket of that mode."""
-        if shared or self.shared is NO_TICKETS:
-            return (self.exclusive,)
-        return (self.exclusive, self.shared)
+        return (self.exclusive,) if shared else (self.exclusive, self.shared)
 
     @property
     def entering(self) -> int:
@@ -485,7 +472,7 @@ class TicketTable:
         return max(ends if before is None else [before, *ends], default=None)
 
     def _file(self, queue: TicketQueue, entry: TicketEntry) -> None:
-        mode = queue.for_shared() if entry.shared else queue.exclusive
+        mode = queue.shared if entry.shared else queue.exclusive
         match entry.phase:
             case TicketPhase.ENTERING:
                 mode.entering[entry.key] = None
@@ -495,7 +482,7 @@ class TicketTable:
                 mode.holding[entry.key] = None
 
     def _unfile(self, queue: TicketQueue, entry: TicketEntry) -> None:
-        mode = queue.for_shared() if entry.shared else queue.exclusive
+        mode = queue.shared if entry.shared else queue.exclusive
         match entry.phase:
             case TicketPhase.ENTERING:
                 mode.entering.pop(entry.key, None)

@@ -529,14 +529,14 @@ ROWS = (
         proxies.QueryResult(
             lock="x",
             number=1,
-            holder=HOLDER,
+            holders=(HOLDER,),
             waiters=(WAITER,),
             waiting=1,
             epoch=3,
             expired_ms=5,
         ),
         {
-            "holder": HOLDERS,
+            "holders": tuple((one,) for one in HOLDERS),
             "waiters": (*((one,) for one in WAITERS), (WAITER,) * (WAITERS_SHOWN_MAX + 1)),
             "waiting": (0, -1),
             "epoch": (0, -1, FAR, INT),
@@ -549,18 +549,15 @@ ROWS = (
         proxies.QueryResult(
             lock="x",
             number=1,
-            holder=HOLDER,
+            holders=(HOLDER, READER),
             waiters=(),
             waiting=0,
             epoch=3,
-            holders=(HOLDER, READER),
         ),
         {
-            "holder": (None, READER),
             "holders": (
                 *((HOLDER, one) for one in HOLDERS),
                 (HOLDER,) * (HOLDERS_SHOWN_MAX + 1),
-                (READER, HOLDER),
             ),
         },
     ),

@@ -298,7 +298,7 @@ def answers(harness: ProxyHarness, said: list[Send], holder: Contender | None) -
         result = QueryResult(
             lock="x",
             number=query.number,
-            holder=holder,
+            holders=() if holder is None else (holder,),
             waiters=(),
             waiting=0,
             epoch=1,

@@ -68,7 +68,7 @@ class LockReader(BakeryProxyHarness):
         said = QueryResult(
             lock=lock,
             number=peek.number,
-            holder=holder,
+            holders=() if holder is None else (holder,),
             waiters=(),
             waiting=0,
             epoch=epoch,
@@ -155,11 +155,10 @@ def test_a_leader_that_missed_the_vote_says_that_nobody_holds() -> None:
     trio.lock("n1")
     trio.settle()
     told = answers(trio, "n1", "n2", "n3")
-    assert [said.holder is not None for said in told.values()] == [True, True, False]
+    assert [bool(said.holders) for said in told.values()] == [True, True, False]
     poll = Poll(7, Instant(trio.now), told)
     decided = present(poll.decide(2, trio.now))
-    assert decided.holder is not None
-    assert decided.holder.owner == "ann"
+    assert [holder.owner for holder in decided.holders] == ["ann"]
 
 
 def test_a_leader_that_does_not_serve_or_is_not_trusted_does_not_answer() -> None:
@@ -175,19 +174,19 @@ def test_votes_that_move_with_a_renewal_do_not_make_a_held_lock_free() -> None:
     trio.hold("n1", "n3")
     trio.pass_time(LEASE_MS - 100)
     poll = Poll(7, trio.now, answers(trio, "n2"))
-    assert poll.answers["n2"].holder is None
+    assert poll.answers["n2"].holders == ()
 
     entry = next(trio.leaders["n1"].tickets.entries())
     extend = Extend(epoch=1, ticket=entry.ticket, fence=FENCE, number=1)
     trio.say(leader_of("n1"), "n2", extend)
     trio.pass_time(200)
     poll.answers |= answers(trio, "n3")
-    assert poll.answers["n3"].holder is None
+    assert poll.answers["n3"].holders == ()
     assert poll.answers["n3"].expired_ms == 100
     assert poll.decide(2, trio.now) is None
 
     later = Poll(8, trio.now, answers(trio, "n2", "n3"))
-    assert later.answers["n2"].holder is not None
+    assert later.answers["n2"].holders != ()
     assert later.decide(2, trio.now) is None
 
 
