@@ -35,7 +35,7 @@ from collections.abc import Collection
 
 from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.api.message import Contender
-from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX
+from fencelock.actors.api.name import OWNER_BYTES_MAX, REQUEST_MAX, WAIT_MS_MAX, check_object_name
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.bakery.config import (
     HOLDERS_SHOWN_MAX,
@@ -87,16 +87,15 @@ from fencelock.actors.bakery.ticket import (
     LEASE_MS_MAX,
     ROUND_MAX,
     TERM_MS_MAX,
+    TICKET_NUMBER_MAX,
     EndedRequests,
     Record,
     Ticket,
     Turn,
-    are_terms,
+    counter_of,
     epoch_of,
-    fits,
-    is_fence,
-    names,
 )
+from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lease import surely_over
 from fencelock.actors.membership import MEMBERS_MAX
 from fencelock.actors.message import Message, node_of
@@ -145,10 +144,10 @@ def is_possible_step(step: FromLeader) -> bool:
             return _is_ticket(step.ticket) and step.ticket.turn.number == 0
         case MaxTicket():
             counted = 0 <= step.highest <= COUNTER_MAX and 0 <= step.known <= ROUND_MAX
-            return counted and (step.held == 0 or is_fence(step.held, step.epoch))
+            return counted and (step.held == 0 or _is_fence(step.held, step.epoch))
         case AddTicket():
             numbered = step.ticket.turn.number > 0 and 1 <= step.round <= ROUND_MAX
-            fenced = step.fence == 0 or is_fence(step.fence, step.epoch)
+            fenced = step.fence == 0 or _is_fence(step.fence, step.epoch)
             return numbered and fenced and _is_ticket(step.ticket)
         case Collected():
             counted = 0 <= step.highest <= COUNTER_MAX and 0 <= step.known <= ROUND_MAX
@@ -156,23 +155,47 @@ def is_possible_step(step: FromLeader) -> bool:
         case Yield():
             return 1 <= step.round <= ROUND_MAX
         case DropTicket():
-            return names(step.lock, *step.who) and min(step.request, step.fence, step.number) >= 0
+            return (
+                _are_names(step.lock, *step.who) and min(step.request, step.fence, step.number) >= 0
+            )
         case TicketDropped():
             return step.request >= 0
         case Extend():
-            fenced = is_fence(step.fence, step.epoch)
+            fenced = _is_fence(step.fence, step.epoch)
             return fenced and step.ticket.turn.number > 0 and _is_ticket(step.ticket)
         case TicketEnded() | Owned() | Extended():
             return True
 
 
+def _is_fence(fence: int, epoch: int) -> bool:
+    """Return whether a peer's ``fence`` can have been granted in ``epoch`` or before."""
+    return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < COUNTER_MAX
+
+
+def _are_names(lock: str, session: str = "", owner: str = "") -> bool:
+    """Return whether a peer's names of a lock and an owner are within limits."""
+    try:
+        check_object_name(lock)
+    except InvalidRequestError:
+        return False
+    return len(session) <= ADDRESS_BYTES_MAX and len(owner) <= OWNER_BYTES_MAX
+
+
+def _are_terms(hold_ms: int, grace_ms: int) -> bool:
+    return 1 <= hold_ms <= TERM_MS_MAX and 1 <= grace_ms <= TERM_MS_MAX
+
+
 def _is_ticket(ticket: Ticket) -> bool:
-    proxy = ticket.proxy
+    turn, proxy = ticket.turn, ticket.proxy
     return (
-        fits(ticket)
-        and ticket.request >= 1
-        and _is_turn(ticket.turn)
+        _are_names(ticket.lock, *ticket.who)
+        and len(ticket.label) <= OWNER_BYTES_MAX
+        and len(proxy) <= ADDRESS_BYTES_MAX
         and proxy == proxy_of(node_of(proxy))
+        and ticket.request >= 1
+        and turn.number <= TICKET_NUMBER_MAX
+        and _is_turn(turn)
+        and _are_terms(ticket.hold_ms, ticket.grace_ms)
     )
 
 
@@ -189,27 +212,27 @@ def is_possible_request(request: ToLeader) -> bool:
         case Lock():
             wait_ms = request.wait_ms
             return (
-                names(request.lock, *request.who)
+                _are_names(request.lock, *request.who)
                 and 1 <= request.request <= REQUEST_MAX
                 and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
-                and are_terms(request.hold_ms, request.grace_ms)
+                and _are_terms(request.hold_ms, request.grace_ms)
                 and len(request.label) <= OWNER_BYTES_MAX
             )
         case Unlock():
             by_number = request.fence == 0 and 1 <= request.request <= REQUEST_MAX
             by_fence = request.fence > 0 and request.request == 0
-            return (by_number or by_fence) and names(request.lock, *request.who)
+            return (by_number or by_fence) and _are_names(request.lock, *request.who)
         case RenewHold():
             missed = request.missed
             return (
-                names(request.lock, *request.who)
+                _are_names(request.lock, *request.who)
                 and request.fence > 0
                 and 0 <= request.hold_ms <= TERM_MS_MAX
                 and len(set(missed)) == len(missed) <= LEADERS_MAX
                 and all(map(_is_node, missed))
             )
         case Query():
-            return names(request.lock)
+            return _are_names(request.lock)
         case UnlockAll():
             return len(request.session) <= ADDRESS_BYTES_MAX
 
@@ -233,7 +256,7 @@ def is_possible_reply(reply: ToProxy, epoch: int, lease_ms: int) -> bool:
         case LockFailed():
             return len(reply.detail) <= DETAIL_CHARS_MAX
         case HoldRenewed() if reply.fence:
-            fenced = is_fence(reply.fence, epoch) and not reply.invalid
+            fenced = _is_fence(reply.fence, epoch) and not reply.invalid
             return fenced and _is_lease(reply, lease_ms)
         case HoldRenewed():
             unheld = reply.hold_ms == reply.grace_ms == 0
@@ -245,13 +268,13 @@ def is_possible_reply(reply: ToProxy, epoch: int, lease_ms: int) -> bool:
 
 
 def _is_of_hold(reply: Locked | Unlocking | Expired, epoch: int) -> bool:
-    numbered = 1 <= reply.request <= REQUEST_MAX and is_fence(reply.fence, epoch)
-    return numbered and names(reply.lock, *reply.who)
+    numbered = 1 <= reply.request <= REQUEST_MAX and _is_fence(reply.fence, epoch)
+    return numbered and _are_names(reply.lock, *reply.who)
 
 
 def _is_lease(reply: Locked | HoldRenewed, lease_ms: int) -> bool:
     hold_ms, grace_ms = reply.hold_ms, reply.grace_ms
-    return are_terms(hold_ms, grace_ms) and hold_ms + grace_ms <= lease_ms
+    return _are_terms(hold_ms, grace_ms) and hold_ms + grace_ms <= lease_ms
 
 
 def _is_state(state: QueryResult) -> bool:
@@ -260,7 +283,7 @@ def _is_state(state: QueryResult) -> bool:
         len(holders) <= HOLDERS_SHOWN_MAX
         and len(waiters) <= min(WAITERS_SHOWN_MAX, state.waiting)
         and (state.expired_ms is None or state.expired_ms >= 0)
-        and all(is_fence(one.fence or 0, state.epoch) for one in holders)
+        and all(_is_fence(one.fence or 0, state.epoch) for one in holders)
         and all(one.fence is None for one in waiters)
         and all(map(_is_contender, (*holders, *waiters)))
     )
@@ -313,7 +336,7 @@ def is_possible_record(record: Record, before: int) -> bool:
         _is_ticket(record.ticket)
         and record.ticket.turn.number > 0
         and _is_node(record.owner)
-        and (record.fence == 0 or is_fence(record.fence, before))
+        and (record.fence == 0 or _is_fence(record.fence, before))
         and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It was rounded up.
     )
 
@@ -325,7 +348,7 @@ def is_possible_end(end: EndedRequests, exclusive: int, before: int) -> bool:
     voted for: an invented one would force every later grant of the lock above it. So was the
     fence ``exclusive``, up to which its exclusive tickets have ended.
     """
-    sound = names(end.lock, *end.who) and min(end.request, end.fence, end.highest) >= 0
+    sound = _are_names(end.lock, *end.who) and min(end.request, end.fence, end.highest) >= 0
     return sound and epoch_of(end.highest) <= before and 0 <= exclusive <= end.highest
 
 

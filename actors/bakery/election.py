@@ -106,6 +106,7 @@ from fencelock.actors.bakery.event import (
 )
 from fencelock.actors.bakery.leader_selection import (
     LeaderSelection,
+    as_voting,
     can_merge,
     candidates_of,
     choose,
@@ -554,8 +555,7 @@ class ElectionCoordinator(VotingRole[Received]):
         if wanted is None or not wanted.is_next_of(self.electorate):
             self.wanted = None
             return None
-        seen = [m._replace(votes=m.votes or _joins(m, wanted)) for m in self.seen]
-        choice = choose(seating, seen, wanted)
+        choice = choose(seating, as_voting(self.seen, wanted), wanted)
         if not choice.leaders and not choice.why_not:
             choice = LeaderSelection(tuple(living(seating, self.seen, wanted)), "")
         if not choice.leaders:
@@ -758,9 +758,3 @@ class Election:
 
     def is_late(self, now: Instant, phase_ms: int) -> bool:
         return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= phase_ms
-
-
-def _joins(member: Member, wanted: Electorate) -> bool:
-    """Return whether ``member`` would vote for the first time as one of ``wanted``."""
-    before = {seat.name for seat in wanted.former}
-    return member.node in wanted.names and member.node not in before

@@ -183,6 +183,12 @@ def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) 
     return _change(teams, lacking, leaves=leaves)
 
 
+def as_voting(members: Sequence[Member], electorate: Electorate) -> list[Member]:
+    """Return ``members`` as they vote once ``electorate`` is in force: new ones do, too."""
+    joins = {*electorate.names} - {seat.name for seat in electorate.former}
+    return [one._replace(votes=one.votes or one.node in joins) for one in members]
+
+
 NEWCOMERS_MAX = 9
 """Maximum candidates that are compared as leaders: those that reach most members."""
 
@@ -275,12 +281,15 @@ def _why_down(connected: Sequence[Member], electorate: Electorate) -> str:
         text = f"{text} while they change"
     if not silent:
         return f"{text}, {needed} are needed"
-    verb = "does" if len(silent) == 1 else "do"
-    names = ", ".join(silent)
     return (
-        f"{text}, of which {names} {verb} not vote; {needed} voters are needed. If their disks "
-        'were lost, see "Loss of a majority" in docs/operations.md'
+        f"{text}, of which {_do_not_vote(silent)}; {needed} voters are needed. If their disks were "
+        'lost, see "Loss of a majority" in docs/operations.md'
     )
+
+
+def _do_not_vote(silent: Sequence[str]) -> str:
+    verb = "does" if len(silent) == 1 else "do"
+    return f"{', '.join(silent)} {verb} not vote"
 
 
 def _why_too_few(candidates: int, connected: int, configured: int) -> str:
@@ -314,23 +323,16 @@ def readiness(
     """
     missing = _missing(seating, seen, electorate, obeyed=obeyed)
     silent = [one.node for one in seen if one.node in electorate.everyone and not one.votes]
+    advice = f", but {_do_not_vote(silent)}: fencelock members says what to run" if silent else ""
     return Readiness(
         epoch=seating.epoch,
         leaders=seating.leaders,
         reachable=tuple(member.node for member in seen),
         ready=not missing,
-        detail=missing or f"ready{_advice(silent)}",
+        detail=missing or f"ready{advice}",
         members=tuple(member._replace(waiting_ms=0) for member in seen),
         electorate=electorate,
     )
-
-
-def _advice(silent: Sequence[str]) -> str:
-    """Return what to add to the state of a cluster in which the members ``silent`` do not vote."""
-    if not silent:
-        return ""
-    verb = "does" if len(silent) == 1 else "do"
-    return f", but {', '.join(silent)} {verb} not vote: fencelock members says what to run"
 
 
 def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:

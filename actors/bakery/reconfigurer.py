@@ -21,8 +21,8 @@ from fencelock.actors.api.name import INT_MAX
 from fencelock.actors.bakery.bounds import shown
 from fencelock.actors.bakery.config import BAKERY_TIMING, OFF, election_of, members_of
 from fencelock.actors.bakery.electorate import Electorate
-from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Member, Readiness
-from fencelock.actors.bakery.leader_selection import choose, coordinator_of, living
+from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Readiness
+from fencelock.actors.bakery.leader_selection import as_voting, choose, coordinator_of, living
 from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo, Seating
 from fencelock.actors.bootstrap import bootstrap_of
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
@@ -366,8 +366,7 @@ class SeatingChanges(MemberChanges):
         if not readiness.ready:
             return Step(f"locks cannot be granted at present: {readiness.detail}")
         seating = Seating(readiness.epoch, readiness.leaders, 1)
-        joins = set(electorate.names) - set(self.members)
-        seen = [_voting(one) if one.node in joins else one for one in readiness.members]
+        seen = as_voting(readiness.members, electorate)
         why_not = choose(seating, seen, electorate).why_not
         if why_not:
             raise MembershipError(
@@ -376,7 +375,3 @@ class SeatingChanges(MemberChanges):
             )
         change = ChangeElectorate(electorate=electorate)
         return Step(detail, effects=(Send(election_of(self.node), change),))
-
-
-def _voting(member: Member) -> Member:
-    return member._replace(votes=True)

@@ -12,7 +12,14 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.ticket import NUMBER_MAX, Ticket, Turn, Who, counter_of, epoch_of
+from fencelock.actors.bakery.ticket import (
+    TICKET_NUMBER_MAX,
+    Ticket,
+    Turn,
+    Who,
+    counter_of,
+    epoch_of,
+)
 from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 
@@ -45,7 +52,6 @@ class TicketEntry:
         round: the highest round in which votes were requested.
         fence: the fence under which it holds, 0 while it does not.
         shelf: its place in `Expiry`, or None for none.
-        shared: the mode of the ticket, which never changes.
 
     """
 
@@ -57,7 +63,10 @@ class TicketEntry:
     round: int = 0
     fence: int = 0
     shelf: int | None = None
-    shared: bool = False
+
+    @property
+    def shared(self) -> bool:
+        return self.ticket.shared
 
     @property
     def key(self) -> RequestKey:
@@ -261,7 +270,7 @@ class TicketTable:
         known = self.counters_of(lock)
         exclusive = known.exclusive if shared else max(known.exclusive, fence)
         fence = max(known.fence, fence)
-        highest = max(known.highest, min(highest, NUMBER_MAX))
+        highest = max(known.highest, min(highest, TICKET_NUMBER_MAX))
         self.counters[lock] = Counters(highest, fence, exclusive)
         self.counters.move_to_end(lock)
         if len(self.counters) > COUNTED_MAX:
@@ -298,7 +307,6 @@ class TicketTable:
         entry = self.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is None:
             entry = TicketEntry(ticket, owner, TicketPhase.ENTERING, now, until)
-            entry.shared = ticket.shared
             self._add(entry)
         elif entry.shared != ticket.shared:
             return None  # The mode is part of a request, so this is another request.

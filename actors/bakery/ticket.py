@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.name import OWNER_BYTES_MAX, check_object_name
-from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.message import Address, Int64
 
 COUNTER_BITS = 32
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
 """Limit of fence counters: beyond it a request is refused until the next epoch."""
 
-NUMBER_MAX = COUNTER_MAX // 2
+TICKET_NUMBER_MAX = COUNTER_MAX // 2
 """The highest number of a ticket. Beyond it all draw this one, and the names of their leaders order
 them. So a rogue leader that claims it stops nobody, and each epoch has as many fences left."""
 
@@ -113,33 +112,3 @@ def epoch_of(fence: int) -> int:
 
 def counter_of(fence: int) -> int:
     return fence & COUNTER_MAX
-
-
-def is_fence(fence: int, epoch: int) -> bool:
-    """Return whether a peer's ``fence`` can have been granted in ``epoch`` or before."""
-    return 0 < epoch_of(fence) <= epoch and 0 < counter_of(fence) < COUNTER_MAX
-
-
-def names(lock: str, session: str = "", owner: str = "") -> bool:
-    """Return whether a peer's names of a lock and an owner are within limits."""
-    try:
-        check_object_name(lock)
-    except InvalidRequestError:
-        return False
-    return len(session) <= ADDRESS_BYTES_MAX and len(owner) <= OWNER_BYTES_MAX
-
-
-def are_terms(hold_ms: int, grace_ms: int) -> bool:
-    return 1 <= hold_ms <= TERM_MS_MAX and 1 <= grace_ms <= TERM_MS_MAX
-
-
-def fits(ticket: Ticket) -> bool:
-    turn = ticket.turn
-    return (
-        names(ticket.lock, *ticket.who)
-        and len(ticket.label) <= OWNER_BYTES_MAX
-        and len(ticket.proxy) <= ADDRESS_BYTES_MAX
-        and 0 <= turn.number <= NUMBER_MAX
-        and turn.serial != 0
-        and are_terms(ticket.hold_ms, ticket.grace_ms)
-    )

@@ -110,8 +110,8 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
-    NUMBER_MAX,
     ROUND_MAX,
+    TICKET_NUMBER_MAX,
     Ticket,
     Turn,
     Who,
@@ -347,7 +347,7 @@ class TicketAttempts:
     def _draw(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Draw a number above all that a quorum knows, unless the ticket has one."""
         entry = attempt.entry
-        number = entry.ticket.turn.number or min(attempt.highest + 1, NUMBER_MAX)
+        number = entry.ticket.turn.number or min(attempt.highest + 1, TICKET_NUMBER_MAX)
         turn = entry.ticket.turn._replace(number=number)
         ticket = entry.ticket._replace(turn=turn)
         if self.table.put(ticket, self.epoch_state.node, now, None, attempt.held) is None:
