@@ -86,7 +86,6 @@ class Clock(Role[Post | ReadClock]):
 
     def handle(self, sender: Address, event: Post | ReadClock, now: Instant) -> Effects:
         """Stamp a message, or reply with the logical time. Physical time is ignored."""
-        del now
         match event:
             case Post():
                 return self._on_post(event)
@@ -99,7 +98,6 @@ class Clock(Role[Post | ReadClock]):
 
     def facts(self, now: Instant) -> Facts:
         """Return the logical time, and the highest one that another node may send now."""
-        del now
         return (*self.summary(), ("highest stamp accepted", self.limit))
 
     def departing(self) -> int:

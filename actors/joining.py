@@ -50,7 +50,6 @@ class ConfigSource(Role[ReadConfig | Dialled]):
 
     def handle(self, sender: Address, event: ReadConfig | Dialled, now: Instant) -> Effects:
         """Have the address tried, then reply."""
-        del now
         if isinstance(event, Dialled):
             asking = self.waiting.pop(event.number, None)
             reply = SharedConfig(text=self.text, unreached=event.unreached)

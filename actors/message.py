@@ -135,7 +135,6 @@ def with_derived(kinds: tuple[type[E], ...]) -> frozenset[type[E]]:
 @cache
 def _with_derived(kinds: tuple[type[Any], ...], count: int) -> frozenset[type[Any]]:
     """Cache the result for as long as ``count`` messages are declared, and no more."""
-    del count
     return frozenset(kinds).union(one for one in REGISTRY.values() if issubclass(one, kinds))
 
 

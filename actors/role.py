@@ -46,7 +46,6 @@ class NoInbox:
 
     def put(self, envelope: Any, /) -> None:
         """Refuse a message to a role that no host runs."""
-        del envelope
         raise pykka.ActorDeadError("the role was never started")
 
     def get(self) -> Any:
@@ -117,7 +116,6 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
 
     def begin(self, now: Instant) -> Effects:
         """Return the role's first effects. Called once, before any event."""
-        del now
         return ()
 
     @abc.abstractmethod
@@ -138,7 +136,6 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
         What matters most comes first: the host cuts what is longer than
         `fencelock.actors.api.role_request` allows, and does not iterate further. Here: the summary.
         """
-        del now
         return self.summary()
 
     def state(self) -> Mapping[str, Any]:
@@ -152,7 +149,6 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
 
     def on_receive(self, message: Any) -> None:
         """Count a message that the role does not accept (Pykka's hook)."""
-        del message
         self._host.perform(self.address, (Observe("role.stranger_dropped"),))
 
     @staticmethod

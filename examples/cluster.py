@@ -313,7 +313,6 @@ def report_objects(console: Console, verdicts: list[KindVerdict]) -> None:
 
 def leave(number: int, frame: object) -> None:
     """Also stop in order on SIGTERM, so that no process is left."""
-    del frame
     raise SystemExit(128 + number)
 
 

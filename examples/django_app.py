@@ -36,7 +36,6 @@ if not settings.configured:
 
 
 def publish(request: HttpRequest, page: str) -> JsonResponse:
-    del request
     try:
         with lock(f"pages/{page}", timeout=5) as hold:
             return JsonResponse({"page": page, "fence": hold.fence})

@@ -128,7 +128,6 @@ class Contender(Role[Event]):
         self, sender: Address, event: Event, now: Instant
     ) -> Effects:
         """Process one event by the rules of the essay."""
-        del now
         if isinstance(event, Request | Acknowledge | Release):
             if sender not in self.latest:
                 return ()
@@ -166,7 +165,6 @@ class Contender(Role[Event]):
 
     def facts(self, now: Instant) -> Facts:
         """Return the queue in order, and the evidence."""
-        del now
         yield "time", self.time
         yield "holds", self.holds
         for place, (time, process) in enumerate(self._in_order(), 1):

@@ -270,7 +270,6 @@ def message_in(body: bytes, *, member: bool) -> Message:
 
 def _raise(doing: str, error: Exception) -> None:
     """Raise ``error``, where no node has to go on."""
-    del doing
     raise error
 
 

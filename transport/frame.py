@@ -264,7 +264,6 @@ def _received_type(declared: int) -> type[_ReceivedFrame]:
     msgspec remembers what it has to do for a struct, and for no other type: so a union is always
     the type of a struct's field.
     """
-    del declared
     message: Any = Union[tuple(REGISTRY.values())]  # noqa: UP007
     define: Any = defstruct
     envelope: Any = tuple[Address, Address, message]

@@ -109,7 +109,6 @@ class KeyGuard:
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether ``key`` is known; on the thread of pyzmq, whose name this is."""
-        del domain
         public = key.decode()
         if public in self._bound:
             return True
@@ -145,7 +144,6 @@ class KeyGuard:
 
         Which side ends it first is chance, so the reason is not always known here.
         """
-        del value
         if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             text = "a connection without a key, with a key for another cluster, or cut off early"
             self._refuse("wire.handshake_failed", text)

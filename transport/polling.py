@@ -48,7 +48,6 @@ class SelectPoll:
 
     def register(self, descriptor: int, events: int) -> None:
         """Watch ``descriptor`` for something to read; see `select.poll`."""
-        del events
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def poll(self, timeout_ms: float | None) -> list[tuple[int, int]]:

@@ -76,7 +76,6 @@ class SetQuota(OperatorCommand, tag=0xFC):
     request: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_text("account", self.account, SESSION_BYTES_MAX)
         for name, most in self.quota._asdict().items():
             if most is not None:
@@ -139,7 +138,6 @@ class ReadUsage(TableQuery, tag=0xFE):
         return ""
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_number("most", self.most, 1, PAGE_MAX)
@@ -193,7 +191,6 @@ class ListMaps(TableQuery, tag=0x77):
         return (self.prefix,)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_number("most", self.most, 1, PAGE_MAX)
@@ -241,7 +238,6 @@ class Purge(OperatorCommand, tag=0x79):
         return (self.prefix,)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         if not is_kind(self.kind):
             raise InvalidRequestError(f"kind is {self.kind[:40]!a}, and must be that of an object")
         if self.kind == REDIS_KEY and (self.account is None or self.prefix):

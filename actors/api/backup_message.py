@@ -25,7 +25,6 @@ class ReadBackup(Query, tag=0xE0):
     OPERATOR = True
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_owner(self.session)
         check_owner(self.node)
         check_number("slot", self.slot, 0, INT_MAX)

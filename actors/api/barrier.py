@@ -41,7 +41,6 @@ class AwaitBarrier(UpdateRequest, tag=0x8C):
         reply: "BarrierPassed" = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
         check_number("parties", self.parties, 1, PARTIES_MAX)
 

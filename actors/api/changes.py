@@ -112,7 +112,6 @@ class ReadChanges(TableQuery, tag=0x9E):
         return self.after is not None
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_object_name(self.watched)

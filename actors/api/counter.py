@@ -41,7 +41,6 @@ class AddToCounter(CounterRequest, tag=0x7D):
     fence: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         CounterRequest.check(self)
         check_number("amount", self.amount, -VALUE_MAX, VALUE_MAX)
 
@@ -59,7 +58,6 @@ class SetCounter(CounterRequest, tag=0x7E):
     fence: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         CounterRequest.check(self)
         check_number("value", self.value, -VALUE_MAX, VALUE_MAX)
         if self.expected is not None:

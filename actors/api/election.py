@@ -37,6 +37,5 @@ class Lead(PermitRequest, tag=0xE9):
     permits = 1
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         AcquireRequest.check(self)
         check_text("value", self.value, VALUE_BYTES_MAX)

@@ -42,7 +42,6 @@ class Detach(ReleaseRequest, tag=0x128):
     REFUSABLE = True
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_lock_name(self.lock)
         ReleaseRequest.check(self)
         check_number("length of digest", len(self.digest), DIGEST_BYTES, DIGEST_BYTES)
@@ -72,6 +71,5 @@ class Attach(AcquireRequest, tag=0x129):
     permits = 1
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         AcquireRequest.check(self)
         check_number("length of secret", len(self.secret), 1, SECRET_BYTES_MAX)

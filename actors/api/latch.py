@@ -36,7 +36,6 @@ class LatchRequest(UpdateRequest):
         """The time for which the latch is kept after its count has reached 0 (ms)."""
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
         check_number("count", self.count, 1, COUNT_MAX)
         check_number("keep_ms", self.keep_ms, 0, WAIT_MS_MAX)
@@ -61,7 +60,6 @@ class CountDown(LatchRequest, tag=0x88):
         reply: "CountedDown" = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         LatchRequest.check(self)
         check_number("amount", self.amount, 1, COUNT_MAX)
 

@@ -86,7 +86,6 @@ class AcquireAll(ObjectRequest, AcquireRequest, tag=0x9D):
         return self.locks
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_names(self.locks)
         AcquireRequest.check(self)
 

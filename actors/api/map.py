@@ -78,7 +78,6 @@ class EntryRequest(GuardedRequest):
         """The name of the map."""
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         GuardedRequest.check(self)
         check_key(self.entry_key)
         if self.version is not None:
@@ -110,7 +109,6 @@ class PutEntry(EntryRequest, tag=0x71):
         return self.ephemeral
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         EntryRequest.check(self)
         if len(self.value) > VALUE_BYTES_MAX:
             raise InvalidRequestError(
@@ -197,7 +195,6 @@ class MapQuery(TableQuery):
         return object_name(MAP, self.map)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_lock_name(self.map, MAP)
@@ -213,7 +210,6 @@ class GetEntry(MapQuery, tag=0x75):
     age_ms: Int64 | None = None
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         if self.entry_key and is_plain(self.map, self.map + self.entry_key + self.session):
             check_age(self.age_ms)
             return
@@ -237,7 +233,6 @@ class ListEntries(MapQuery, tag=0x76):
     age_ms: Int64 | None = None
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         MapQuery.check(self)
         check_number("most", self.most, 1, PAGE_MAX)
         check_size("prefix", self.prefix, KEY_BYTES_MAX)

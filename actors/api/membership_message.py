@@ -91,7 +91,6 @@ class ChangeMembers(Request, tag=0xBB):
         reply: "MembersChanged" = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         _check_node("node", self.node)
         if self.action is MemberAction.REPLACE:
             _check_node("replacement", self.replacement)

@@ -173,7 +173,6 @@ class LockRequest(OwnerMessage, Request):
             cls.name = cast("Any", field)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         kind, end, name = self.lock.rpartition(KIND_END)
         texts = name + self.owner
         if not (
@@ -197,7 +196,6 @@ class CancellableRequest(LockRequest, Command):
         """A text for people who look at the object."""
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         LockRequest.check(self)
         if self.WAITS:
             if self.label:
@@ -233,7 +231,6 @@ class AcquireRequest(CancellableRequest):
         reply: "Granted" = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         name, wait_ms, limit = self.name, self.wait_ms, self.limit
         texts = name + self.owner + self.label
         if not (
@@ -358,7 +355,6 @@ class Inspect(Query, tag=0x13):
         return self.session, "", self.lock, self.request
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_object_name(self.lock)

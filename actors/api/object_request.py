@@ -105,7 +105,6 @@ class GuardedRequest(UpdateRequest):
         return (name, plain_name(self.guard)) if self.guard else (name,)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
         if self.guard:
             check_object_name(self.guard)

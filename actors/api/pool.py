@@ -40,7 +40,6 @@ class TakePermits(UpdateRequest, tag=0x118):
         reply: "PermitsTaken" = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
         check_number("size", self.size, 1, PERMITS_MAX)
         check_number("amount", self.amount, 0 if self.wait_ms == 0 else 1, self.size)
@@ -62,7 +61,6 @@ class GivePermits(UpdateRequest, tag=0x119):
         reply: "PermitsGiven" = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
         check_number("amount", self.amount, 1, PERMITS_MAX)
 

@@ -156,7 +156,6 @@ class KeysRequest(UpdateRequest):
         return tuple(lock_in(key.rpartition(":")[0], RECEIPT) or key for key in self.keys)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_names(self.keys)
         UpdateRequest.check(self)
         _check_value("value", self.value)
@@ -222,7 +221,6 @@ class ChangeKeys(KeysRequest, tag=0x120):
     wait_ms = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         KeysRequest.check(self)
         if self.expected is not None:
             _check_value("expected", self.expected)
@@ -277,7 +275,6 @@ class AwaitKey(KeysRequest, tag=0x121):
     WAITS = True
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         KeysRequest.check(self)
         check_number("number of keys", len(self.keys), 1, 1)
 
@@ -371,7 +368,6 @@ class ReadKeys(TableQuery, tag=0x123):
         return self.keys
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_names(self.keys)
         check_age(self.age_ms)
         check_owner(self.session)
@@ -419,7 +415,6 @@ class ListKeys(TableQuery, tag=0x125):
         return (self.prefix,)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_number("most", self.most, 1, PAGE_MAX)
         for field, text in (("prefix", self.prefix), ("after", self.after)):
             check_size(field, text, LOCK_NAME_BYTES_MAX)

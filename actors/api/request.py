@@ -140,7 +140,6 @@ class TableReply(Reply):
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply for the state before ``slot``, ``quiet_ms`` of log time later."""
-        del quiet_ms
         dated: Self = replace(cast("Any", self), slot=slot, age_ms=age_ms)
         return dated
 

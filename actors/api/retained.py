@@ -61,7 +61,6 @@ class AcquireRetained(AcquireRequest, tag=0xF0):
     limit = 1
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         LockRequest.check(self)
         check_text("label", self.label, LABEL_BYTES_MAX)
         check_wait(self.wait_ms)

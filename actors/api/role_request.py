@@ -301,7 +301,6 @@ class AskRole(Request, tag=0x10E):
         return self.role != "proxy"
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         if not is_part(self.role):
             raise InvalidRequestError(
                 f"role is {self.role[:PART_BYTES_MAX]!a}, and must be a name like 'clock' of 1 to "

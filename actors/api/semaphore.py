@@ -54,7 +54,6 @@ class AcquirePermits(PermitRequest, tag=0x1E):
             return self.amount
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         AcquireRequest.check(self)
         if not 1 <= self.amount <= self.permits <= PERMITS_MAX:
             check_number("permits", self.permits, 1, PERMITS_MAX)
@@ -77,7 +76,6 @@ class ReleasePermits(PartRequest, tag=0x1F):
     KIND = SEMAPHORE
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         PartRequest.check(self)
         check_number("amount", self.amount, 0, PERMITS_MAX)
 
@@ -90,7 +88,6 @@ class ResizeRequest(UpdateRequest):
         size: int = declared()
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         UpdateRequest.check(self)
         check_number("permits", self.permits, 1, PERMITS_MAX)
         check_number("size", self.size, 1, PERMITS_MAX)

@@ -62,7 +62,6 @@ class Open(Command, tag=0x60):
     request: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_text("session", self.session, SESSION_BYTES_MAX)
         check_text("label", self.label, LABEL_BYTES_MAX)
         check_number("ttl_ms", self.ttl_ms, TTL_MS_MIN, TTL_MS_MAX)
@@ -168,7 +167,6 @@ class ListLocks(Query, tag=0x65):
         return (plain_name(self.prefix),)
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_number("most", self.most, 1, PAGE_MAX)
@@ -244,7 +242,6 @@ class ListRecords(Query, tag=0xF8):
     OPERATOR = True
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
         check_number("skip", self.skip, 0, SKIP_MAX)
@@ -306,7 +303,6 @@ class OperatorCommand(Command):
         return f"{self.operator} ({client_of(self.session)})"
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         if (size := utf8_size(self.by)) > LABEL_BYTES_MAX:
             raise InvalidRequestError(
                 f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} "
@@ -335,7 +331,6 @@ class Evict(OperatorCommand, tag=0x67):
         return self.session, "", self.lock, self.request
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_object_name(self.lock)
         OperatorCommand.check(self)
 
@@ -379,7 +374,6 @@ class CloseSession(OperatorCommand, tag=0xFA):
     request: Int64 = 0
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_text("handle", self.handle, HANDLE_BYTES_MAX)
         OperatorCommand.check(self)
 
@@ -469,6 +463,5 @@ class DisownHold(Request, tag=0xD1):
     EASES = True
 
     def check(self) -> None:
-        """Refuse fields that exceed their limits."""
         check_owner(self.session)
         check_lock_name(self.lock)

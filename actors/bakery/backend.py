@@ -183,7 +183,6 @@ class BakeryBackend(MembersBackend):
 
     def _on_open(self, sender: Address, request: Open, now: Instant) -> Effects:
         """Reply without keeping a session: it is a name, and leaders know its holds."""
-        del now
         opened = Opened(
             session=request.session,
             assigned=request.session,
@@ -347,7 +346,6 @@ class BakeryBackend(MembersBackend):
         If no request here waits for a grant any more, the client may have the hold through another
         proxy. So it is notified; if it does not have the hold, it gives it back.
         """
-        del leader
         name = Name(Kind.LOCK, event.lock, event.who, event.request)
         pending = self.in_flight.by_name.get(name)
         if pending is not None:
@@ -442,7 +440,6 @@ class BakeryBackend(MembersBackend):
         return replies.done(pending, event, self.node)
 
     def _on_not_leading(self, leader: Address, event: NotLeading, now: Instant) -> Effects:
-        del leader
         effects: list[Effect] = []
         for pending in self.in_flight.about(event.lock, event.who):
             effects += self.in_flight.redirect(pending, event.owner, now)
@@ -450,7 +447,6 @@ class BakeryBackend(MembersBackend):
 
     def _on_notice(self, leader: Address, event: Unlocking | Expired, now: Instant) -> Effects:
         """Notify the client of a hold that its time is over."""
-        del leader, now
         client = self.clients.of(event.who.session)
         if client is not None:
             return [Send(client.address, replies.notice(event))]
@@ -464,7 +460,6 @@ class BakeryBackend(MembersBackend):
         return self.watchers.watch(sender, watch, now)
 
     def _on_readiness(self, sender: Address, readiness: Readiness, now: Instant) -> Effects:
-        del sender
         self.is_seated = True
         self.leaders.update(leader.node for leader in readiness.leaders)
         leads = self.in_flight.lead(readiness, now)
@@ -472,7 +467,6 @@ class BakeryBackend(MembersBackend):
 
     def _on_voting_status(self, sender: Address, status: VotingStatus, now: Instant) -> Effects:
         """Store why this node does not vote; before the first election nothing else is known."""
-        del sender, now
         self.let_serve(status)
         if self.is_seated or not status.why:
             return []
@@ -521,7 +515,6 @@ class BakeryBackend(MembersBackend):
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
         """End the waits of clients that have fallen silent."""
-        del now
         silent = set(clients)
         gone = self._drop_waits(lambda session: client_of(session) in silent)
         return [Observe("proxy.wait_of_silent_client_ended", gone)] if gone else []
@@ -536,12 +529,10 @@ class BakeryBackend(MembersBackend):
         return effects
 
     def gather_status(self, now: Instant) -> Effects:
-        del now
         self.tickets = None
         return [Send(leader_of(self.node), ListTickets())]
 
     def _on_tally(self, sender: Address, tally: Tally, now: Instant) -> Effects:
-        del sender, now
         self.tickets = tally
         return []
 

@@ -113,7 +113,6 @@ class Reconfigurer(Role[Received]):
 
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, unless they are those of the configuration."""
-        del now
         return [*self._follow(), Wake(INFO_MS, InfoDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:

@@ -110,7 +110,6 @@ class ClusterStatus(VotingRole[Received]):
 
     def begin(self, now: Instant) -> Effects:
         """Wait for the coordinator of this node, which gives beats their contents."""
-        del now
         return [Wake(BEAT_MS, BeatDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:

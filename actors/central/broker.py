@@ -132,7 +132,6 @@ class Broker(Role[Accepted]):
 
     def begin(self, now: Instant) -> Effects:
         """Start the watch on the server."""
-        del now
         arguments = {"proxy": self.proxy, "server": self.server, "boot": self.boot}
         return (Spawn(self.watch, ServerWatch, arguments),)
 

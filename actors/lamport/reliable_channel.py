@@ -218,7 +218,6 @@ class ReliableChannel(Role[Received]):
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event. Time passes for a channel only through its timers."""
-        del now
         match event:
             case Neighbors():
                 role = self.address.partition("/")[2]

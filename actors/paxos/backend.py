@@ -249,17 +249,14 @@ class PaxosBackend(MembersBackend):
             self.contact.expected_at = now
 
     def _on_gather(self, sender: Address, event: Gather, now: Instant) -> Effects:
-        del sender, event, now
         return self.in_flight.batch()
 
     def _on_proposed(self, sender: Address, event: Proposed, now: Instant) -> Effects:
         """Do nothing: the outcomes arrive separately."""
-        del sender, event, now
         return ()
 
     def _on_slot_outcomes(self, sender: Address, slot: SlotOutcomes, now: Instant) -> Effects:
         """Process the outcomes of one slot; this node's replica sends them for every slot."""
-        del sender
         self.contact.received_at = now
         outcomes = slot.outcomes
         if not self.in_flight.by_key and _NOTIFIED.isdisjoint(map(type, outcomes)):
@@ -398,7 +395,6 @@ class PaxosBackend(MembersBackend):
         Most are proposed again, later or to another leader. A new request that an overloaded leader
         rejected is refused here: nothing was done.
         """
-        del now
         if node_of(sender) not in self.members:
             return [Observe("paxos.stranger_ignored")]
         mark = Observe(f"paxos.proposal_declined_{declined.why.name.lower()}")
@@ -417,7 +413,6 @@ class PaxosBackend(MembersBackend):
         return [Send(known.sender, no), mark]
 
     def _on_leader_changed(self, sender: Address, event: LeaderChanged, now: Instant) -> Effects:
-        del sender
         if not (event.leader or self.leader):
             return self.queries.ask_again()  # The replica begins; earlier queries were dropped.
         served = self.serving()[0]
@@ -429,33 +424,28 @@ class PaxosBackend(MembersBackend):
         return [*notices, *self._repeat(now, NEW_LEADER_REPEAT_MAX)]
 
     def _on_isolated(self, sender: Address, event: Isolated, now: Instant) -> Effects:
-        del sender, now
         served = self.serving()[0]
         self.isolated = event.isolated
         return self._notify_if_changed(served)
 
     def _on_skipped(self, sender: Address, event: Skipped, now: Instant) -> Effects:
         """Propose requests again that may be in slots that this node did not apply."""
-        del sender, event
         self.sessions.clear()
         self.in_flight.doubt(now, queued=True)
         return self._repeat(now, NEW_LEADER_REPEAT_MAX)
 
     def _on_voting_status(self, sender: Address, event: VotingStatus, now: Instant) -> Effects:
-        del sender, now
         self.let_serve(event)
         return ()
 
     def _on_divergence(self, sender: Address, event: Divergence, now: Instant) -> Effects:
         """Show the difference; stop serving if this node is the one that diverged."""
-        del sender, now
         self.why_diverged = event.why
         if event.quarantined:
             self.closed = event.why
         return ()
 
     def _on_times_unfit(self, sender: Address, event: TimesUnfit, now: Instant) -> Effects:
-        del sender, now
         self.why_times = event.why
         return ()
 
@@ -465,7 +455,6 @@ class PaxosBackend(MembersBackend):
 
     def leader_for(self, session: str) -> str:
         """Return the node that leads, empty if none is known."""
-        del session
         return self.leader
 
     def _notify_if_changed(self, served: bool) -> list[Effect]:
@@ -490,16 +479,13 @@ class PaxosBackend(MembersBackend):
         return self.queries.take(sender, query, now)
 
     def _on_machine_read(self, sender: Address, machine_read: MachineRead, now: Instant) -> Effects:
-        del sender
         effects = self.table_status.on_machine_read(machine_read)
         return self.queries.on_machine_read(machine_read, now) if effects is None else effects
 
     def _on_exported(self, sender: Address, exported: Exported, now: Instant) -> Effects:
-        del sender, now
         return self.queries.on_exported(exported)
 
     def _on_next_queries(self, sender: Address, event: NextQueries, now: Instant) -> Effects:
-        del sender, event
         return self.queries.on_next(now)
 
     def gather_status(self, now: Instant) -> Effects:
@@ -534,7 +520,6 @@ class PaxosBackend(MembersBackend):
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
         """Drop the requests of clients that have fallen silent."""
-        del clients
         gone = self.in_flight.forget_silent(self.clients, now)
         return [Observe("proxy.request_of_silent_client_forgotten", gone)]
 

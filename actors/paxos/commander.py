@@ -122,12 +122,10 @@ class Commander(MemberRole[CommanderEvent]):
         """The time of the last news."""
 
     def begin(self, now: Instant) -> Effects:
-        del now
         return self._propose()
 
     def facts(self, now: Instant) -> Facts:
         """Return each slot in flight, with its batch and the members that voted for it."""
-        del now
         yield from self.summary()
         yield "slots in flight", len(self.proposals)
         for slot, proposal in self.proposals.items():

@@ -236,7 +236,6 @@ class Leader(MemberRole[LeaderEvent]):
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: LeaderEvent, now: Instant
     ) -> Effects:
-        del now
         match event:
             case Applied():
                 return self._on_applied(event)
@@ -281,7 +280,6 @@ class Leader(MemberRole[LeaderEvent]):
 
         What is in flight while it leads is in the facts of its commander.
         """
-        del now
         yield from self.summary()
         yield "highest ballot of others", shown_ballot(self.seen)
         yield "may stand", self.is_voter

@@ -109,7 +109,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, unless they are the nodes of the configuration."""
-        del now
         view = self.config.newest
         links = self._link() if view.number else [self.requests.known(0, view.seats)]
         return [*links, Wake(CHECK_MS, TargetDue())]

@@ -109,7 +109,6 @@ class Scout(MemberRole[ScoutEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Ask the other acceptors; and the own one, if it completes a majority."""
-        del now
         own = self.acceptor
         for acceptor in self.config.acceptors:
             if acceptor != own:
@@ -139,7 +138,6 @@ class Scout(MemberRole[ScoutEvent]):
 
     def facts(self, now: Instant) -> Facts:
         """Return who promised, who is still asked, and the slots with votes of earlier ballots."""
-        del now
         yield from self.summary()
         yield "promises of", ", ".join(map(node_of, self.complete))
         yield "asks", ", ".join(map(node_of, self.connected_to))

@@ -121,7 +121,6 @@ class Backend(ABC):
 
     def leader_for(self, session: str) -> str:
         """Return the node that replies soonest to ``session``, empty if none is known."""
-        del session
         return self.serving()[1]
 
     def alive(self, request: KeepAlive) -> Alive:

@@ -268,7 +268,6 @@ class LockManager(Backend):
 
     def _on_granted(self, sender: Address, got: LockGranted, now: Instant) -> Effects:
         """Reply to the client that its lock was granted."""
-        del sender
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()  # It crossed with our `ReleaseLock`, which releases the granted lock.
@@ -286,7 +285,6 @@ class LockManager(Backend):
 
     def _on_revoked(self, sender: Address, taken: LockRevoked, now: Instant) -> Effects:
         """Drop a hold that the protocol took away, and notify its client."""
-        del sender, now
         claim = self.claims.by_ticket.get(taken.ticket)
         if claim is None or claim.phase is not Phase.HELD:
             return ()
@@ -299,7 +297,6 @@ class LockManager(Backend):
 
     def _on_queue_full(self, sender: Address, full: QueueFull, now: Instant) -> Effects:
         """Reply to the client that the protocol cannot queue it."""
-        del sender, now
         claim = self.claims.by_ticket.get(full.ticket)
         if claim is None or claim.phase is Phase.HELD:
             return ()
@@ -332,7 +329,6 @@ class LockManager(Backend):
 
     def _on_hold_released(self, sender: Address, given: HoldReleased, now: Instant) -> Effects:
         """Reply to a release or an eviction that the protocol has confirmed."""
-        del sender
         hold = HoldKey(given.lock, given.fence, given.session)
         if not given.session:
             return self._on_evicted(given, hold)
@@ -355,7 +351,6 @@ class LockManager(Backend):
 
     def _on_evict(self, sender: Address, evict: Evict, now: Instant) -> Effects:
         """End any session's hold for an operator."""
-        del now
         hold = HoldKey(evict.lock, evict.fence, "")
         _remember(self.evictions, hold, (sender, evict))
         return [Send(self.granter, ReleaseHold(**hold._asdict(), operator=evict.by))]
@@ -377,7 +372,6 @@ class LockManager(Backend):
 
     def _on_disown_hold(self, sender: Address, disown: DisownHold, now: Instant) -> Effects:
         """Release a hold that its session does not know."""
-        del sender, now
         claim = self.claims.holder.get(disown.lock)
         if claim is not None and (claim.fence, claim.key.session) == (disown.fence, disown.session):
             return [*self._give(claim), Observe("proxy.hold_disowned")]
@@ -388,12 +382,10 @@ class LockManager(Backend):
 
     def _on_hold_in_doubt(self, sender: Address, doubt: HoldInDoubt, now: Instant) -> Effects:
         """Ask a client whether it has a hold of which the protocol is not sure."""
-        del sender, now
         return [self._confirm(doubt.lock, doubt.fence, doubt.session)]
 
     def _on_cancel(self, sender: Address, cancel: Cancel, now: Instant) -> Effects:
         """End a wait or a hold, in any state; repeatable."""
-        del now
         key = Key(cancel.session, cancel.owner, cancel.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
@@ -406,7 +398,6 @@ class LockManager(Backend):
 
     def _on_end(self, sender: Address, end: End, now: Instant) -> Effects:
         """End the waits and holds of a session, without a reply for each."""
-        del now
         effects: list[Effect] = []
         for claim in [c for c in self.claims.by_key.values() if c.key.session == end.session]:
             effects += self._give(claim)
@@ -419,7 +410,6 @@ class LockManager(Backend):
 
     def _on_holds_ended(self, sender: Address, ended: HoldsEnded, now: Instant) -> Effects:
         """Reply to the client that ended a session."""
-        del sender, now
         client, end = self.ends.pop(ended.session, (None, None))
         if client is None or end is None:
             return []
@@ -427,7 +417,6 @@ class LockManager(Backend):
 
     def _on_wait_over(self, sender: Address, over: WaitOver, now: Instant) -> Effects:
         """End a wait that timed out, once the protocol has named the holder."""
-        del sender
         claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()
@@ -441,7 +430,6 @@ class LockManager(Backend):
 
     def _on_try_query(self, sender: Address, over: TryQuery, now: Instant) -> Effects:
         """Check again for a request that does not wait."""
-        del sender, now
         claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING or claim.query is not None:
             return ()
@@ -458,7 +446,6 @@ class LockManager(Backend):
         self, sender: Address, description: LockDescription, now: Instant
     ) -> Effects:
         """Take an answer about a lock: for a wait that ends, a description or a query."""
-        del sender
         claim = self.endings.pop(description.query, None)
         if claim is not None:
             return self._on_description_for(claim, description, now)
@@ -498,7 +485,6 @@ class LockManager(Backend):
         return [*give, *self._end(claim, *why_it_ended(self.name, claim, description, now))]
 
     def _on_ready(self, sender: Address, ready: Ready, now: Instant) -> Effects:
-        del sender, now
         starting, self.readiness = self.readiness is STARTING, ready
         if not (ready.ready or starting):
             return ()
@@ -506,7 +492,6 @@ class LockManager(Backend):
 
     def gather_status(self, now: Instant) -> Effects:
         """Ask the protocol about the locks that are awaited through this node."""
-        del now
         self.descriptions, self.looking = {}, set()
         effects: list[Effect] = []
         for lock in self.claims.awaited()[:QUERIES_MAX]:
@@ -524,7 +509,6 @@ class LockManager(Backend):
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
         """End the waits of clients that have fallen silent; their holds stay."""
-        del now
         silent, effects = set(clients), list[Effect]()
         for claim in list(self.claims.by_key.values()):
             if claim.phase is Phase.WAITING and client_of(claim.key.session) in silent:

@@ -58,7 +58,6 @@ class MembersBackend(Backend):
 
     def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
         """Take over the members, and name them to all clients."""
-        del sender, now
         self.known = event
         self.members = tuple(member.node for member in event.members)
         self.unannounced = deque(self.clients.by_id)
@@ -89,11 +88,9 @@ class MembersBackend(Backend):
 
     def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
         """Leave a request about the members to the role that changes them."""
-        del now
         founds = isinstance(request, ChangeMembers) and request.action is MemberAction.FOUND
         role = address_of(self.node, "bootstrap" if founds else "members")
         return [Send(role, Relay(client=sender, request=request))]
 
     def _on_relayed(self, sender: Address, event: Relayed, now: Instant) -> Effects:
-        del sender, now
         return [Send(event.client, event.reply)]

@@ -251,11 +251,9 @@ class Proxy(Role[Request]):
             return internal(sender, request, self.node, error)
 
     def _on_ask_replied(self, sender: Address, replied: AskReplied, now: Instant) -> Effects:
-        del sender, now
         return self.role_asks.answer(replied)
 
     def _on_role_reply(self, sender: Address, reply: RoleReply, now: Instant) -> Effects:
-        del now
         return self.role_asks.answer_from(sender, reply)
 
     def _on_refused(self, sender: Address, refused: Refused, now: Instant) -> Effects:
@@ -265,11 +263,9 @@ class Proxy(Role[Request]):
         return self._on_refusal(sender, refused, now)
 
     def _on_link(self, sender: Address, link: LinkUp | LinkDown, now: Instant) -> Effects:
-        del sender, now
         return self.role_asks.on_link(link)
 
     def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
-        del sender
         if self.access is None:
             return ()
         self.access.replace(changed.rights)
@@ -277,7 +273,6 @@ class Proxy(Role[Request]):
         return self.backend.cancel_waits(removed, now) if removed else ()
 
     def _on_keep_alive(self, sender: Address, request: KeepAlive, now: Instant) -> Effects:
-        del now
         return [Send(sender, self.backend.alive(request))]
 
     def _on_open(self, sender: Address, request: Open, now: Instant) -> Effects:
@@ -286,7 +281,6 @@ class Proxy(Role[Request]):
         The session of a client of another process is its own id, whatever later name it
         requested: it counts the sessions that it began, including those that were never opened.
         """
-        del now
         local = node_of(sender) == self.node
         opened = Opened(
             session=request.session,
@@ -298,7 +292,6 @@ class Proxy(Role[Request]):
         return [Send(sender, opened)]
 
     def _on_probe(self, sender: Address, probe: Probe, now: Instant) -> Effects:
-        del now
         if len(probe.session) > OWNER_BYTES_MAX:
             return [Observe("proxy.session_malformed")]
         reply = self.backend.probe_reply(probe.session, probe.request)
@@ -315,7 +308,6 @@ class Proxy(Role[Request]):
         return [report] if self.closed else [report, *self.backend.gather_status(now)]
 
     def _on_reported(self, sender: Address, reported: Reported, now: Instant) -> Effects:
-        del sender, now
         self.description.reported = reported
         return ()
 
@@ -338,7 +330,6 @@ class Proxy(Role[Request]):
         return self.description.replies(self.backend.members, status)
 
     def _on_tick(self, sender: Address, tick: Tick, now: Instant) -> Effects:
-        del sender, tick
         self.ticking = False
         for times in self.backend.latencies.values():
             times.fold()

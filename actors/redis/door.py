@@ -227,7 +227,6 @@ class RedisDoor(Role[DoorEvent]):
 
     def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
         """Serve clients, and pass on what the cluster replies."""
-        del sender
         match event:
             case Received():
                 return self._on_received(event, now)
@@ -663,14 +662,12 @@ class RedisDoor(Role[DoorEvent]):
         return arguments[0] if arguments else "PONG"
 
     def _on_reset(self, connection: Connection, arguments: list[bytes]) -> Reply:
-        del arguments
         connection.version, connection.name = VERSION_2, ""
         connection.key, connection.trusted = "", self.access is None
         connection.parser.trusted = connection.trusted
         return "RESET"
 
     def _on_select(self, connection: Connection, arguments: list[bytes]) -> Reply:
-        del connection
         if integer(arguments[0]):
             raise CommandError("ERR DB index is out of range")
         return "OK"
@@ -762,7 +759,6 @@ class RedisDoor(Role[DoorEvent]):
                 )
 
     def _on_script(self, connection: Connection, arguments: list[bytes]) -> Reply:
-        del connection
         match arguments[0].lower(), arguments[1:]:
             case b"load", [text]:
                 return self._load(text)[0].encode()
@@ -780,7 +776,6 @@ class RedisDoor(Role[DoorEvent]):
                 )
 
     def _on_info(self, connection: Connection, arguments: list[bytes]) -> Reply:
-        del connection, arguments
         sections: dict[str, dict[str, str | int]] = {
             "Server": {
                 "redis_version": REDIS_VERSION,
@@ -845,7 +840,6 @@ def _check_trusted(connection: Connection, name: str) -> None:
 
 def _command_table(connection: Connection, arguments: list[bytes]) -> Reply:
     """COMMAND [COUNT | LIST | DOCS | INFO]: names and numbers of arguments, and no more."""
-    del connection
     table = {
         **ABOUT_CONNECTIONS,
         **SUBSCRIBING,

@@ -394,7 +394,6 @@ def _leaving(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """End one hold of a client."""
-    del call
     ttl_ms, once = integer(arguments[1]), operation is Operation.LEAVE_ONCE
     if not 0 < ttl_ms <= TTL_MS_MAX:
         raise CommandError("ERR invalid expire time in 'pexpire' command")
@@ -429,7 +428,6 @@ def _leaving_by_force(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """Delete a key that is not reserved for whose turn it is."""
-    del operation, call, arguments
     request = ChangeKeys(
         keys=keys[:1], action=KeyAction.DELETE, states=(KeyState.OTHER,), expected=TURN
     )
@@ -443,7 +441,6 @@ def _renewing_each(
     operation: Operation, call: Call, keys: tuple[str, ...], arguments: list[bytes]
 ) -> Steps:
     """Change the deadlines of keys that are held with a value each."""
-    del operation, call
     ttl_ms = integer(arguments[0])
     if not 0 < ttl_ms <= TTL_MS_MAX:
         raise CommandError("ERR invalid expire time in 'pexpire' command")

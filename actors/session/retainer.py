@@ -163,7 +163,6 @@ class Retainer(Role[Event]):
 
     def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
         """Perform what a thread decided, or decide about a reply and perform that."""
-        del sender
         match event:
             case Perform(key=key, act=act):
                 return [self._sent(key, act)]

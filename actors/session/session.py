@@ -480,7 +480,6 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
 
 def on_end_wait(state: SessionState, user: Address, event: EndWait, now: Instant) -> list[Effect]:
     """Refuse an acquire that waits; do nothing if it was granted, or has ended."""
-    del user
     number = state.in_flight.waits.get(LockKey(event.lock, event.owner))
     waiting = None if number is None else state.in_flight.pending[number]
     if waiting is None or waiting.request.request != event.request:
@@ -491,7 +490,6 @@ def on_end_wait(state: SessionState, user: Address, event: EndWait, now: Instant
 
 def on_abandon(state: SessionState, user: Address, event: Abandon, now: Instant) -> list[Effect]:
     """Undo what ``user`` waited for, or was just granted: it does not exist any more."""
-    del event
     effects: list[Effect] = []
     for pending in list(state.in_flight.pending.values()):
         if pending.user != user:
@@ -521,7 +519,6 @@ def on_close(state: SessionState, user: Address, event: Close, now: Instant) -> 
     the session is ended too, for a cluster that keeps holds by session: that also frees the holds
     that were granted through an endpoint that is down or forgot them.
     """
-    del event
     closing = state.closing
     closing.closers = (*closing.closers, user)
     if closing.begun:

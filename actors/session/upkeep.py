@@ -134,7 +134,6 @@ def state_of(reply: ClusterUp | ClusterDown) -> ClusterState:
 
 def on_watch(state: SessionState, user: Address, event: WatchCluster, now: Instant) -> list[Effect]:
     """Begin to watch: from now on the session is opened and kept alive."""
-    del user, event
     if state.closing.begun:
         return []
     state.cluster_poll.wanted = True
@@ -255,7 +254,6 @@ def speak(state: SessionState, now: Instant) -> list[Effect]:
 
 def on_link_up(state: SessionState, sender: Address, event: LinkUp, now: Instant) -> list[Effect]:
     """Send the node a keep-alive, since it may be new, and repeat its unanswered requests."""
-    del sender
     endpoint = state.endpoints.of_node(event.node)
     if endpoint is None:
         return [Observe("client.unknown_link")]
@@ -272,7 +270,6 @@ def on_link_down(
     state: SessionState, sender: Address, event: LinkDown, now: Instant
 ) -> list[Effect]:
     """Move the requests that can be moved to another endpoint."""
-    del sender
     endpoint = state.endpoints.of_node(event.node)
     if endpoint is None:
         return [Observe("client.unknown_link")]
@@ -310,7 +307,6 @@ def on_link_refused(
     state: SessionState, sender: Address, event: LinkRefused, now: Instant
 ) -> list[Effect]:
     """Stop using this endpoint; if it was the last, refuse every user's request."""
-    del sender
     endpoint = state.endpoints.of_node(event.node)
     if endpoint is None:
         return [Observe("client.unknown_link")]

@@ -67,14 +67,12 @@ class Barrier(TableObject):
 
     def check_restored(self, table: TableState) -> None:
         """Raise ValueError if it has no wait, or at least as many waits as parties."""
-        del table
         if not 0 < self.waiting < self.parties:
             arrived = f"{self.waiting} of {self.parties} parties"
             raise ValueError(f"the snapshot has a wrong {titled(self.name)} of {arrived}")
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Break the generation, since a party has left it."""
-        del wait
         self.remove(table, Why(Cause.PARTY_LEFT), out)
 
     def remove(self, table: TableState, why: Why, out: list[Result]) -> None:

@@ -59,7 +59,6 @@ class Counter(TableObject):
 
     def check_restored(self, table: TableState) -> None:
         """Raise ValueError if somebody waits for it."""
-        del table
         if self.queue:
             raise ValueError(f"the snapshot has {self.waiting} waits for {titled(self.name)}")
 

@@ -61,7 +61,6 @@ class KeySession(Session):
 
     def retire(self, key: Key, now_ms: int) -> None:
         """Forget the owner of ``key``, who holds no more."""
-        del now_ms
         del self.owner_states[key]
         self.losses.pop(key, None)
         self.names.remove(key[1])

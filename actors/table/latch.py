@@ -104,7 +104,6 @@ class Latch(TableObject):
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Drop the latch if a new one would be in the same state."""
-        del wait, out
         if self.left == self.count and not self.queue:
             table.drop(self)
 

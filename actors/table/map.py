@@ -100,12 +100,10 @@ class Entry:
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """Remove the entry, which has expired."""
-        del out
         table.maps.change(table, self.name, self.key, None)
 
     def end_with_session(self, table: TableState, out: list[Result]) -> None:
         """Remove the entry, whose session has ended."""
-        del out
         table.maps.change(table, self.name, self.key, None)
 
 

@@ -83,14 +83,12 @@ class Pool(TableObject):
 
     def check_restored(self, table: TableState) -> None:
         """Raise ValueError if a wait could be served, or if it should leave no state."""
-        del table
         head = next(iter(self.waits), None)
         if (head is None and not self.taken) or (head is not None and head.amount <= self.free):
             raise ValueError(f"the snapshot has a wrong {titled(self.name)}: {self.free} are free")
 
     def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
         """Serve the waits behind one that has ended."""
-        del wait
         self.serve(table, out)
 
     def change(self, table: TableState, size: int, taken: int) -> None:

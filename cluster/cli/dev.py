@@ -391,7 +391,6 @@ def drawn(
 
 def plain(console: Console, looks: Looks, address: str) -> Iterator[None]:
     """Print a line about each lock that changed since the last look."""
-    del address
     before: dict[str, str] = {}
     while True:
         look = looks.next()

@@ -88,12 +88,10 @@ class LateGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        del ctx
         return [*HOMES, *LATE]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, or None if there is none of that name."""
-        del ctx
         if cmd_name in HOMES and cmd_name not in self.commands:
             home, _, group = HOMES[cmd_name].partition(":")
             module = import_module(f"fencelock.cluster.cli.{home}")

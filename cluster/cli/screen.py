@@ -90,7 +90,6 @@ class Rows:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the form that fits."""
-        del console
         widths = [
             max(Text(column.name).cell_len, *map(_width, cells))
             for column, *cells in zip(self.columns, *self.rows, strict=True)

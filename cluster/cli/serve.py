@@ -375,7 +375,6 @@ def stops_on_signals(*others: signal.Signals) -> Generator[Stops]:
     stops = Stops()
 
     def on_signal(number: int, frame: object) -> None:
-        del frame
         stops.put(signal.Signals(number).name)
 
     before = {each: signal.signal(each, on_signal) for each in signals}

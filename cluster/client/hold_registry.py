@@ -573,7 +573,6 @@ class HoldRegistry:
 
     def _undone(self, call: UndoCall, reply: Any, error: BaseException | None) -> None:
         """Note that the session undoes an acquire from now on; on the dispatcher's thread."""
-        del reply, error
         key = call.own.lock, call.own.owner
         with self._guard:
             if self._undoing.get(key) == call.token:

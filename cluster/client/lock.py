@@ -33,7 +33,6 @@ class Exiting(InThreads):
             FencelockError: the body ended well, but the release failed.
 
         """
-        del kind, trace
         drive(self._exiting(error))
 
 
@@ -213,7 +212,6 @@ class AsyncExiting(InTasks):
         trace: TracebackType | None,
     ) -> None:
         """Release. An error of the body passes unchanged; see `fencelock.Lock`."""
-        del kind, trace
         await drive_async(self._exiting(error))
 
 

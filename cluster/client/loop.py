@@ -160,7 +160,6 @@ class LoopExecutor:
 
     def stop(self, timeout: float) -> None:
         """Start no further callback (CallbackExecutor)."""
-        del timeout
         self._stopped = True
 
     def _call(self, callback: Callable[[T], object], argument: T) -> None:

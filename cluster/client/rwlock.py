@@ -142,7 +142,6 @@ class BaseSide(BaseRLock[H]):
     @staticmethod
     def _is_not_now(error: FencelockError, blocking: bool) -> bool:
         """Return whether it is held by others; a reader that tries to write gets the refusal."""
-        del blocking
         return isinstance(error, LockTimeoutError)
 
 

@@ -177,7 +177,6 @@ class BaseSemaphore(BaseLock[H]):
 
     def _releasing(self, wait: bool | None = None) -> Operation[None]:
         """Release one permit, as the end of ``with`` does. It always waits."""
-        del wait
         return self._releasing_permits(1)
 
     def _releasing_permits(self, amount: int) -> Operation[None]:

@@ -481,7 +481,6 @@ def founds_by_majority(spawn: Spawn) -> Spawn:
 
 
 def is_never_before(start: Start, other: Start) -> bool:
-    del start, other
     return False
 
 

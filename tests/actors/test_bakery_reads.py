@@ -235,7 +235,6 @@ def test_a_proxy_that_believes_one_leader_is_caught(monkeypatch: pytest.MonkeyPa
     decide = Poll.decide
 
     def decide_by_one(poll: Poll, quorum: int, now: Instant) -> QueryResult | None:
-        del quorum
         return decide(poll, 1, now)
 
     monkeypatch.setattr(Poll, "decide", decide_by_one)

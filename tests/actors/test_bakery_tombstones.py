@@ -224,7 +224,6 @@ def test_a_ticket_that_expired_by_one_clock_and_is_taken_for_dropped_is_seen_by_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def for_good(past: Tombstones, lock: str, who: Who, request: int, fence: int) -> None:
-        del fence
         past.drop(lock, who, request)
 
     monkeypatch.setattr(Tombstones, "expire", for_good)

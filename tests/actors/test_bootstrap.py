@@ -82,7 +82,6 @@ def group(to: int = 0, **journals: int) -> GroupConfig:
 def make_roles(
     config: GroupConfig, votes: bool, voters: Mapping[Address, int] | None = None
 ) -> tuple[Spawn, ...]:
-    del voters
     return (Spawn(address_of("x", f"log-{config.founded_ms}-{votes}"), Bootstrap),)
 
 

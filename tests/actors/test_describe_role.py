@@ -281,7 +281,6 @@ def test_a_role_that_does_not_answer_a_request_refuses_it(tmp_path: Path) -> Non
 
 class Verbose(Role[Granted]):
     def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        del sender, event, now
         return ()
 
     def summary(self) -> tuple[tuple[str, str | int], ...]:
@@ -292,7 +291,6 @@ class Large(Role[Granted]):
     """A role with facts without end."""
 
     def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        del sender, event, now
         return ()
 
     def facts(self, now: Instant) -> Facts:
@@ -302,7 +300,6 @@ class Large(Role[Granted]):
 
 class Plain(Role[Granted]):
     def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        del sender, event, now
         return ()
 
 

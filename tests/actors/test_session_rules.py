@@ -539,7 +539,6 @@ def test_the_table_holds_what_users_were_told_and_nothing_else(seed: int) -> Non
 
 
 def forgets_what_it_must_withdraw(self: Any, pending: Any, now: Any) -> list[Send]:
-    del now
     self.drop(pending)
     return []
 

@@ -236,7 +236,6 @@ def closings_are_not_kept(sound: Any, table: TableState, command: Any, *about: A
 def no_operator(
     sound: Any, table: TableState, session: Any, reason: Any, request: int, out: Any, by: str = ""
 ) -> None:
-    del by
     sound(table, session, reason, request, out)
 
 
@@ -423,7 +422,6 @@ def a_value_waits_in_vain(sound: Any, table: TableState, wait: Wait, capacity: i
 
 
 def nothing_is_noted(histories: Histories) -> list[Any]:
-    del histories
     return []
 
 
@@ -698,5 +696,4 @@ def test_every_bug_planted_in_a_kind_is_found(
     bug: str,
     planted: tuple[Any, Any, Plant],
 ) -> None:
-    del bug
     demand_found(monkeypatch, composer, *planted)

@@ -153,7 +153,6 @@ class Strike:
         self.struck = False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        del argument
         if not frame.f_code.co_filename.startswith(FOLDER):
             return None
         if event == "line" and "apply" not in frame.f_code.co_name[:5]:

@@ -127,7 +127,6 @@ def test_the_first_waiter_is_served_first_and_waits_without_limit(face: Face, na
     order: list[int] = []
 
     def note(number: int, done: Future[Any]) -> None:
-        del done
         order.append(number)
 
     waiters = [face.slow_user(name) for _ in range(4)]

@@ -98,7 +98,6 @@ def test_a_callback_may_stop_the_herald_and_nobody_is_called_after() -> None:
     stopped = threading.Event()
 
     def stop(notice: Notice) -> None:
-        del notice
         executor.stop(PATIENCE_S)
         stopped.set()
 

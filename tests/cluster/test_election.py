@@ -340,7 +340,6 @@ def test_close_ends_a_watch_that_pauses_while_no_node_answers(
     refused = threading.Event()
 
     def refuse(message: Any, reply: AskReply) -> bool:
-        del message
         reply.fail(StaleError("no node answers"))
         refused.set()
         return True
@@ -358,7 +357,6 @@ def test_close_ends_a_watch_that_waits_for_a_page_of_its_listing(
     asked = threading.Event()
 
     def keep(message: Any, reply: AskReply) -> bool:
-        del reply
         if isinstance(message, ListEntries):
             asked.set()
         return asked.is_set()

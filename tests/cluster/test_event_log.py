@@ -167,7 +167,6 @@ def logged(stream: StringIO, *, as_json: bool = False) -> None:
 
 
 def test_a_line_of_text_has_no_control_characters(silenced: None) -> None:
-    del silenced
     logged(stream := StringIO())
     line = stream.getvalue()
     assert line.count("\n") == 1
@@ -177,7 +176,6 @@ def test_a_line_of_text_has_no_control_characters(silenced: None) -> None:
 
 
 def test_a_line_of_json_is_compact_and_has_the_fields(silenced: None) -> None:
-    del silenced
     logged(stream := StringIO(), as_json=True)
     line = stream.getvalue()
     assert line.count("\n") == 1
@@ -187,7 +185,6 @@ def test_a_line_of_json_is_compact_and_has_the_fields(silenced: None) -> None:
 
 
 def test_an_exception_stays_within_its_line_of_json(silenced: None) -> None:
-    del silenced
     log.set_up(stream=(stream := StringIO()), as_json=True)
     note("n1", "CRITICAL", "stops", ValueError("bad"))
     found = json.loads(stream.getvalue())
@@ -195,7 +192,6 @@ def test_an_exception_stays_within_its_line_of_json(silenced: None) -> None:
 
 
 def test_a_repeated_line_is_written_once_an_interval_with_the_count(silenced: None) -> None:
-    del silenced
     log.set_up(stream=(stream := StringIO()), as_json=True)
     now = [0]
     repeated = log.Repeated("n1", lambda: now[0])

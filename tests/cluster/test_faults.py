@@ -52,7 +52,6 @@ def alone(tmp_path: Path) -> Iterator[Node]:
 
 
 def broken(*args: Any, **options: Any) -> Any:
-    del args, options
     raise OverflowError(BUG)
 
 
@@ -153,7 +152,6 @@ class Speaker(Role[Granted]):
     """Sends to a client what it is sent, between two sound messages."""
 
     def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        del sender, now
         there = Address("client/x")
         sound = Granted(lock="a", fence=1)
         return [Send(there, sound), Send(there, event), Send(there, sound)]
@@ -169,7 +167,6 @@ class Wire:
         self.frames: list[Frame] = []
 
     def send(self, link: str, frame: Frame) -> None:
-        del link
         encode_frame(frame)
         self.frames.append(frame)
 

@@ -39,7 +39,6 @@ class Crowd(Role[Acquire | Release]):
         self.waiting: list[Address] = []
 
     def handle(self, sender: Address, event: Acquire | Release, now: Instant) -> Effects:
-        del now
         if isinstance(event, Release):
             return [Send(sender, Released(lock=event.lock))]
         self.waiting.append(sender)
@@ -73,18 +72,15 @@ class WakingWire:
     def join(self, group: int) -> None: ...
 
     def receive_members(self, most: int) -> list[Arrival]:
-        del most
         return []
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        del most, within_ns
         return [], 0
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
         return []
 
     def send(self, link: str, frame: Frame) -> None:
-        del frame
         self._order.append(link)
 
     def connect(self, node: str, endpoint: str) -> None:
@@ -101,7 +97,6 @@ class Careless(AskReply):
     """Of somebody who promises to wake the next, and does not."""
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
-        del following
         super().wake()
         return True
 
@@ -310,7 +305,6 @@ class Linker(Role[Acquire | Release | Granted | LinkUp | LinkDown]):
     def handle(
         self, sender: Address, event: Acquire | Release | Granted | LinkUp | LinkDown, now: Instant
     ) -> Effects:
-        del now
         match event:
             case Acquire():
                 self.asker = sender
@@ -379,13 +373,11 @@ class Newcomer(Role[Granted]):
         self.arrived = 0
 
     def begin(self, now: Instant) -> Effects:
-        del now
         if node_of(self.address) == "n1":
             return [Disconnect("n2"), Connect("n3", "n3"), Send(N2, Granted(lock="a", fence=1))]
         return [Send(N1, Granted(lock="b", fence=1))]
 
     def handle(self, sender: Address, event: Granted, now: Instant) -> Effects:
-        del sender, event, now
         self.arrived += 1
         return ()
 
@@ -408,7 +400,6 @@ class ListeningClerk(Role[Acquire]):
     """Grants all requests, and notifies the watcher first."""
 
     def handle(self, sender: Address, event: Acquire, now: Instant) -> Effects:
-        del now
         if event.lock == "no":
             return [Send(sender, Refused(lock="no", reason=Reason.TIMED_OUT, detail="no"))]
         granted = Granted(lock=event.lock, fence=1)

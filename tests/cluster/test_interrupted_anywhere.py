@@ -64,7 +64,6 @@ def interrupted(work: Callable[[], object], instant: int) -> bool:
 
     def look(frame: FrameType, event: str, argument: object) -> None:
         nonlocal left
-        del argument
         if event not in ("call", "c_return") or frame.f_code in codes:
             return
         left -= 1
@@ -298,7 +297,6 @@ class Alarm:
 
     def ring(self, number: int, frame: FrameType | None) -> None:
         """Interrupt (the signal's handler)."""
-        del number, frame
         if self.armed:
             self.armed = False
             raise Interrupted

@@ -372,7 +372,6 @@ def failing(step: str) -> type[Journal]:
     """Return a journal on a disk that is full when it comes to ``step``."""
 
     def fail(journal: Journal) -> None:
-        del journal
         raise JournalFailedError("no space left on device")
 
     return type("FullDisk", (Journal,), {step: fail})

@@ -188,7 +188,6 @@ def test_a_signals_handler_may_be_the_first_to_connect_while_the_client_connects
     with fencelock.Client(LazyConnection(settings)) as client:
 
         def handle(number: int, frame: object) -> None:
-            del number, frame
             handled.append(client.lock("handler").acquire())
 
         before = signal.signal(signal.SIGUSR1, handle)
@@ -244,7 +243,6 @@ def test_a_dropped_client_is_freed_with_what_it_held(
     texts: list[str] = []
 
     def keep(message: Warning | str, *rest: object) -> None:  # The warning keeps its source alive.
-        del rest
         texts.append(str(message))
 
     with warnings.catch_warnings():

@@ -324,7 +324,6 @@ def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(self: AskReply, *, timeout: float | None = None) -> None:
-        del self, timeout
         raise error
 
     script.mute = not granted
@@ -344,7 +343,6 @@ def test_an_owner_that_the_session_still_releases_is_not_taken_for_another_acqui
     """An acquire that is interrupted when it was just granted is released in the background."""
 
     def interrupt(self: AskReply, *, timeout: float | None = None) -> None:
-        del self, timeout
         raise KeyboardInterrupt
 
     lock = scene.lock(owner=None)

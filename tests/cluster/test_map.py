@@ -413,7 +413,6 @@ def test_a_large_map_is_listed_in_pages_and_no_change_comes_twice(
 
     def changed_meanwhile(message: Any, reply: AskReply) -> bool:
         """Change the last entry after the first part of the listing was read, then ask."""
-        del reply
         if isinstance(message, ListEntries) and not puts:
             puts.append(kv.put("k8", b"new"))
         return False

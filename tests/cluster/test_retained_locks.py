@@ -293,7 +293,6 @@ def test_a_downgrade_after_an_unseen_loss_leaves_the_next_writer_alone(
     mine.acquire()
 
     def lost_meanwhile(*arguments: Any) -> None:
-        del arguments
         monkeypatch.undo()
         other.evict(other.status().holders[0].fence or 0, "root")
         assert theirs.acquire(timeout=PATIENCE_S)

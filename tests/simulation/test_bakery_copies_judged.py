@@ -49,7 +49,6 @@ def two_tables(arriving: Import) -> bool:
 
 def forgets(transfer: StateTransfer, now: Instant) -> None:
     """Forget everything where this member only keeps copies."""
-    del now
     clear: Callable[[], None] = getattr(transfer, "_clear")  # noqa: B009
     clear()
 

@@ -25,7 +25,6 @@ from fencelock.verification.simulation.violation import ViolationError
 
 
 def self_confident(epoch_state: EpochState, now: Instant) -> bool:
-    del now
     return epoch_state.serving
 
 

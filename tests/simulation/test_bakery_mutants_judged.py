@@ -147,19 +147,16 @@ def of_any_request(
 
 def any_of(electorate: Electorate, nodes: Collection[str]) -> bool:
     """Take one member for a quorum."""
-    del electorate
     return bool(nodes)
 
 
 def by_name(seating: Seating, members: Sequence[Member], electorate: Electorate) -> list[Chosen]:
     """Take a leader that lives anew for the one that was chosen."""
-    del electorate
     names = {member.node for member in members}
     return [leader for leader in seating.leaders if leader.node in names]
 
 
 def own_fence(attempts: TicketAttempts, entry: TicketEntry) -> int:
-    del entry
     return pack_fence(attempts.epoch_state.epoch, attempts.serial)
 
 
@@ -167,7 +164,6 @@ def own_fence(attempts: TicketAttempts, entry: TicketEntry) -> int:
 def no_fence_noted(
     sound: Any, table: TicketTable, lock: str, highest: int, fence: int = 0, *, shared: bool = False
 ) -> None:
-    del fence, shared
     sound(table, lock, highest)
 
 
@@ -186,7 +182,6 @@ def hash_of_node(chosen: Chosen) -> int:
 
 
 def recovers_nothing(durable_promises: type[DurablePromises], records: object) -> DurablePromises:
-    del records
     return durable_promises()
 
 
@@ -402,7 +397,6 @@ def past_a_waiting_writer(sound: Any, table: TicketTable, entry: TicketEntry, no
 
 def exclusive_ones(queue: TicketQueue, *, shared: bool) -> tuple[ModeQueue, ...]:
     """Assume that shared tickets do not conflict with exclusive ones."""
-    del shared
     return (queue.exclusive,)
 
 
@@ -418,7 +412,6 @@ def record_without_mode(sound: Any, entry: TicketEntry, before: int, now: Instan
 
 def highest_alone(tickets: TicketTable, now: Instant, held: object) -> list[TicketEntry]:
     """Keep only the hold with the highest fence after a hand-over, also of shared tickets."""
-    del held
     for queue in list(tickets.queues.values()):
         for entry in queue.holders()[:-1]:
             tickets.unvote(entry, Instant(now + 10**9))

@@ -50,7 +50,6 @@ class Memory:
         return [self]
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        del effects
         if isinstance(delivered.event, Ready) and delivered.event.ready:
             self.ready.add((delivered.node, delivered.boot))
 
@@ -130,7 +129,6 @@ class HearsNoTime(Clock):
     """Planted bug: its clock does not move past the stamps that it receives: IR2 is missing."""
 
     def arrived(self, stamp: int) -> bool:
-        del stamp
         return True
 
 

@@ -282,12 +282,10 @@ def twice(sound: Any, hold: TableHold) -> Any:
 
 
 def a_writer_needs_one_permit(resource: Resource, amount: int) -> bool:
-    del amount
     return not resource.queue and resource.free > 0
 
 
 def a_downgrade_loses_permits(table: TableState, hold: TableHold, amount: int, out: object) -> None:
-    del table, out
     hold.amount -= amount
 
 
@@ -313,7 +311,6 @@ def granted_at_the_first_head(table: TableState, objects: tuple[str, ...], out: 
 def the_client_counts_from_the_reply(
     state: Any, claim: Any, pending: Any, granted: Any, now: Any
 ) -> Any:
-    del pending
     return holds._count_from(state, claim, now, granted, now)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -326,7 +323,6 @@ def a_lost_hold_is_renewed(sound: Any, command: Any, reason: Reason, why: Why) -
 
 
 def no_hold_is_known(state: Any, granted: Any) -> bool:
-    del state, granted
     return False
 
 
@@ -469,7 +465,6 @@ def one_permit_too_many(one: Pool) -> int:
 
 
 def nobody_is_served(one: Pool, table: TableState, out: object) -> None:
-    del out
     if not one.queue and not one.taken:
         table.drop(one)
 
@@ -478,7 +473,6 @@ def nobody_is_served(one: Pool, table: TableState, out: object) -> None:
 
 
 def expiry_is_no_change(entry: Entry, table: TableState, out: object) -> None:
-    del out
     table.maps._drop(table, entry)  # pyright: ignore[reportPrivateUsage]
 
 

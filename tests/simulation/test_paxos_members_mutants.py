@@ -78,7 +78,6 @@ def with_those_removed(config: LogConfig, term: Term) -> None:
 
 def always(config: LogConfig, acceptor: Address, voter: int) -> range:
     """Let every node vote on every slot."""
-    del config, acceptor, voter
     return range(NUMBER_MAX)
 
 
@@ -89,7 +88,6 @@ def by_name(group: Any, name: str, journal: int | None = None) -> int:
 
 def oldest(config: LogConfig, slot: int) -> View:
     """Let the view in force also decide slots of the next one."""
-    del slot
     return config.current[0]
 
 
@@ -100,7 +98,6 @@ def always_current(reads: Reads, now: Any) -> int:
 
 def no_terms(config: LogConfig) -> tuple[Term, ...]:
     """Leave the members out of snapshots."""
-    del config
     return ()
 
 
@@ -145,7 +142,6 @@ def with_a_new_fence(
     table: Any, owner_state: Any, hold: TableHold, command: Any, out: list[Any]
 ) -> None:
     """Let an owner that enters again have another fence."""
-    del table, owner_state
     hold.count += 1
     hold.granted_count, hold.request = hold.count, command.request
     hold.fence += 1
@@ -304,7 +300,6 @@ def test_the_members_change_under_every_fault(seed: int) -> None:
 
 def answers_or_not(facts: Facts, member: str, led_ms: int) -> int:
     """Take a member for silent since the leader began to lead, though it answers that leader."""
-    del facts, member
     return led_ms
 
 
@@ -315,7 +310,6 @@ def never(facts: Facts, member: str) -> bool:
 
 def at_any_price(changes: MemberChanges, members: tuple[str, ...], joins: int = 0) -> bool:
     """Suppose that a majority answers."""
-    del changes, members, joins
     return True
 
 

@@ -71,7 +71,6 @@ def too_late(*kinds: type[Event]) -> Broken:
     """Write after everything else, and let nothing wait for it."""
 
     def alter(role: Any, event: Event, effects: Effects) -> Sequence[Effect]:
-        del role
         if not isinstance(event, kinds):
             return effects
         return sorted(effects, key=lambda effect: isinstance(effect, Persist | Checkpoint))
@@ -80,7 +79,6 @@ def too_late(*kinds: type[Event]) -> Broken:
 
 
 def no_votes(scout: Scout, event: Event) -> Event:
-    del scout
     return replace(event, votes=()) if isinstance(event, Promise) else event
 
 
@@ -115,7 +113,6 @@ def obeys_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequen
     refused = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Preempted)]
     if not isinstance(event, Accept) or not refused:
         return effects
-    del acceptor
     accepted = Accepted(ballot=event.ballot, slot=event.slot)
     return (Persist(event), Send(refused[0].to, accepted))
 
@@ -155,7 +152,6 @@ def closes_gaps(replica: Replica, event: Event) -> Event:
 
 def one_page(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
     """Report the first vote only, and say that this is all."""
-    del acceptor, event
     return [
         Send(e.to, replace(e.message, votes=e.message.votes[:1], more=None))
         if isinstance(e, Send) and isinstance(e.message, Promise)
@@ -196,7 +192,6 @@ def never_learns(lead: Leader, event: Event) -> Event:
 
 def no_holes(scout: Scout, event: Event, effects: Effects) -> Sequence[Effect]:
     """Leave out the slots for which nobody reported anything."""
-    del scout, event
     return [
         Send(e.to, replace(e.message, batches=tuple(b for b in e.message.batches if b != NO_OP)))
         if isinstance(e, Send) and isinstance(e.message, Adopted)

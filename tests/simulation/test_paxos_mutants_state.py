@@ -120,7 +120,6 @@ class ForgetsItsLease(Acceptor):
     """Begins a life as if it had promised nobody anything."""
 
     def begin(self, now: Instant) -> Effects:
-        del now
         return ()
 
 

@@ -56,11 +56,9 @@ class RogueLeader(Role[Strike]):
         self.round = FIRST_ROUND
 
     def begin(self, now: Instant) -> Effects:
-        del now
         return (Wake(5, Strike()),)
 
     def handle(self, sender: Address, event: Strike, now: Instant) -> Effects:
-        del sender, event, now
         self.round += 1
         ballot = Ballot(self.round, leader_of(node_of(self.address)))
         judge = checked(CounterJudge, self.world.judges[0])

@@ -211,7 +211,6 @@ def reads_are_caught(observers: int = 0, *, first: int = 0) -> bool:
 
 def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_sure(self: Reads, now: Instant) -> bool:
-        del now
         return self.settled
 
     monkeypatch.setattr(Reads, "_is_sure", is_sure)

@@ -73,7 +73,6 @@ def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
         return handle(self, sender, event, now)
 
     def late(self: SessionLease, sent_at: Instant) -> None:
-        del sent_at
         confirm(self, received)
 
     patch.setattr(ClientSession, "handle", timed)
@@ -82,7 +81,6 @@ def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 def leaves_only_once(patch: pytest.MonkeyPatch) -> None:
     def freed(self: ClientHold, count: int, token: int | None) -> None:
-        del count, token
         self.acquisitions = ()
 
     patch.setattr(ClientHold, "freed", freed)

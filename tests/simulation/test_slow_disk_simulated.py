@@ -116,7 +116,6 @@ def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.Mo
 @pytest.mark.long
 def test_a_leader_that_compares_with_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
-        del comparison, mean_us, config, now
         return True
 
     monkeypatch.setattr(DiskComparison, "is_slow", always)

@@ -56,7 +56,6 @@ class ScriptedUser(Role[Said]):
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Send, or record."""
-        del sender, now
         if isinstance(event, Say):
             return [Send(event.to, event.message)]
         self.heard.append(event)
@@ -90,7 +89,6 @@ class ClusterHarness:
 
     @staticmethod
     def _user(context: NodeContext) -> RoleSet:
-        del context
         return RoleSet((Spawn(Address("u/user"), ScriptedUser),))
 
     @property

@@ -205,7 +205,6 @@ class ScriptedClient(Role[Met]):
 
     def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
         """Do the chosen action, or record a grant."""
-        del sender, now
         match event:
             case Ask():
                 self.wanted += 1

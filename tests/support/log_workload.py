@@ -78,7 +78,6 @@ class LogCounter:
         return True
 
     def version_of(self, command: bytes) -> int:
-        del command
         return 1
 
     def is_patient(self, command: bytes) -> bool:
@@ -90,7 +89,6 @@ class LogCounter:
 
     def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
         """Do each of ``commands``: none of them raises."""
-        del slot
         return self.apply(time_ms, commands)
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:

@@ -53,7 +53,6 @@ class MadeClient:
             raise self.error
 
     def survey(self, *, roles: bool = False) -> Surveyed:
-        del roles
         return Surveyed(statuses=self.nodes, silent=self.silent)
 
     def reply_by(self, ends_at: float) -> None:
@@ -68,7 +67,6 @@ class MadeClient:
         return iter(self.listed)
 
     def objects(self, prefix: str = "") -> Iterator[ListedObject]:
-        del prefix
         return iter(())
 
     def members(self) -> MembersRead:

@@ -62,14 +62,12 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
 
     def begin(self, now: Instant) -> Effects:
         """Begin to read."""
-        del now
         return [self._again()]
 
     def handle(
         self, sender: Address, event: ReadNext | LockStatus | Refused, now: Instant
     ) -> Effects:
         """Read, or count an answer."""
-        del sender, now
         match event:
             case ReadNext():
                 self.request += 1

@@ -57,7 +57,6 @@ class Counter(Role[Event]):
         self.waiting: dict[Address, int] = {}
 
     def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
-        del now
         match event:
             case Count():
                 self.total += event.amount

@@ -209,7 +209,6 @@ class KeyedProcesses(NodeProcesses):
 
     def connected(self, ttl: float) -> fencelock.Client:
         """Connect as an operator."""
-        del ttl
         return self.client("alice")
 
 

@@ -74,11 +74,9 @@ class FarLeader(Role[Strike]):
         self.round = FIRST_ROUND
 
     def begin(self, now: Instant) -> Effects:
-        del now
         return (Wake(STRIKE_MS, Strike()),)
 
     def handle(self, sender: Address, event: Strike, now: Instant) -> Effects:
-        del sender, event, now
         self.round += 1
         ballot = Ballot(self.round, leader_of(ROGUE))
         forged: tuple[Message, ...] = (

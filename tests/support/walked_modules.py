@@ -38,7 +38,6 @@ entered: set[str] = set()
 
 
 def note(frame: FrameType, event: str, arg: object) -> None:
-    del arg
     if event == "call":
         entered.add(frame.f_code.co_filename)
 

@@ -124,7 +124,6 @@ def test_a_free_name_that_exists_as_another_kind_is_told(client: fencelock.Clien
 
 
 def test_a_kind_that_is_misspelt_is_told(client: fencelock.Client) -> None:
-    del client
     said = " ".join(run("who", "semafore:printers").output.split())
     assert "'semafore' is not a kind of object: did you mean 'semaphore'?" in said
     assert "kind" not in run("who", "orders:42").output
@@ -256,7 +255,6 @@ def test_lists_show_counters_with_their_values(client: fencelock.Client) -> None
 def test_who_of_an_unused_object_that_nobody_can_hold_does_not_say_that_it_is_free(
     client: fencelock.Client, kind: str
 ) -> None:
-    del client
     said = run("who", f"{kind}:unused").output.splitlines()
     assert said == [f"{kind}:unused is not in use.", "Nobody waits for it."]
 

@@ -122,7 +122,6 @@ def test_a_release_needs_the_fence(client: MadeClient) -> None:
 def test_a_release_is_confirmed_after_its_consequences_were_told(
     client: MadeClient, terminal: None
 ) -> None:
-    del terminal
     done = run("release", "orders/42", "--fence", str(FENCE), says="y\n")
     assert done.exit_code == 0
     assert ("evict", "orders/42", FENCE, None) in client.asked
@@ -136,7 +135,6 @@ def test_a_release_is_confirmed_after_its_consequences_were_told(
 
 @pytest.mark.parametrize("says", ["n\n", "\n", ""])
 def test_without_a_yes_nothing_is_released(client: MadeClient, terminal: None, says: str) -> None:
-    del terminal
     assert (
         run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code
         == ExitStatus.DECLINED
@@ -230,7 +228,6 @@ def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeClient) -
 def test_a_hold_that_is_not_there_is_told_with_what_is(
     client: MadeClient, terminal: None, state: LockStatus, advice: str
 ) -> None:
-    del terminal
     client.state = state
     error = checked(NotHeldError, run("release", "orders/42", "--fence", "7", says="y\n").exception)
     assert advice in str(error)

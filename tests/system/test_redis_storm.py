@@ -59,7 +59,6 @@ def test_a_client_that_takes_locks_by_force_is_found(
     monkeypatch.setattr(redis_storm.Storm, "of_raw_client", robs)
 
     def nothing(self: Storm, watcher: fencelock.Client) -> None:
-        del self, watcher
         time.sleep(0.5)
 
     monkeypatch.setattr(redis_storm.Storm, "fault", nothing)

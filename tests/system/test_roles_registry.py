@@ -102,7 +102,6 @@ def test_a_role_is_registered_while_its_node_runs(dispatcher: Dispatcher) -> Non
 
 
 def test_a_registered_reference_can_be_asked(dispatcher: Dispatcher) -> None:
-    del dispatcher
     (ref,) = pykka.ActorRegistry.get_by_class_name("Parent")
     assert ref.ask(Acquire(lock="a"), timeout=LONG_S) == Granted(lock="a", fence=1)
 

@@ -50,11 +50,9 @@ class Busy(Role[Granted | Released]):
         self.granted_at: list[Instant] = []
 
     def begin(self, now: Instant) -> Effects:
-        del now
         return [self._acquire()]
 
     def handle(self, sender: Address, event: Granted | Released, now: Instant) -> Effects:
-        del sender
         match event:
             case Granted():
                 self.granted_at.append(now)

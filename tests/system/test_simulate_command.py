@@ -23,7 +23,6 @@ app.command()(simulate)
 
 def nobody(context: NodeContext) -> RoleSet:
     """A node without roles serves nobody."""
-    del context
     return RoleSet(())
 
 

@@ -413,7 +413,6 @@ class GrantingNode(AnsweringHub):
     """A bridge on a thread that answers every Acquire with a Granted."""
 
     def answers(self, to: Address, message: Message) -> list[Message]:
-        del to
         if not isinstance(message, Acquire):
             return []
         return [Granted(lock=message.lock, fence=1, request=message.request)]

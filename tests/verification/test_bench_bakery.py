@@ -47,7 +47,6 @@ class CountedCluster:
 
     def wait_until_ready(self, watcher: object) -> list[Any]:
         """Return one description of a node with all counters."""
-        del watcher
 
         class CountedMessages:
             def __init__(self, name: str, times: int) -> None:
@@ -96,7 +95,6 @@ class ClusterStage:
 
     def started(self, stack: ExitStack, job: Job, folder: Path, name: str) -> tuple[str, Job]:
         """Stand in for a process with a job."""
-        del stack, name
         self.jobs.append((folder.name, job))
         return folder.name, job
 

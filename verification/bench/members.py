@@ -138,7 +138,6 @@ class NodeProcesses:
 
     def python_of(self, node: str) -> str:
         """Return the Python that runs ``node``."""
-        del node
         return sys.executable
 
     def configuration_of(self, node: str) -> Path:
@@ -255,7 +254,6 @@ def uninterrupted() -> Generator[None]:
     came: list[int] = []
 
     def later(number: int, frame: object) -> None:
-        del frame
         came.append(number)
 
     before = {each: signal.signal(each, later) for each in (signal.SIGINT, signal.SIGTERM)}

@@ -154,12 +154,10 @@ def read_marks(path: Path) -> list[Mark]:
 
 
 def _receiver(link: Any, sent: Any) -> str:
-    del sent
     return str(link)
 
 
 def _senders(most: int, arrivals: Iterable[Arrival]) -> str:
-    del most
     return " ".join(dict.fromkeys(link for link, _ in arrivals))
 
 

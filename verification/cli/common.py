@@ -43,7 +43,6 @@ def ends_on_sigterm() -> Generator[None]:
     """Stop in order on SIGTERM as on Ctrl-C, so that no process is left behind."""
 
     def leave(number: int, frame: object) -> None:
-        del frame
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, leave)

@@ -305,7 +305,6 @@ def _one(runs: _Runs, seed: int, *, trace: bool, diagram: Path | None) -> None:
         recorder = Recorder()
 
         def judges(world: World) -> list[Judge]:
-            del world
             return [recorder]
 
         report = runs.one(seed, judges=judges)

@@ -289,7 +289,6 @@ def samples(number: int) -> dict[str, float]:
 
 def leader_of(shell: Transcript) -> str:
     """Return the node whose metrics say that it leads; empty if none does."""
-    del shell
     leading = [n for n in range(3) if samples(n).get("fencelock_leader")]
     return f"n{leading[0] + 1}" if len(leading) == 1 else ""
 

@@ -191,7 +191,6 @@ class Storm:
 
     def settle(self, who: str, random: Random) -> None:
         """Delete the tokens whose replies were lost, if they are held."""
-        del who
         time.sleep(10 * WORK_S)
         with suppress(*LOST), self.client(random) as client:
             for key in KEYS:

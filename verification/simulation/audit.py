@@ -42,12 +42,10 @@ class Auditor(Role[AuditorEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Ask for the first time."""
-        del now
         return self._ask()
 
     def handle(self, sender: Address, event: AuditorEvent, now: Instant) -> Effects:
         """Handle an answer, or ask again."""
-        del now
         match event:
             case Audit():
                 return self._ask() if self.left else ()

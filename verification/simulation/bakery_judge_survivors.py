@@ -47,7 +47,6 @@ class MinorityLosses:
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Note grants; judge requests to begin with an empty table."""
-        del delivered
         for effect in effects:
             if type(effect) is not Send:
                 continue
@@ -61,7 +60,6 @@ class MinorityLosses:
 
     def crashed(self, node: str, boot: int) -> None:
         """Note that not all members run."""
-        del node, boot
         self.whole_since = self.world.time
 
     def _poll(self) -> None:

@@ -130,7 +130,6 @@ class VirtualLinks:
 
     def connect(self, node: str, endpoint: str) -> None:
         """Take frames of ``node`` as a member's: every simulated node can be reached."""
-        del endpoint
         if self._client or node not in self._peers:
             self._news.append(LinkUp(node=node))
         self._peers.add(node)

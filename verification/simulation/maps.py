@@ -171,7 +171,6 @@ class GuardLog(LogOrder):
         return None if holder is None else holder[1:]
 
     def _end(self, session: str, slot: int) -> None:
-        del slot
         for lock in [lock for lock in self.holders if (self._holder(lock) or ("",))[0] == session]:
             del self.holders[lock]
 

@@ -34,7 +34,6 @@ class PassJudge(LogJudge):
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Observe the outcomes in the log, and the contenders that pass."""
-        del effects
         self.note_progress(delivered)
         event = delivered.event
         match event:

@@ -102,12 +102,10 @@ class Proposer(Role[Heard]):
 
     def begin(self, now: Instant) -> Effects:
         """Rest first."""
-        del now
         return (self._rest(),)
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Propose, and repeat until it is appended."""
-        del sender, now
         match event:
             case Appended():
                 return self._on_appended(event)
@@ -192,12 +190,10 @@ class LogReader(Role[Heeded]):
 
     def begin(self, now: Instant) -> Effects:
         """Ask soon."""
-        del now
         return (self._later(),)
 
     def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
         """Query again and again, whether answers come or not."""
-        del sender, now
         match event:
             case Curious():
                 self.number += 1

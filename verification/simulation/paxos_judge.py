@@ -130,7 +130,6 @@ class LogJudge:
 
     def crashed(self, node: str, boot: int) -> None:
         """Forget the beliefs of a dead node."""
-        del boot
         self.beliefs.pop(node, None)
         if node in self.nodes:
             self.votes.crashed(node)

@@ -109,7 +109,6 @@ class Register:
 
     def version_of(self, command: bytes) -> int:
         """Return 1, because all members can apply every command."""
-        del command
         return 1
 
     def is_patient(self, command: bytes) -> bool:
@@ -127,7 +126,6 @@ class Register:
 
     def skip(self, time_ms: int, commands: Sequence[bytes], slot: int) -> list[Sequence[Message]]:
         """Do each of ``commands``: none of them raises."""
-        del slot
         return self.apply(time_ms, commands)
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
@@ -174,7 +172,6 @@ class Register:
 
     def read(self, query: Local) -> Local:
         """Answer `ReadOrder`, the only query."""
-        del query
         return OrderRead(position=self.position, chain=self.chain)
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:

@@ -154,12 +154,10 @@ class DoorClients(Role[DoorEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Connect."""
-        del now
         return [effect for _ in range(CLIENTS) for effect in self._connect()]
 
     def handle(self, sender: Address, event: DoorEvent, now: Instant) -> Effects:
         """Let the client of a connection go on."""
-        del sender, now
         match event:
             case ClientTold():
                 return ()

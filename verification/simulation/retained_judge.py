@@ -115,7 +115,6 @@ class RetainedJudge:
 
     def crashed(self, node: str, boot: int) -> None:
         """Forget the holds of a client that died."""
-        del boot
         for place in [place for place in self.holds if place[0] == node]:
             del self.holds[place]
 

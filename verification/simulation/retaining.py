@@ -154,7 +154,6 @@ class LocalOwners(Role[OwnersEvent]):
 
     def handle(self, sender: Address, event: OwnersEvent, now: Instant) -> Effects:
         """Decide about a request here, or pass it or its reply on."""
-        del sender
         match event:
             case Acquire() | AcquireReadWrite():
                 return self._on_acquire(event, now)

@@ -237,7 +237,6 @@ class _LockRun:
         address = address_of("auditor", "auditor")
 
         def make_roles(context: NodeContext) -> RoleSet:
-            del context
             arguments = {"proxies": self.proxies, "table": self.promise.table}
             return RoleSet((Spawn(address, Auditor, arguments),))
 

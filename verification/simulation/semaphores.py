@@ -222,7 +222,6 @@ class PermitJudge(LogJudge):
 
     def capacity_at(self, fence: int) -> int:
         """Return the permits that there were when ``fence`` was granted."""
-        del fence
         return self.capacity
 
     def _fits(self, asked: PermitRequest, granted: Granted) -> bool:

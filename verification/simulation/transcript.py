@@ -99,7 +99,6 @@ class Caller(Role[Call | Granted | Released | Refused]):
         self, sender: Address, event: Call | Granted | Released | Refused, now: Instant
     ) -> Effects:
         """Pass a request on; keep no reply."""
-        del sender, now
         if not isinstance(event, Call):
             return ()
         return (Send(address_of(node_of(self.address), "session"), event.request),)
@@ -137,7 +136,6 @@ class Scribe:
 
     def crashed(self, node: str, boot: int) -> None:
         """Write that ``node`` died."""
-        del node, boot
         self._write_mishaps()
 
     def head(self, text: str) -> None:

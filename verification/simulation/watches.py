@@ -63,7 +63,6 @@ class Watching(LockUser):
 
     def _see(self, read: ChangesRead) -> Effects:
         """Act upon the changes in ``read``."""
-        del read
         return ()
 
     def _watch(self, lock: str) -> Send:

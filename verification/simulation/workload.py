@@ -125,12 +125,10 @@ class LockUser(Role[ContenderEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Pause before the first request."""
-        del now
         return self._pause()
 
     def handle(self, sender: Address, event: ContenderEvent, now: Instant) -> Effects:
         """Go on to the contender's next action."""
-        del sender, now
         match event:
             case Finish():
                 self.finishing = True
@@ -237,7 +235,6 @@ class LossNotifier(Role[Unlocking | Suspected | HoldsLost]):
         now: Instant,
     ) -> Effects:
         """Pass losses on."""
-        del sender, now
         match event:
             case Unlocking():
                 return [Observe("watcher.unlocking")]
