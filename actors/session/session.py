@@ -277,8 +277,8 @@ class ClientSession(Role[Event | SessionTick]):
         ]
 
     def summary(self) -> Summary:
-        """Return the session in force, and the number of its holds."""
-        return ("session", self.session_state.session_lease.assigned or "none"), (
+        """Return the session in force, empty if there is none, and the number of its holds."""
+        return ("session", self.session_state.session_lease.assigned), (
             "holds",
             len(self.session_state.holds),
         )

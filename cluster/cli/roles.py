@@ -96,7 +96,7 @@ def ask(
             for name, value in _named(reply).items():
                 say(f"{name}: {value}")
     for fact in facts:
-        say(f"{fact.name}: {fact.value}")
+        say(f"{fact.name}: {fact.value or 'none'}")
 
 
 def _named(reply: Any) -> dict[str, Any]:

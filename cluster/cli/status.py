@@ -239,7 +239,7 @@ def roles_table(nodes: Sequence[NodeStatus]) -> Rows:
             role.name,
             role.kind,
             str(role.waiting),
-            ", ".join(f"{fact.name} {fact.value}" for fact in role.summary),
+            ", ".join(f"{fact.name} {fact.value or 'none'}" for fact in role.summary),
         )
         for node in nodes
         for role in node.roles

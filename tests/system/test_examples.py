@@ -27,6 +27,7 @@ from support.real_nodes import running_nodes
 from typer.testing import CliRunner
 
 import fencelock
+from fencelock.cluster.client.lazy import defaults
 from fencelock.cluster.node.config import parse, starting_config
 from fencelock.cluster.node.node import Node
 from fencelock.cluster.testing.ports import free_ports
@@ -295,6 +296,7 @@ def test_the_python_of_the_readme_runs_as_it_is_shown(
     (door,) = free_ports(1)
     config = replace(config, redis={"n1": f"tcp://127.0.0.1:{door}"})
     monkeypatch.setenv("FENCELOCK_CONNECT", ",".join(at.values()))
+    defaults.reset()
     names = {"fencelock": fencelock}
     with contextlib.ExitStack() as stack:
         for node in at:
@@ -303,4 +305,4 @@ def test_the_python_of_the_readme_runs_as_it_is_shown(
             exec(compile(code, "README.md", "exec"), names)
         asyncio.run(cast("Any", names)["main"]())
         exec(compile(of_redis.replace("6379", str(door)), "README.md", "exec"), {})
-        fencelock.close()  # The default client is of this cluster.
+        defaults.reset()  # The default client is of this cluster.

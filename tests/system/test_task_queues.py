@@ -17,7 +17,7 @@ from support import programs
 from support.paths import ROOT
 from support.real_nodes import until
 
-import fencelock
+from fencelock.cluster.client.lazy import defaults
 from fencelock.testing import LocalCluster, local
 
 PATIENCE_S = 60
@@ -32,7 +32,7 @@ def cluster() -> Iterator[LocalCluster]:
         for name, value in {"BROKER": broker, **cluster.environment}.items():
             here.setenv(name, value)
         yield cluster
-        fencelock.close()
+        defaults.reset()  # The module of the tasks, which sends them too, configures the default.
 
 
 @contextmanager
