@@ -54,6 +54,7 @@ from fencelock.cluster.client.session_channel import SessionChannel
 from fencelock.cluster.client.settings import Read
 
 A = TypeVar("A")
+L = TypeVar("L", ListedLock, ListedObject)
 
 
 class Page(Protocol):
@@ -113,13 +114,7 @@ class Administration(BaseClient):
 
         """
         asked = self._listing(prefix, read, max_age)
-        return (
-            yield from self._all(
-                LockList,
-                lambda page: page.lines,
-                lambda lines: replace(asked, after=lines[-1].lock if lines else ""),
-            )
-        )
+        return (yield from self._listed(asked, lambda page: page.lines))
 
     @operation
     def objects(
@@ -127,13 +122,7 @@ class Administration(BaseClient):
     ) -> Operation[tuple[ListedObject, ...]]:
         """Return the objects that nobody can hold, such as latches; arguments as for `locks`."""
         asked = self._listing(prefix, read, max_age, unheld=True)
-        return (
-            yield from self._all(
-                LockList,
-                lambda page: page.objects,
-                lambda lines: replace(asked, after=lines[-1].lock if lines else ""),
-            )
-        )
+        return (yield from self._listed(asked, lambda page: page.objects))
 
     @operation
     def sessions(self) -> Operation[tuple[ListedSession, ...]]:
@@ -384,6 +373,16 @@ class Administration(BaseClient):
         age_ms = self._connection.age_ms(read, max_age)
         check_text_type("prefix", prefix)
         return ListLocks(prefix=prefix, most=PAGE_MAX, age_ms=age_ms, unheld=unheld)
+
+    def _listed(
+        self, asked: ListLocks, items: Callable[[LockList], Sequence[L]]
+    ) -> Operation[tuple[L, ...]]:
+        """End with the items of all pages of a list by name."""
+
+        def ask(known: list[L]) -> ListLocks:
+            return replace(asked, after=known[-1].lock if known else "")
+
+        return self._all(LockList, items, ask)
 
     def _all(
         self,
