@@ -198,7 +198,7 @@ class LogBook(Role[SetLog | ReadTrace]):
         return TraceLines(lines=lines, more=len(later) > PAGE_MAX, last=self.number, lost=lost)
 
     def is_unread(self, now: Instant) -> bool:
-        """Forget who does not read any more; return whether nobody does, and forget the lines."""
+        """Drop readers that have stopped. Return whether that was the last; then drop the lines."""
         if not self.readers or now < min(self.readers.values()):
             return False
         self.readers = {roles: until for roles, until in self.readers.items() if now < until}

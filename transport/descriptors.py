@@ -252,7 +252,7 @@ class BarredAddresses:
                 with contextlib.suppress(FileNotFoundError):
                     listening.setsockopt(tcp.SOL_SOCKET, _SO_DETACH_FILTER, 0)
                 return
-            import ctypes  # noqa: PLC0415 (a client bars nobody)
+            import ctypes  # noqa: PLC0415 (only nodes need it)
 
             buffer = ctypes.create_string_buffer(program, len(program))
             count = len(program) // _INSTRUCTION.size

@@ -243,7 +243,7 @@ class Administration(BaseClient):
 
     @operation
     def set_quota(self, key: str, quota: Quota, operator: str | None = None) -> Operation[Amounts]:
-        """Let ``quota`` be the whole quota of a key, or of the names of `usage`; return its limits.
+        """Replace the quota of a key, or of a name of `usage`, by ``quota``; return its limits.
 
         A limit that is None is the default: a quarter of what all may have together. What the key
         has beyond its quota stays. `evictions` lists the change.

@@ -88,7 +88,7 @@ class InTasks:
 
 
 class operation(Generic[P, T]):  # noqa: N801  # A decorator, as `property` is.
-    """Makes an operation a method: one that waits in a class for threads, awaited in one for tasks.
+    """Turns an operation into a method: it waits in a class for threads, and is awaited in tasks.
 
     A base class cannot call it: there it has no driver yet. Pyright does not take it for a method
     of a `Protocol`, so what `threading.Lock` has too is written out in each class.

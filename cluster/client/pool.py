@@ -74,7 +74,7 @@ class BasePool(BaseObject):
 
     @operation
     def resize(self, permits: int) -> Operation[int]:
-        """Let it have ``permits``, and return how many are free; see `Semaphore.resize`."""
+        """Change its size to ``permits``; return how many are free; see `Semaphore.resize`."""
         _check_permits(permits)
         request = ResizePool(pool=self.name, permits=self.permits, size=permits, request=1)
         reply = yield from self._updating(request)

@@ -93,7 +93,7 @@ class BaseSemaphore(BaseLock[H]):
 
     @operation
     def resize(self, permits: int) -> Operation[int]:
-        """Let the semaphore have ``permits``, and return how many of them are free.
+        """Change the number of permits to ``permits``, and return how many are free.
 
         What is held stays held: if that is more, nothing is granted until enough is given back.
         Claims that wait for more than ``permits`` are refused. From now on this object names the

@@ -1,4 +1,4 @@
-"""What is seen beside a load: how long a client's pairs take, and how large the nodes become."""
+"""Measures while a load runs: how long a client's pairs take, and how large the nodes become."""
 
 from __future__ import annotations
 

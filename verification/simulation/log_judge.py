@@ -41,7 +41,7 @@ class SlotSequence(ABC, Generic[T]):
         self.outcomes: dict[Key, object] = {}
         """The first outcome of each request; see `is_first`."""
         self.waiting: list[tuple[int, Callable[[], None]]] = []
-        """What is judged once all slots before a slot are; see `when_known`."""
+        """Checks, each with the slot up to which all must be known first; see `when_known`."""
 
     def is_first(self, key: Key, outcome: object) -> bool:
         """Return whether ``outcome`` is the first of its request; a repetition must have the same.
