@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from io import StringIO
 from pathlib import Path
@@ -22,6 +23,7 @@ import fencelock
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.testing.local import local
 from fencelock.verification.bench.chart import bar_chart, line_chart
+from fencelock.verification.bench.cores import ROOT, CoreShares
 from fencelock.verification.bench.load_result import (
     ALL,
     BATCHES,
@@ -33,7 +35,7 @@ from fencelock.verification.bench.load_result import (
     trend_of,
 )
 from fencelock.verification.bench.load_run import LoadOptions
-from fencelock.verification.bench.machine import listener_at
+from fencelock.verification.bench.machine import listener_at, processor_s
 from fencelock.verification.bench.mix import Operation, mix_of
 from fencelock.verification.bench.mixed import bucket_of, us_of
 from fencelock.verification.bench.thesis import EXPERIMENTS, Measured, charts, report
@@ -137,6 +139,42 @@ def test_the_process_behind_an_address_is_found_if_it_is_ours() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("layout", "limits"),
+    [
+        ("cpu", {"cpu.cfs_period_us": "10000", "cpu.cfs_quota_us": "1500"}),
+        ("", {"cpu.max": "1500 10000"}),
+    ],
+)
+def test_a_share_of_a_core_is_said_in_both_versions_of_control_groups(
+    tmp_path: Path, layout: str, limits: dict[str, str]
+) -> None:
+    (tmp_path / layout).mkdir(exist_ok=True)
+    CoreShares(0.15, tmp_path).limit(4711)
+    (group,) = (tmp_path / layout).iterdir()
+    said = {file.name: file.read_text(encoding="ascii") for file in group.iterdir()}
+    assert said == {**limits, "cgroup.procs": "4711"}
+
+
+def test_a_limited_process_gets_its_share_of_a_core_and_leaves_no_group() -> None:
+    before = set(ROOT.rglob("fencelock-*"))
+    with CoreShares(0.1) as shares:
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            shares.limit(busy.pid)
+            used, began = processor_s(busy.pid), time.monotonic()
+            with pytest.raises(subprocess.TimeoutExpired):
+                busy.wait(1)
+            share = (processor_s(busy.pid) - used) / (time.monotonic() - began)
+        except ConfigError as error:
+            pytest.skip(str(error))
+        finally:
+            busy.kill()
+            busy.wait()
+    assert share < 0.2
+    assert set(ROOT.rglob("fencelock-*")) == before
+
+
 def test_the_thesis_mix_is_measured_by_operation_role_and_node(tmp_path: Path) -> None:
     files = [tmp_path / f"load.{kind}" for kind in ("json", "csv", "svg")]
     written = [option for file in files for option in ("--write", str(file))]
@@ -222,6 +260,7 @@ def test_an_early_end_shows_what_was_measured() -> None:
     ("options", "told"),
     [
         (("--redis", "redis://127.0.0.1:1", "--nodes", "3"), "exclude each other"),
+        (("--redis", "redis://127.0.0.1:1", "--node-cores", "0.5"), "leave out --redis"),
         (("--write", "result.txt"), ".json, .csv or .svg"),
         (("--mix", "everything"), "--mix is 'everything'"),
         (("--payload", "70000"), "--payload is 70000"),

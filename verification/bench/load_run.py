@@ -18,6 +18,7 @@ from fencelock.actors.api.map import VALUE_BYTES_MAX
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.client.client import Client, connect_to
 from fencelock.cluster.client.settings import Target
+from fencelock.verification.bench.cores import CoreShares
 from fencelock.verification.bench.job import Job, JobKind
 from fencelock.verification.bench.load import CONNECT_S
 from fencelock.verification.bench.load_result import (
@@ -218,14 +219,25 @@ def own_cluster(
     *,
     durable: bool,
     observers: int = 0,
+    node_cores: float | None = None,
 ) -> Subject:
     """Start nodes that end with ``stack``; their files are in ``folder``.
 
+    Args:
+        stack: ends the nodes.
+        folder: for their files.
+        protocol: what they run.
+        nodes: the number of members.
+        durable: whether they sync to disk, where the protocol leaves the choice.
+        observers: the number of further nodes, which only read.
+        node_cores: how much of a core each gets once it is ready; all it finds if None.
+
     Raises:
         BenchFailedError: a node failed.
-        ConfigError: the protocol cannot run so.
+        ConfigError: the protocol cannot run so, or the system cannot limit processes.
 
     """
+    shares = None if node_cores is None else stack.enter_context(CoreShares(node_cores))
     members = NodeProcesses(folder, protocol, nodes, durable=durable, observers=observers)
     stack.enter_context(members)
     where = Target(members.connect, members.cluster, "")
@@ -233,8 +245,12 @@ def own_cluster(
     members.wait_until_ready(watcher)
     kept = {"paxos": "fsync", "central": "journal"}.get(protocol, "") if durable else "memory"
     more = f"{observers} observer{'s' if observers > 1 else ''}" if observers else ""
-    words = ", ".join(part for part in (f"{nodes} nodes of {protocol}", more, kept) if part)
+    share = "" if node_cores is None else f"{node_cores:g} cores each"
+    words = ", ".join(part for part in (f"{nodes} nodes of {protocol}", more, kept, share) if part)
     pids = {node: process.pid for node, process in members.processes.items()}
+    if shares is not None:
+        for pid in pids.values():
+            shares.limit(pid)
     return Subject(words, members.connect, members.cluster, "", members.addresses, pids, watcher)
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.exit_status import ExitStatus
 from fencelock.cluster.cli.target import NONE_GIVEN, TargetOptions, asks_cluster
+from fencelock.verification.bench.cores import CORES_MAX, CORES_MIN
 from fencelock.verification.bench.load_result import (
     LoadResult,
     as_csv,
@@ -104,6 +105,15 @@ def load(
     observers: Annotated[
         int, typer.Option(min=0, max=5, help="Further nodes to start, which only read.")
     ] = 0,
+    node_cores: Annotated[
+        float | None,
+        typer.Option(
+            min=CORES_MIN,
+            max=CORES_MAX,
+            help="Limit each node that is started to so much of a core, as if nodes and clients "
+            "had machines of their own. Linux, as root.",
+        ),
+    ] = None,
     flat: Annotated[
         float | None,
         typer.Option(
@@ -128,6 +138,8 @@ def load(
       [cyan]fencelock bench load --connect tcp://a:4040,tcp://b:4040 --mix thesis[/cyan]
 
       [cyan]fencelock bench load --nodes 5 --mix get=9,put=1 --connections 64 --at spread[/cyan]
+
+      [cyan]fencelock bench load --nodes 5 --node-cores 0.1 --mix put --at leader[/cyan]
 
       [cyan]fencelock bench load --seconds 3600 --flat 5 --write hour.json --write hour.svg[/cyan]
 
@@ -159,6 +171,8 @@ def load(
         named = [option for option, value in chosen.items() if value is not None]
         if len(named) > 1:
             raise ConfigError(f"{' and '.join(named)} exclude each other: leave one out")
+        if node_cores is not None and (given.connect or redis):
+            raise ConfigError(f"--node-cores is for nodes that are started: leave out {named[0]}")
         if redis is not None:
             subject = redis_server(redis)
         elif given.connect is not None:
@@ -173,6 +187,7 @@ def load(
                 nodes or OWN_NODES,
                 durable=durable,
                 observers=observers,
+                node_cores=node_cores,
             )
         result = measure_load(subject, options, folder, say)
     for table in tables(result):
