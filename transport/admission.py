@@ -32,8 +32,8 @@ from fencelock.transport.frame import (
     check_node,
     check_received_address,
     decode_frame,
-    frame_of,
     open_frame,
+    read_frame,
 )
 
 CLIENT_BYTES_MAX = 72 << 10
@@ -92,12 +92,12 @@ class Dropped(NamedTuple):
     """Whether no version of ours sends such frames."""
 
 
-class _DroppedError(Exception):
-    """Ends the check of a frame that is dropped."""
+class _MisaddressedError(Exception):
+    """A frame has an envelope to or from an address that its link may not use."""
 
-    def __init__(self, *reason: Any, **named: Any) -> None:
-        super().__init__()
-        self.dropped = Dropped(*reason, **named)
+    def __init__(self, counter: str) -> None:
+        super().__init__(counter)
+        self.counter = counter
 
 
 @lru_cache(maxsize=NAMES_KEPT)
@@ -143,12 +143,48 @@ class FrameValidator:
         self.note_fault: Callable[[str, Exception], None] = _raise
         """Logs an exception that only a bug of ours can raise; the frame is dropped for it."""
 
-    def admit(self, link: str, raw: bytes) -> Frame | Dropped:
+    def admit(  # noqa: PLR0912  (the path of every frame)
+        self, link: str, raw: bytes
+    ) -> Frame | Dropped:
         """Return the frame in ``raw``, which came over ``link``, or the reason to drop it."""
+        member = self.client or link in self._members  # Only members may send large frames.
+        size = len(raw)
+        if link == self.node:  # Its senders could pose as roles and callers of our own.
+            return Dropped("wire.spoofed_sender")
+        if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
+            return Dropped("wire.oversized", hostile=True)
         try:
-            return self._admitted(link, raw)
-        except _DroppedError as error:
-            return error.dropped
+            if size > SMALL_BYTES and not has_few_arrays(raw, member=member):
+                return Dropped(
+                    "wire.malformed", detail="more arrays than a frame has", hostile=True
+                )
+            frame = read_frame(raw, self.cluster)
+            same = frame.group == self.group
+            if not same and frame.group and self.group:
+                return _refused(frame, self._other_group(frame.group))
+            if not member and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
+                return Dropped("wire.oversized")
+            same = same or self.client
+            passed = self._passed if same else self._passed_ungrouped
+            envelopes: list[EnvelopeItems] = []
+            last_to = last_sender = None
+            here = there = Address("")
+            for to, sender, message in frame.envelopes:
+                if type(message) is Rejected:
+                    return Dropped("wire.rejected", message.code, message.detail)
+                if to != last_to or sender != last_sender:  # Mostly the same as before.
+                    addresses = passed.get((link, to, sender))
+                    if addresses is None:
+                        addresses = self._completed(link, to, sender)
+                        if not same and role_of(to) not in UNGROUPED:
+                            continue
+                        if len(passed) >= NAMES_KEPT:
+                            passed.clear()
+                        passed[link, to, sender] = addresses
+                    (here, there), last_to, last_sender = addresses, to, sender
+                envelopes.append((here, there, message))
+        except _MisaddressedError as error:
+            return Dropped(error.counter)
         except WrongVersionError as error:
             return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
         except ForeignClusterError as error:
@@ -160,43 +196,6 @@ class FrameValidator:
         except Exception as error:  # noqa: BLE001  # A bug of ours; nothing was changed.
             self.note_fault(f"a frame of {link}", error)
             return Dropped("wire.malformed", detail=repr(error))
-
-    def _admitted(self, link: str, raw: bytes) -> Frame:
-        member = self.client or link in self._members  # Only members may send large frames.
-        size = len(raw)
-        if link == self.node:  # Its senders could pose as roles and callers of our own.
-            raise _DroppedError("wire.spoofed_sender")
-        if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
-            raise _DroppedError("wire.oversized", hostile=True)
-        if size > SMALL_BYTES and not has_few_arrays(raw, member=member):
-            raise _DroppedError(
-                "wire.malformed", detail="more arrays than a frame has", hostile=True
-            )
-        frame = frame_of(open_frame(raw), self.cluster)
-        same = frame.group == self.group
-        if not same and frame.group and self.group:
-            raise _DroppedError(*_refused(frame, self._other_group(frame.group)))
-        if not member and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
-            raise _DroppedError("wire.oversized")
-        same = same or self.client
-        passed = self._passed if same else self._passed_ungrouped
-        envelopes: list[EnvelopeItems] = []
-        last_to = last_sender = None
-        here = there = Address("")
-        for to, sender, message in frame.envelopes:
-            if type(message) is Rejected:
-                raise _DroppedError("wire.rejected", message.code, message.detail)
-            if to != last_to or sender != last_sender:  # Mostly the same as before.
-                addresses = passed.get((link, to, sender))
-                if addresses is None:
-                    addresses = self._completed(link, to, sender)
-                    if not same and role_of(to) not in UNGROUPED:
-                        continue
-                    if len(passed) >= NAMES_KEPT:
-                        passed.clear()
-                    passed[link, to, sender] = addresses
-                (here, there), last_to, last_sender = addresses, to, sender
-            envelopes.append((here, there, message))
         return Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), frame.newer)
 
     def _completed(self, link: str, to: Address, sender: Address) -> tuple[Address, Address]:
@@ -206,13 +205,13 @@ class FrameValidator:
         if self.client:
             sender = address_of(link, role_of(sender))
         elif node_of(sender) != link:
-            raise _DroppedError("wire.spoofed_sender")
+            raise _MisaddressedError("wire.spoofed_sender")
         if NAME_END in link and role_of(to) != PROXY:  # A client's key serves no other purpose.
-            raise _DroppedError("wire.misdirected")
+            raise _MisaddressedError("wire.misdirected")
         if node_of(to) == ANY_NODE:
             to = address_of(self.node, role_of(to))
         elif node_of(to) != self.node:
-            raise _DroppedError("wire.misdirected")
+            raise _MisaddressedError("wire.misdirected")
         return to, sender
 
     def _other_group(self, group: int) -> Dropped:

@@ -88,22 +88,13 @@ def decode(data: bytes) -> Message:
             unknown tag, or fields of the wrong number or type.
 
     """
-    return exact(load(data))
-
-
-def exact(value: Any) -> Message:
-    """Return the message that ``value`` is, without further fields than its class declares.
-
-    Raises:
-        MalformedFrameError: see `decode`.
-
-    """
-    cls = class_of(value)
-    if len(value) > cls.ITEMS:
+    items = load(data)
+    cls = class_of(items)
+    if len(items) > cls.ITEMS:
         raise MalformedFrameError(
-            f"{cls.__name__} has {cls.ITEMS - 1} fields, not {len(value) - 1}"
+            f"{cls.__name__} has {cls.ITEMS - 1} fields, not {len(items) - 1}"
         )
-    return unpack(cls, value)
+    return unpack(cls, items)
 
 
 _preparing = RLock()

@@ -211,7 +211,7 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
         MalformedFrameError: the base of both; raised for anything else that is wrong.
 
     """
-    frame = frame_of(open_frame(data), cluster)
+    frame = read_frame(data, cluster)
     for to, sender, _ in frame.envelopes:
         check_received_address(to)
         check_received_address(sender)
@@ -221,32 +221,25 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
 def open_frame(data: bytes) -> list[Any]:
     """Return the items of a frame after checking its version and nothing else.
 
+    Another version is refused before its frame is parsed: it may use CBOR that we do not. That
+    covers frames that begin with a short array and a small number, as all known versions do.
+    Others are refused if they can be parsed.
+
     Raises:
         WrongVersionError: its version is not `WIRE_VERSION`.
         MalformedFrameError: it is not our CBOR, or not an array that begins with a version.
 
     """
-    if data.startswith(USUAL_START):
-        items: list[Any] = load(data)
-        return items
-    _judge_first_bytes(data)
-    items = load(data)
-    version = first_of(items)
-    if version != WIRE_VERSION:
-        raise WrongVersionError(version)
+    if len(data) > 1 and data[0] in _SHORT_ARRAYS and data[1] in _SMALL_INTS:
+        _check_version(data[1])
+    items: list[Any] = load(data)
+    _check_version(first_of(items))
     return items
 
 
-def _judge_first_bytes(data: bytes) -> None:
-    """Refuse another version before its frame is parsed: it may use CBOR that we do not.
-
-    This covers frames that begin with a short array and a small number, as all known versions
-    do; `open_frame` refuses others if they can be parsed.
-    """
-    if len(data) > 1 and data[0] in _SHORT_ARRAYS and data[1] in _SMALL_INTS:
-        version = data[1]
-        if version != WIRE_VERSION:
-            raise WrongVersionError(version)
+def _check_version(version: int) -> None:
+    if version != WIRE_VERSION:
+        raise WrongVersionError(version)
 
 
 class _ReceivedFrame(Struct, array_like=True, forbid_unknown_fields=True):
@@ -275,14 +268,9 @@ def _received_type(declared: int) -> type[_ReceivedFrame]:
     return frame
 
 
-def frame_of(items: list[Any], cluster: str | None) -> Frame:
-    """Return the frame in ``items``, as `open_frame` returned them, with addresses unchecked.
-
-    Raises:
-        ForeignClusterError: see `decode_frame`.
-        MalformedFrameError: see `decode_frame`.
-
-    """
+def read_frame(data: bytes, cluster: str | None) -> Frame:
+    """Return what `decode_frame` does, with addresses unchecked; raise what it does."""
+    items: list[Any] = load(data) if data.startswith(USUAL_START) else open_frame(data)
     if len(items) != FRAME_ITEMS:
         raise MalformedFrameError(f"a frame has {FRAME_ITEMS} items, not {len(items)}")
     found = items[1]

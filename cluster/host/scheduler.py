@@ -148,9 +148,9 @@ class Scheduler:
         self._held: list[tuple[RoleSlot, Effects]] = []
         self._holding: list[RoleSlot] = []
         self._parts = 0
+        """Parts of checkpoints in ``records``."""
         self.sync_due = False
         """Whether ``records`` shall be made durable now."""
-        """Parts of checkpoints in ``records``."""
         self._opening = False
         self._syncs = self._sync_ns = self._syncs_reported_at = 0
         self._syncs_since = Instant(0)

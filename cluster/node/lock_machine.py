@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
+
+from msgspec import ValidationError, convert, defstruct
 
 from fencelock.actors.api.message import AcquireRequest, Granted, Refused, Released
 from fencelock.actors.api.request import Command
@@ -29,9 +31,7 @@ from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, TablePart, TableSnapshot
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
-from fencelock.transport.codec import decode, encode, exact
-
-_COMMANDS = frozenset(COMMANDS)
+from fencelock.transport.codec import NATIVE, decode, encode, prepare
 
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
@@ -249,25 +249,38 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
     return weight
 
 
+def read_command(command: bytes) -> LogCommand | None:
+    """Return ``command`` decoded, None if it cannot be read."""
+    try:
+        return _messages([load(command)])[0]
+    except MalformedFrameError:
+        return None
+
+
 def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
     """Return each of ``commands`` decoded, or None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
         return [read_command(command) for command in commands]
-    return list(map(_command_in, values))
+    return _messages(values)
 
 
-def read_command(command: bytes) -> LogCommand | None:
-    """Return ``command`` decoded, None if it cannot be read."""
+_AnyCommand: Any = Union[COMMANDS]  # noqa: UP007
+_Commands: Any = defstruct("_Commands", [("each", list[_AnyCommand])], array_like=True)
+prepare(_Commands)
+
+
+def _messages(values: list[Any]) -> list[LogCommand | None]:
+    """Return the command that each value is, without fields that are not declared, or None.
+
+    All of them are checked and converted in one call, and one by one only if one is wrong.
+    """
     try:
-        return _command_in(load(command))
-    except MalformedFrameError:
-        return None
-
-
-def _command_in(items: Any) -> LogCommand | None:
-    try:
-        message: Any = exact(items)
-    except MalformedFrameError:
-        return None
-    return message if type(message) in _COMMANDS else None
+        read: list[Any] = convert([values], _Commands, builtin_types=NATIVE).each
+    except ValidationError:
+        pass
+    else:
+        sizes = zip(values, read, strict=True)
+        if not [items for items, command in sizes if len(items) > command.ITEMS]:
+            return read
+    return [None] if len(values) == 1 else [_messages([value])[0] for value in values]

@@ -195,7 +195,7 @@ def test_a_frame_that_breaks_its_check_is_dropped(monkeypatch: pytest.MonkeyPatc
     validator = FrameValidator("n1", "c", client=False)
     noted: list[str] = []
     validator.note_fault = lambda doing, error: noted.append(f"{doing}: {error!r}")
-    monkeypatch.setattr(admission, "open_frame", broken)
+    monkeypatch.setattr(admission, "read_frame", broken)
     assert checked(Dropped, validator.admit("client", b"\x00")).counter == "wire.malformed"
     assert noted == [f"a frame of client: OverflowError('{BUG}')"]
 

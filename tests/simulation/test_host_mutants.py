@@ -71,7 +71,7 @@ MUTANTS = {
     ),
     "frames lose their stamp": HostMutant(
         FrameValidator,
-        "_admitted",
+        "admit",
         "Frame(frame.cluster, frame.group, frame.stamp, tuple(envelopes), frame.newer)",
         "Frame(frame.cluster, frame.group, 0, tuple(envelopes), frame.newer)",
         stamps,

@@ -28,7 +28,7 @@ from fencelock.actors.paxos import replica
 from fencelock.actors.table import requests as table_requests
 from fencelock.cluster.host.role_asks import RoleAsks
 from fencelock.transport.codec import encode
-from fencelock.transport.frame import frame_of
+from fencelock.transport.frame import read_frame
 from fencelock.verification.bench.members import NodeProcesses
 
 PROTOCOLS = "paxos", "bakery", "lamport", "central"
@@ -146,12 +146,12 @@ def plant_name_without_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_frame_check_that_raises(patch: pytest.MonkeyPatch) -> None:
-    def broken(items: list[Any], cluster: str | None) -> Any:
-        frame = frame_of(items, cluster)
+    def broken(data: bytes, cluster: str | None) -> Any:
+        frame = read_frame(data, cluster)
         assert frame.stamp < 200, "planted bug"
         return frame
 
-    patch.setattr("fencelock.transport.admission.frame_of", broken)
+    patch.setattr("fencelock.transport.admission.read_frame", broken)
 
 
 def fuzz_paxos(fuzzer: OfflineFuzzer, inputs: int) -> None:
