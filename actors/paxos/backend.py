@@ -60,7 +60,7 @@ from fencelock.actors.paxos.in_flight import (
     InFlightRequests,
     QuorumContact,
 )
-from fencelock.actors.paxos.message import Decline, Declined, Proposed
+from fencelock.actors.paxos.message import Decline, Declined
 from fencelock.actors.paxos.queries import Queries, TableStatus, shown_holder
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import (
@@ -157,7 +157,6 @@ class PaxosBackend(MembersBackend):
         self.events = {
             SlotOutcomes: self._on_slot_outcomes,
             Gather: self._on_gather,
-            Proposed: self._on_proposed,
             Outcome: self._on_direct,
             HoldLost: self._on_direct,
             Recall: self._on_direct,
@@ -250,10 +249,6 @@ class PaxosBackend(MembersBackend):
 
     def _on_gather(self, sender: Address, event: Gather, now: Instant) -> Effects:
         return self.in_flight.batch()
-
-    def _on_proposed(self, sender: Address, event: Proposed, now: Instant) -> Effects:
-        """Do nothing: the outcomes arrive separately."""
-        return ()
 
     def _on_slot_outcomes(self, sender: Address, slot: SlotOutcomes, now: Instant) -> Effects:
         """Process the outcomes of one slot; this node's replica sends them for every slot."""

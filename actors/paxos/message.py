@@ -238,22 +238,15 @@ class HeartbeatAck(Message, tag=0x27):
 class Propose(Message, tag=0x28):
     """Put ``command`` into the log. Members send it; any replica forwards it to the leader.
 
-    The machine's outcomes and then `Proposed`, or `Declined`, are sent to ``client``. If neither
-    arrives, it may be repeated: the machine recognises a repetition by the command's content.
-    ``number`` is the client's, to tell answers apart.
+    The machine's outcomes, or `Declined`, are sent to ``client``. If neither arrives, it may be
+    repeated: the machine recognises a repetition by the command's content. ``number`` is the
+    client's, and names the command in `Declined`.
     """
 
     client: Address
     number: Int64
     command: bytes
     forwarded: bool = False
-
-
-class Proposed(Message, tag=0x29):
-    """Your command was applied in ``slot``, and its outcomes were sent before this."""
-
-    number: Int64
-    slot: Int64
 
 
 class Decline(IntEnum):

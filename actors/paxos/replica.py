@@ -56,14 +56,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import (
-    COMMAND_BYTES_MAX,
-    Decline,
-    Declined,
-    Located,
-    Propose,
-    Proposed,
-)
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Located, Propose
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import NOTHING_PROVEN, ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
@@ -431,7 +424,7 @@ class Replica(MemberRole[ReplicaEvent]):
             if ordering.proposals.in_flight:
                 asked = ordering.proposals.settle(slot, batch.commands)
                 if len(asked) != 1 or asked[0].client != self.listener:
-                    effects += self.forwarding.answers(slot, asked, outcomes)
+                    effects += self.forwarding.answers(asked, outcomes)
             happened = tuple(chain.from_iterable(outcomes))
             if self.listener is not None and happened:
                 message = SlotOutcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
@@ -556,10 +549,8 @@ class Forwarding:
             return (self.decline(propose, Decline.NOT_LEADER),)
         return (Send(replica_of(self.leader), replace(propose, forwarded=True)),)
 
-    def answers(
-        self, slot: int, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]
-    ) -> list[Effect]:
-        """Send outcomes and slot to the clients in ``asked`` that do not get them anyway."""
+    def answers(self, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]) -> list[Effect]:
+        """Send outcomes to the clients in ``asked`` that do not get them anyway."""
         effects: list[Effect] = []
         after = 0
         for run in asked:
@@ -568,10 +559,8 @@ class Forwarding:
             if client == self.listener:
                 continue
             if self.listener is None or node_of(client) != self.node:
-                for number, of_command in zip(run.numbers, outcomes[first:after], strict=True):
-                    for outcome in of_command:
-                        effects.append(Send(client, outcome))
-                    effects.append(Send(client, Proposed(number=number, slot=slot)))
+                told = chain.from_iterable(outcomes[first:after])
+                effects += [Send(client, outcome) for outcome in told]
         return effects
 
     def hold(self, propose: Propose) -> Effects:

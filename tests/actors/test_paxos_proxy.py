@@ -52,7 +52,7 @@ from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
 from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
 from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, SILENT_MS, WAIT_CHECKS_MAX
-from fencelock.actors.paxos.message import Decline, Declined, Proposed
+from fencelock.actors.paxos.message import Decline, Declined
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.table import LockTable
@@ -439,7 +439,6 @@ def test_strangers_decline_nothing_and_old_numbers_are_nobodys(leaderless: Proxy
     assert leaderless.handle(stranger, declined, T0) == [Observe("paxos.stranger_ignored")]
     unknown = Declined(number=number + 1, why=Decline.INVALID, leader="n2")
     assert told(leaderless.handle(FAR, unknown, T0), api.Refused) == []
-    assert leaderless.handle(FAR, Proposed(number=number, slot=4), T0) == ()
     assert len(in_flight_at(leaderless)) == 1
 
 

@@ -20,6 +20,7 @@ from fencelock.actors.message import (
     NS_PER_MS,
     Address,
     Instant,
+    Int64,
     Local,
     Message,
     Timer,
@@ -36,7 +37,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
-from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
+from fencelock.actors.paxos.message import Declined, Figure, Propose
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
@@ -60,6 +61,12 @@ class SoMany(Local):
     """The answer to `HowMany`."""
 
     count: int
+
+
+class Counted(Message, tag=0xFE21):
+    """The outcome of a command: the number of commands so far."""
+
+    number: Int64
 
 
 class Dip(Timer):
@@ -95,11 +102,11 @@ class LogCounter:
         """Count ``commands``; the outcome of each is the count so far."""
         return [(self.counted(command),) for command in commands]
 
-    def counted(self, command: bytes) -> Proposed:
+    def counted(self, command: bytes) -> Counted:
         """Count ``command``."""
         self.count += 1
         self.hash = hashlib.blake2b(self.hash + command, digest_size=16).digest()
-        return Proposed(number=self.count, slot=0)
+        return Counted(number=self.count)
 
     def due_ms(self, before: int | None = None) -> int | None:
         """Return None: nothing is ever due."""
@@ -138,7 +145,7 @@ class LogCounter:
 
 
 Heeded = (
-    SlotOutcomes | LeaderChanged | Skipped | MachineRead | Proposed | Declined | VotingStatus | Dip
+    SlotOutcomes | LeaderChanged | Skipped | MachineRead | Counted | Declined | VotingStatus | Dip
 )
 
 
@@ -181,7 +188,7 @@ class LogWriter(Role[Heeded]):
                 return (Observe(f"logbook.{'refused' if event.reply is None else 'read'}"),)
             case VotingStatus():
                 self.votes = event.votes
-            case Skipped() | Proposed() | Declined():
+            case Skipped() | Counted() | Declined():
                 pass
         return ()
 

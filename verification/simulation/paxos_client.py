@@ -16,7 +16,7 @@ from fencelock.actors.paxos.event import (
     Skipped,
     SlotOutcomes,
 )
-from fencelock.actors.paxos.message import Declined, Propose, Proposed
+from fencelock.actors.paxos.message import Declined, Propose
 from fencelock.actors.role import Host, Role
 from fencelock.verification.simulation.paxos_machine import (
     Appended,
@@ -58,7 +58,7 @@ class Unanswered(Timer):
     attempt: int
 
 
-Heard = Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered
+Heard = Finish | Appended | SessionDropped | Declined | ProposeNext | Unanswered
 
 
 class Proposer(Role[Heard]):
@@ -121,7 +121,7 @@ class Proposer(Role[Heard]):
             case Finish():
                 self.finishing = True
                 return ()
-            case Proposed() | SessionDropped():
+            case SessionDropped():
                 return ()
 
     def _rest(self) -> Wake:
