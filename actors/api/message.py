@@ -8,7 +8,9 @@ own, and the fence is its proof.
 
 from enum import IntEnum
 from types import MemberDescriptorType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypedDict, cast
+
+from msgspec.structs import replace
 
 from fencelock.actors import error
 from fencelock.actors.api.name import (
@@ -28,9 +30,10 @@ from fencelock.actors.api.name import (
     check_wait,
     is_kind,
     is_plain,
+    without_secret,
 )
 from fencelock.actors.api.refusal import Why
-from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
+from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request, TableReply
 from fencelock.actors.api.role_request import RoleDescription
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import RefusedError, UnavailableError
@@ -498,6 +501,14 @@ class Contender(NamedTuple):
     """The number of fences, from ``fence`` on, of a hold that a session retains: it gives them to
     its own owners, and the lock back when others wait. 0 for any other hold, and for a waiter."""
 
+    def shown(self) -> Self:
+        """Return it as others may see it: with the handle of its session in place of the id."""
+        return self._replace(session=without_secret(self.session))
+
+    def later(self, ms: int) -> Self:
+        """Return it as it is ``ms`` milliseconds later."""
+        return self._replace(since_ms=self.since_ms + ms)
+
 
 class Absence(NamedTuple):
     """A node whose message is needed before the next grant, and the duration of its silence."""
@@ -506,7 +517,7 @@ class Absence(NamedTuple):
     silent_ms: Int64
 
 
-class LockStatus(Reply, tag=0x1C):
+class LockStatus(TableReply, tag=0x1C):
     """State of ``lock`` as the answering node knew it when it replied; it may be old on arrival."""
 
     lock: str
@@ -536,6 +547,18 @@ class LockStatus(Reply, tag=0x1C):
     free: Int64 | None = None
     """For an object with permits that is held or awaited: the permits that nobody holds. None for
     other objects, and where the protocol has none."""
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply as `TableReply.at` does, with longer holds and waits."""
+        return replace(
+            self,
+            slot=slot,
+            age_ms=age_ms,
+            holder=None if self.holder is None else self.holder.later(quiet_ms),
+            holders=tuple([one.later(quiet_ms) for one in self.holders]),
+            waiters=tuple([one.later(quiet_ms) for one in self.waiters]),
+            left_ms=None if self.left_ms is None else max(0, self.left_ms - quiet_ms),
+        )
 
 
 class NodeStatus(Reply, tag=0x1D):

@@ -133,7 +133,7 @@ class Reply(Message):
 
 
 class TableReply(Reply):
-    """A reply to a `TableQuery`: the state after all slots before ``slot``.
+    """A reply from a copy of the replicated table: the state after all slots before ``slot``.
 
     The state is at most ``age_ms`` old; None if its age is not known.
     """

@@ -8,7 +8,9 @@ which is never given again (``me~2.17``): messages under an ended session have n
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from msgspec.structs import replace
 
 from fencelock.actors.api.message import Contender, LockReply, LockRequest
 from fencelock.actors.api.name import (
@@ -32,7 +34,15 @@ from fencelock.actors.api.name import (
     utf8_size,
 )
 from fencelock.actors.api.refusal import Why
-from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
+from fencelock.actors.api.request import (
+    Command,
+    Key,
+    Notification,
+    Outcome,
+    Query,
+    Request,
+    TableReply,
+)
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Int64, declared
@@ -201,7 +211,7 @@ class ListedObject(NamedTuple):
     parties of a barrier. 0 if there is none."""
 
 
-class LockList(Reply, tag=0x66):
+class LockList(TableReply, tag=0x66):
     """Held locks, or objects, sorted by name. If ``more`` is set, others follow after the last."""
 
     lines: tuple[ListedLock, ...]
@@ -211,6 +221,11 @@ class LockList(Reply, tag=0x66):
     slot: Int64 = 0
     age_ms: Int64 | None = None
     objects: tuple[ListedObject, ...] = ()
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply as `TableReply.at` does, with longer holds."""
+        lines = tuple([one._replace(holder=one.holder.later(quiet_ms)) for one in self.lines])
+        return replace(self, lines=lines, slot=slot, age_ms=age_ms)
 
 
 SKIP_MAX = 1_000_000
@@ -272,7 +287,7 @@ class ListedEviction(NamedTuple):
     ago_ms: Int64
 
 
-class RecordList(Reply, tag=0xF9):
+class RecordList(TableReply, tag=0xF9):
     """Sessions or evictions, as requested; ``more`` follow after the last."""
 
     sessions: tuple[ListedSession, ...]
@@ -282,6 +297,18 @@ class RecordList(Reply, tag=0xF9):
     request: Int64 = 0
     slot: Int64 = 0
     age_ms: Int64 | None = None
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply as `TableReply.at` does, with durations up to then."""
+        return replace(
+            self,
+            sessions=tuple(
+                one._replace(left_ms=max(0, one.left_ms - quiet_ms)) for one in self.sessions
+            ),
+            evictions=tuple(one._replace(ago_ms=one.ago_ms + quiet_ms) for one in self.evictions),
+            slot=slot,
+            age_ms=age_ms,
+        )
 
 
 class OperatorCommand(Command):

@@ -61,7 +61,7 @@ from fencelock.actors.paxos.in_flight import (
     QuorumContact,
 )
 from fencelock.actors.paxos.message import Decline, Declined
-from fencelock.actors.paxos.queries import Queries, TableStatus, shown_holder
+from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import (
     REQUESTS_MAX,
@@ -336,7 +336,7 @@ class PaxosBackend(MembersBackend):
         if isinstance(reply, Ended):
             return worded(reply)
         if isinstance(reply, Evicted):
-            return replace(reply, holder=shown_holder(reply.holder))
+            return replace(reply, holder=reply.holder.shown())
         if isinstance(reply, Alive | Opened):
             view, members = self.known.view, self.known.members
             return replace(reply, node=self.node, leader=self.leader, view=view, members=members)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fencelock.actors.effect import Fault
 from fencelock.actors.membership import Membership
-from fencelock.actors.message import Address, Instant, Local, Message, Timer
+from fencelock.actors.message import Address, Event, Instant, Local, Message, Timer
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
 from fencelock.actors.timing import TIMING, Timing
 
@@ -77,7 +77,7 @@ class ReadMachine(Local):
     """
 
     number: int
-    query: Local
+    query: Event
     age_ms: int | None
     watched: str = ""
     """The object that is watched, or empty. If nothing has changed, the reply is sent only when
@@ -91,7 +91,7 @@ class MachineRead(Local):
     """
 
     number: int
-    reply: Local | None
+    reply: Event | None
     slot: int
     age_ms: int
     """Largest possible age of the state (ms): 0 for linearizable. Without a reply, the best bound

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from fencelock.actors.effect import Fault
-from fencelock.actors.message import Local, Message
+from fencelock.actors.message import Event, Message
 from fencelock.actors.paxos.message import Figure
 
 MASK = (1 << 63) - 1
@@ -92,11 +92,8 @@ class Machine(Protocol):
         """
         ...
 
-    def read(self, query: Local) -> Local:
-        """Answer a query about the state, without changing it.
-
-        To a query for changes, a false answer means that the object has not changed.
-        """
+    def read(self, query: Event) -> Event:
+        """Answer a query about the state, without changing it."""
         ...
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:

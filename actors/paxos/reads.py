@@ -94,10 +94,10 @@ from itertools import takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fencelock.actors.api.changes import WATCH_AGE_MS, WATCH_MS
+from fencelock.actors.api.changes import WATCH_AGE_MS, WATCH_MS, ChangesRead, ReadChanges
 from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Wake
 from fencelock.actors.fault import reading
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import LogBounds, LogConfig, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
@@ -112,7 +112,6 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import NO_BALLOT, Heartbeat, ReadIndex, ReadIndexReached
-from fencelock.actors.table.report import Changed, ReadHistory
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
@@ -186,7 +185,7 @@ class Reads:
         """The version up to which changes were reported to them."""
         self.checking = False
         """Whether the `WatchCheck` timer runs."""
-        self.last: tuple[Local, Local] | None = None
+        self.last: tuple[Event, Event] | None = None
         """The last query and its reply, until more is applied: many queries are about one lock."""
 
     def handle(self, sender: Address, event: ReadEvent, now: Instant) -> Effects:
@@ -310,7 +309,7 @@ class Reads:
 
     def _read_watched(self, read: Read, now: Instant) -> Effects:
         """Answer a read if its object has changed, or let it wait for a change."""
-        if self._look_up(read.query):
+        if _is_news(self._look_up(read.query)):
             return [self._reply(read, self.age_ms(now), now)]
         if not self.parked.by_object:
             self.seen, _ = self.machine.changed_since(self.seen)
@@ -328,7 +327,7 @@ class Reads:
         for read in self.parked.of(changed):
             age_ms = self.age_ms(now) if age_ms is None else age_ms
             reply = self._look_up(read.query)
-            if reply:
+            if _is_news(reply):
                 self.parked.end(read)
                 effects.append(self._reply(read, age_ms, now))
             else:
@@ -377,7 +376,7 @@ class Reads:
         )
         return Send(read.client, machine_read)
 
-    def _look_up(self, query: Local) -> Local:
+    def _look_up(self, query: Event) -> Event:
         """Return the machine's reply to ``query``; `Unreadable` if a bug of ours raised."""
         last = self.last
         if last is None or last[0] != query:
@@ -443,7 +442,7 @@ class Read(Struct, frozen=True):
 
     client: Address
     number: int
-    query: Local
+    query: Event
     at: Instant
     """The time at which it was requested."""
     age_ms: int | None
@@ -472,10 +471,10 @@ class ParkedReads:
         names = self.by_object if changed is None else changed
         return [read for name in names for read in self.by_object.get(name, {}).values()]
 
-    def go_on(self, read: Read, seen: Local) -> None:
+    def go_on(self, read: Read, seen: Event) -> None:
         """Let a read wait for changes after those that its answer ``seen`` has covered."""
         query = read.query
-        if not isinstance(query, ReadHistory) or not isinstance(seen, Changed):
+        if not isinstance(query, ReadChanges) or not isinstance(seen, ChangesRead):
             return
         if query.after != seen.version:
             query = replace(query, after=seen.version)
@@ -492,6 +491,11 @@ class ParkedReads:
 
     def late(self, now: Instant) -> list[Read]:
         return list(takewhile(lambda read: _is_late(read, now), self._order.values()))
+
+
+def _is_news(reply: Event) -> bool:
+    """Return whether ``reply`` to a watched read has changes, or the object itself."""
+    return not isinstance(reply, ChangesRead) or reply.resync or bool(reply.changes)
 
 
 def _is_late(read: Read, now: Instant) -> bool:

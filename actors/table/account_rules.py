@@ -193,6 +193,27 @@ def _note(table: TableState, command: OperatorCommand, lock: str, times: int, wh
     record(table, command, lock, 0, nobody, why)
 
 
+def is_act(why: Why) -> bool:
+    """Return whether an entry of the audit has the arguments of its cause."""
+    numbers, texts = len(why.numbers), len(why.texts)
+    if why.cause is Cause.QUOTA_SET:
+        return numbers == texts
+    return why.cause is Cause.PURGED and numbers == 1 and texts in (1, 2)
+
+
+def act(why: Why) -> str:
+    """Return what an operator did to quotas or objects, for a list of the audit."""
+    if why.cause is Cause.QUOTA_SET:
+        limits = zip(why.texts, why.numbers, strict=True)
+        return ", ".join(f"{what} {most}" for what, most in limits) or "the default"
+    (exact,), (entry_prefix, *charged) = why.numbers, why.texts
+    parts = [] if exact else ["names that begin so"]
+    if entry_prefix:
+        parts.append(f"keys that begin with {entry_prefix!a}")
+    parts += [f"charged to key {key!a}" for key in charged]
+    return ", ".join(parts)
+
+
 def read_usage(table: TableState, query: ReadUsage) -> UsageRead:
     """Return a page of accounts, with those that have nothing but a quota."""
     accounts = table.accounts

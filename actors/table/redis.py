@@ -43,14 +43,7 @@ from fencelock.actors.table.account import CLAIMS_MAX
 from fencelock.actors.table.deadline import ROUNDING_MS
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.report import page_of
-from fencelock.actors.table.requests import (
-    begin_wait,
-    conclude,
-    deny,
-    deny_obstructed,
-    has_room,
-    seen,
-)
+from fencelock.actors.table.requests import begin_wait, conclude, deny, deny_obstructed, has_room
 from fencelock.actors.table.resource import ClaimDetails, TableHold
 from fencelock.actors.table.retained import may_come_back
 from fencelock.actors.table.session import OwnerState
@@ -305,7 +298,7 @@ def _force(
     entry = Evicted(
         lock=name,
         fence=fence,
-        holder=seen(table, hold, fence),
+        holder=hold.seen(fence, table.time_ms),
         session=session,
         request=command.request,
         operator=by,

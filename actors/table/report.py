@@ -1,163 +1,45 @@
-"""The table as people and operators see it: queries that do not change it, and replies."""
+"""The replies to queries about locks and other objects. They change nothing in the table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
-from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
-from fencelock.actors.api.changes import Change
+from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change, ChangesRead, ReadChanges
+from fencelock.actors.api.map import MAP
+from fencelock.actors.api.message import Contender, Inspect, LockStatus
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
-from fencelock.actors.api.request import TableQuery, TableReply
-from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
+from fencelock.actors.api.session_message import ListedLock, ListedObject, ListLocks, LockList
 from fencelock.actors.message import Local
-from fencelock.actors.table.resource import Awaited, Resource, TableHold, TableObject
+from fencelock.actors.table.resource import TableHold, TableObject
 
-WAITERS_SHOWN_MAX = 1_000
-"""Waiters of one lock in a report, and holders of permits; `LockReport.waiting` counts all."""
+if TYPE_CHECKING:
+    from fencelock.actors.table.state import TableState
 
+CONTENDERS_SHOWN_MAX = 1_000
+"""Waiters of one lock in a status, and holders of permits."""
 
-class HolderSeen(NamedTuple):
-    """The holder of a lock."""
+SHOWN_BYTES_MAX = 1 << 19
+"""Size above which a status, or a description, takes no more of them (bytes): half of a frame."""
 
-    session: str
-    owner: str
-    label: str
-    """The labels of the session and of this hold."""
-    fence: int
-    times: int
-    """Number of times it holds the lock at once, or of its permits."""
-    since_ms: int
-    """Log time of the grant."""
-    held_ms: int
-    """Duration of the hold so far (ms)."""
-    left_ms: int | None = None
-    """Time until the hold is taken away unless it is renewed (ms), or None for never."""
-    span: int = 0
-    """See `fencelock.actors.api.message.Contender.span`."""
+LOCKS_SHOWN_MAX = 100
+"""Locks and other objects in a description; `ListLocks` has all of them."""
+
+PAGE_BYTES_MAX = 64 << 10
+"""Size above which a page of a list takes no more lines (bytes): to make one takes some 3 ms, in
+which others wait."""
 
 
-class WaiterSeen(NamedTuple):
-    """A waiter in a lock's queue."""
-
-    session: str
-    owner: str
-    label: str
-    request: int
-    waited_ms: int
-    left_ms: int | None
-    """Time until it gives up (ms), or None for never."""
-    amount: int = 1
-    """Number of permits that it asks for."""
+class DescribeLocks(Local):
+    """Query for the first locks and other objects by name. Answered by `LocksDescribed`."""
 
 
-class LockReport(NamedTuple):
-    """A lock or another object, held or free, with its holder and its waiters, in order."""
+class LocksDescribed(Local):
+    """Locks and other objects, as many as fit a description."""
 
-    lock: str
-    holder: HolderSeen | None
-    """The one that has held it for longest, where there can be several."""
-    waiting: int
-    waiters: tuple[WaiterSeen, ...]
-    holders: tuple[HolderSeen, ...] = ()
-    """All holders by fence, where there can be several."""
-    permits: int = 1
-    """Number of permits; 1 for a lock."""
-    left: int | None = None
-    """See `fencelock.actors.api.message.LockStatus.left`."""
-    free: int | None = None
-    """See `fencelock.actors.api.message.LockStatus.free`."""
-
-
-class LockLine(NamedTuple):
-    """A held lock in a list, or an object that nobody can hold; only the latter has ``left``."""
-
-    lock: str
-    holder: HolderSeen | None
-    waiting: int
-    permits: int = 1
-    left: int | None = None
-
-
-class LookUp(Local):
-    """Query for the holder and the waiters of ``lock``. Answered by `Looked`."""
-
-    lock: str
-
-
-class Looked(Local):
-    """The report of a lock, held or free."""
-
-    report: LockReport
-
-
-class Browse(Local):
-    """Query for a page of locks, see `LockTable.listing`. Answered by `Browsed`."""
-
-    prefix: str
-    after: str
-    most: int
-    unheld: bool | None = None
-
-
-class Browsed(Local):
-    """A page of locks, sorted by name. If ``more`` is set, others follow."""
-
-    lines: tuple[LockLine, ...]
-    more: bool
-
-
-class ReadRecords(Local):
-    """Query for records, as `LockTable.records`. Answered by `RecordsRead`."""
-
-    kind: Records
-    skip: int
-    most: int
-
-
-class RecordsRead(Local):
-    """A page of records; one of the two is empty."""
-
-    sessions: tuple[ListedSession, ...]
-    evictions: tuple[ListedEviction, ...]
-    more: bool
-
-
-class ReadHistory(Local):
-    """Query for the changes of an object, see `LockTable.changes`. Answered by `Changed`."""
-
-    lock: str
-    after: int | None
-    prefix: str = ""
-
-
-class Changed(Local):
-    """The changes of an object up to ``version``, or with ``resync`` the whole object instead.
-
-    If ``more`` is set too, only the first part of the object is here.
-    """
-
-    version: int
-    changes: tuple[Change, ...]
-    resync: bool
-    more: bool = False
-
-    def __bool__(self) -> bool:
-        """Return whether it has changes, or the object itself."""
-        return self.resync or bool(self.changes)
-
-
-class ReadTable(Local):
-    """Query for the reply to a `TableQuery` of a client. Answered by `TableRead`."""
-
-    query: TableQuery
-
-
-class TableRead(Local):
-    """The reply to a `TableQuery` of a client."""
-
-    reply: TableReply
+    locks: tuple[LockStatus, ...]
 
 
 Item = TypeVar("Item")
@@ -184,77 +66,145 @@ def page_of(
     return tuple(page), False
 
 
-MachineQuery = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
+def read_lock(table: TableState, query: Inspect) -> LockStatus:
+    """Return the holders and waiters of a lock or another object, in order; a free one has none."""
+    return _status(table, query.lock, SHOWN_BYTES_MAX)
 
 
-def report_lock(name: str, held: Awaited | None, time_ms: int) -> LockReport:
-    """Return the report of a lock as of ``time_ms``; one that is not in the table is free."""
-    if held is None:
-        return LockReport(name, None, 0, ())
-    waiters = tuple(
-        WaiterSeen(
-            session=wait.owner_state.session.id,
-            owner=wait.owner_state.owner,
-            label=wait.label,
-            request=wait.owner_state.request,
-            waited_ms=time_ms - wait.since_ms,
-            left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
-            amount=wait.amount,
+def _status(table: TableState, name: str, bytes_max: int) -> LockStatus:
+    resource, one, now_ms = table.resources.get(name), table.objects.get(name), table.time_ms
+    holds = islice(() if resource is None else resource.holds, CONTENDERS_SHOWN_MAX)
+    holders = _fitting((_holder(hold, name, now_ms) for hold in holds), bytes_max)
+    bytes_max -= sum(map(size_of, holders))
+    awaited = resource or one
+    waits = islice(() if awaited is None else awaited.waits, CONTENDERS_SHOWN_MAX)
+    waiters = _fitting((wait.seen(now_ms).shown() for wait in waits), bytes_max)
+    if one is not None:
+        left, total = one.progress()
+        return LockStatus(
+            lock=name, holder=None, waiters=waiters, waits_for=(), permits=total, left=left
         )
-        for wait in islice(held.waits, WAITERS_SHOWN_MAX)
-    )
-    if isinstance(held, TableObject):
-        left, total = held.progress()
-        return LockReport(name, None, held.waiting, waiters, permits=total, left=left)
-    assert isinstance(held, Resource)
-    holders = tuple(_see(hold, name, time_ms) for hold in islice(held.holds, WAITERS_SHOWN_MAX))
-    holder = holders[0] if holders else None
-    if not kind_of(name):
-        return LockReport(name, holder, held.waiting, waiters)
-    return LockReport(
-        name, holder, held.waiting, waiters, holders, held.capacity, free=max(0, held.free)
+    first = None if resource is None else next(iter(resource.holds), None)
+    ends_at_ms = None if first is None else first.ends_at_ms
+    several = resource is not None and bool(kind_of(name))
+    return LockStatus(
+        lock=name,
+        holder=holders[0] if holders else None,
+        waiters=waiters,
+        waits_for=(),
+        permits=resource.capacity if resource is not None and several else 1,
+        holders=holders if several else (),
+        left_ms=None if ends_at_ms is None else ends_at_ms - now_ms,
+        free=max(0, resource.free) if resource is not None and several else None,
     )
 
 
-def list_locks(
-    resources: Mapping[str, Resource],
-    objects: Mapping[str, TableObject],
-    prefix: str,
-    after: str,
-    most: int,
-    time_ms: int,
-) -> tuple[LockLine, ...]:
-    """Return the first ``most`` held or awaited names that begin with ``prefix`` after ``after``.
+def _holder(hold: TableHold, name: str, now_ms: int) -> Contender:
+    seen = hold.seen(hold.fence_of(name), now_ms)
+    return seen._replace(span=hold.details.span).shown()
+
+
+def _fitting(contenders: Iterable[Contender], bytes_max: int) -> tuple[Contender, ...]:
+    return page_of(contenders, bytes_max, size_of)[0]
+
+
+def size_of(contender: Contender) -> int:
+    """Return a lower bound on the size of ``contender`` in a frame (bytes)."""
+    texts = (contender.node, contender.session, contender.owner, contender.label)
+    return sum(len(text.encode()) + 3 for text in texts) + 32
+
+
+def describe_locks(table: TableState, query: DescribeLocks) -> LocksDescribed:
+    """Return the first locks and other objects by name, with as many waiters as fit."""
+    names = (*_held(table, "", "", LOCKS_SHOWN_MAX), *_unheld(table, "", "", LOCKS_SHOWN_MAX))
+    statuses: list[LockStatus] = []
+    left = SHOWN_BYTES_MAX
+    for name in nsmallest(LOCKS_SHOWN_MAX, names):
+        if left <= 0:
+            break
+        status = _status(table, name, left)
+        holder = () if status.holder is None else (status.holder,)
+        left -= sum(map(size_of, (*holder, *status.holders, *status.waiters)))
+        left -= len(name.encode()) + 32
+        statuses.append(status)
+    return LocksDescribed(locks=tuple(statuses))
+
+
+def list_locks(table: TableState, query: ListLocks) -> LockList:
+    """Return a page of the held locks and other held objects, or of the objects nobody can hold.
+
+    It is for people, not for the log, because it reads every name.
+    """
+    wanted = query.prefix, query.after, query.most + 1
+    if query.unheld:
+        found = (_listed_object(table.objects[name]) for name in _unheld(table, *wanted))
+        objects, more = page_of(
+            found, PAGE_BYTES_MAX, lambda one: len(one.lock.encode()) + 16, query.most
+        )
+        return LockList(lines=(), objects=objects, more=more)
+    lines, more = page_of(
+        (_listed_lock(table, name) for name in _held(table, *wanted)),
+        PAGE_BYTES_MAX,
+        lambda one: size_of(one.holder) + len(one.lock.encode()) + 16,
+        query.most,
+    )
+    return LockList(lines=lines, more=more)
+
+
+def _listed_object(one: TableObject) -> ListedObject:
+    left, total = one.progress()
+    return ListedObject(one.name, one.waiting, left, total)
+
+
+def _listed_lock(table: TableState, name: str) -> ListedLock:
+    resource = table.resources[name]
+    holder = _holder(next(iter(resource.holds)), name, table.time_ms)
+    return ListedLock(name, holder, resource.waiting)
+
+
+def _held(table: TableState, prefix: str, after: str, most: int) -> list[str]:
+    """Return the first ``most`` names after ``after`` of what is held, that begin with ``prefix``.
 
     A prefix without a kind is that of the plain names, so that it finds those of all kinds.
     """
     plain = str if KIND_END in prefix else plain_name
-    held = (name for name, resource in resources.items() if resource.held is not None)
-    found = (
-        name for name in chain(held, objects) if name > after and plain(name).startswith(prefix)
-    )
-    lines: list[LockLine] = []
-    for name in nsmallest(most, found):
-        one = objects.get(name)
-        if one is not None:
-            left, total = one.progress()
-            lines.append(LockLine(name, None, one.waiting, total, left))
-        else:
-            resource = resources[name]
-            holder = _see(next(iter(resource.holds)), name, time_ms)
-            lines.append(LockLine(name, holder, resource.waiting, resource.capacity))
-    return tuple(lines)
+    held = (name for name, resource in table.resources.items() if resource.held is not None)
+    found = (name for name in held if name > after and plain(name).startswith(prefix))
+    return nsmallest(most, found)
 
 
-def _see(hold: TableHold, name: str, time_ms: int) -> HolderSeen:
-    return HolderSeen(
-        session=hold.owner_state.session.id,
-        owner=hold.holder,
-        label=hold.label,
-        fence=hold.fence_of(name),
-        times=hold.times,
-        since_ms=hold.since_ms,
-        held_ms=time_ms - hold.since_ms,
-        left_ms=None if hold.ends_at_ms is None else hold.ends_at_ms - time_ms,
-        span=hold.details.span,
+def _unheld(table: TableState, prefix: str, after: str, most: int) -> list[str]:
+    """Return the same of objects that nobody can hold; with a kind, it looks at no others."""
+    if KIND_END in prefix:
+        within = table.names.within(prefix, after)
+    else:
+        names = table.names.after(after)
+        within = (name for name in names if plain_name(name).startswith(prefix))
+    return [*islice(within, most)]
+
+
+def read_changes(table: TableState, query: ReadChanges) -> ChangesRead:
+    """Return the changes of an object after a version, or the whole object; see `ChangesRead`."""
+    lock, after, histories = query.watched, query.after, table.histories
+    # A version up to `old` is from before the group lost everything; see versions-rise.
+    old = histories.origin if histories.version else table.fence
+    read = None if after is None or 0 < after <= old else histories.read(lock, after, query.prefix)
+    if read is not None:
+        return ChangesRead(lock=lock, version=read[0], changes=read[1])
+    present = _present(table, lock, query.prefix)
+    changes, more = page_of(present, CHANGES_BYTES_MAX, lambda change: change.size)
+    return ChangesRead(
+        lock=lock, version=histories.version, changes=changes, resync=True, more=more
     )
+
+
+def _present(table: TableState, lock: str, prefix: str) -> Iterator[Change]:
+    """Return the leader of an election, or the entries of a map by key."""
+    resource, entries = table.resources.get(lock), table.maps.by_name.get(plain_name(lock))
+    if kind_of(lock) == MAP and entries is not None:
+        for entry in entries.page(prefix, ""):
+            yield Change(entry.version, entry.key, entry.value, 0)
+    elif resource is not None:
+        for hold in resource.holds:
+            value = hold.details.value or ""
+            yield Change(table.histories.version, "", value.encode(), hold.fence)

@@ -20,7 +20,6 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import client_of
 from fencelock.actors.api.object_request import (
     GuardedRequest,
     PartRequest,
@@ -555,20 +554,6 @@ def _queued(owner_state: OwnerState) -> Queued:
     owner, lock = owner_state.key
     session = owner_state.session.id
     return Queued(session=session, owner=owner, request=owner_state.request, lock=lock)
-
-
-def seen(table: TableState, hold: TableHold, fence: int) -> Contender:
-    """Return a hold, which has ``fence`` there, as the audit keeps it."""
-    session = hold.owner_state.session.id
-    return Contender(
-        node=client_of(session),
-        session=session,
-        owner=hold.holder,
-        fence=fence,
-        since_ms=table.time_ms - hold.since_ms,
-        label=hold.label,
-        times=hold.times,
-    )
 
 
 def record(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from fencelock.actors.api.message import Granted, Reason
+from fencelock.actors.api.message import Contender, Granted, Reason
+from fencelock.actors.api.name import client_of
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
 
 if TYPE_CHECKING:
@@ -153,6 +154,19 @@ class TableHold(Claim):
         """The log time at which it ends, or None if it has no deadline."""
         return None
 
+    def seen(self, fence: int, now_ms: int) -> Contender:
+        """Return it as the audit keeps it, under the ``fence`` that it has for one object."""
+        session = self.owner_state.session.id
+        return Contender(
+            node=client_of(session),
+            session=session,
+            owner=self.holder,
+            fence=fence,
+            since_ms=now_ms - self.since_ms,
+            label=self.label,
+            times=self.times,
+        )
+
     def fence_of(self, name: str) -> int:
         """Return the fence under which it holds one of its objects."""
         locks = self.details.locks
@@ -198,6 +212,19 @@ class Wait(Claim):
     amount: int = 1
     granted_count: int = 1
     charged: Account | None = None
+
+    def seen(self, now_ms: int) -> Contender:
+        """Return it as a status shows it, with the id of its session."""
+        session = self.owner_state.session.id
+        return Contender(
+            node=client_of(session),
+            session=session,
+            owner=self.owner_state.owner,
+            fence=None,
+            since_ms=now_ms - self.since_ms,
+            label=self.label,
+            times=self.amount,
+        )
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """End the wait, which has timed out."""

@@ -6,12 +6,14 @@ A new command, query or kind is added here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
 from fencelock.actors.api.account import ListMaps, Purge, ReadUsage, SetQuota
 from fencelock.actors.api.barrier import AwaitBarrier
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.counter import AddToCounter, SetCounter
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.handover import Attach, Detach
@@ -23,6 +25,7 @@ from fencelock.actors.api.message import (
     Alive,
     Cancel,
     Contender,
+    Inspect,
     KeepAlive,
     Reason,
     Release,
@@ -32,7 +35,7 @@ from fencelock.actors.api.name import account_of, client_of, without_secret
 from fencelock.actors.api.pool import GivePermits, ResizePool, TakePermits
 from fencelock.actors.api.redis import AwaitKey, ChangeKeys, ListKeys, ReadKeys
 from fencelock.actors.api.refusal import Cause, Why
-from fencelock.actors.api.request import Command, TableQuery, TableReply
+from fencelock.actors.api.request import Command, TableReply
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits, ResizeSemaphore
@@ -41,14 +44,22 @@ from fencelock.actors.api.session_message import (
     CloseSession,
     End,
     Evict,
+    Evicted,
+    ListedEviction,
+    ListedSession,
+    ListLocks,
+    ListRecords,
     Open,
     Opened,
+    RecordList,
+    Records,
     Renew,
     SessionClosed,
     ended,
 )
+from fencelock.actors.message import Event
 from fencelock.actors.table.account import SESSIONS_MAX
-from fencelock.actors.table.account_rules import list_maps, purge, read_usage, set_quota
+from fencelock.actors.table.account_rules import act, list_maps, purge, read_usage, set_quota
 from fencelock.actors.table.barrier import Barrier, await_barrier
 from fencelock.actors.table.counter import Counter, add_to_counter, set_counter
 from fencelock.actors.table.key import attach, detach
@@ -56,6 +67,17 @@ from fencelock.actors.table.latch import Latch, await_latch, count_down
 from fencelock.actors.table.map import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.pool import Pool, give_permits, resize_pool, take_permits
 from fencelock.actors.table.redis import await_key, change_keys, list_keys, read_keys
+from fencelock.actors.table.report import (
+    PAGE_BYTES_MAX,
+    DescribeLocks,
+    LocksDescribed,
+    describe_locks,
+    list_locks,
+    page_of,
+    read_changes,
+    read_lock,
+    size_of,
+)
 from fencelock.actors.table.requests import (
     Rule,
     all_details,
@@ -70,7 +92,6 @@ from fencelock.actors.table.requests import (
     renew,
     resize_semaphore,
     retained_details,
-    seen,
     session_expired,
     updating,
     wrong_fence,
@@ -186,7 +207,7 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
 
 
 def _take(table: TableState, hold: TableHold, command: Evict, out: list[Result]) -> None:
-    holder = seen(table, hold, command.fence)
+    holder = hold.seen(command.fence, table.time_ms)
     out.append(record(table, command, command.lock, command.fence, holder))
     table.take(hold, Why(Cause.TAKEN, texts=(command.by,)), out)
 
@@ -199,6 +220,52 @@ def _closed(command: CloseSession, victim: Contender) -> SessionClosed:
         session=command.session,
         request=command.request,
     )
+
+
+def list_records(table: TableState, query: ListRecords) -> RecordList:
+    """Return a page of sessions or evictions, the oldest first; it is for people."""
+    skip, now_ms = query.skip, table.time_ms
+    if query.kind is Records.SESSIONS:
+        known = table.sessions
+        sessions, more = page_of(
+            (
+                ListedSession(
+                    without_secret(one.id),
+                    one.label,
+                    one.ttl_ms,
+                    max(0, known.deadline(one) - now_ms),
+                    one.claims,
+                    one.retained,
+                )
+                for one in islice(known.by_id.values(), skip, None)
+            ),
+            PAGE_BYTES_MAX,
+            lambda one: len(one.id.encode()) + len(one.label.encode()) + 48,
+            query.most,
+        )
+        return RecordList(sessions=sessions, evictions=(), more=more)
+    evictions, more = page_of(
+        (
+            ListedEviction(
+                one.lock,
+                one.fence,
+                _victim(one),
+                one.operator,
+                now_ms - one.time_ms,
+            )
+            for one in islice(table.audit.values(), skip, None)
+        ),
+        PAGE_BYTES_MAX,
+        lambda one: size_of(one.holder) + len(one.lock.encode()) + len(one.operator.encode()) + 32,
+        query.most,
+    )
+    return RecordList(sessions=(), evictions=evictions, more=more)
+
+
+def _victim(entry: Evicted) -> Contender:
+    """Return whom an entry of the audit is about, or what was done instead of a label."""
+    holder = entry.holder.shown()
+    return holder if entry.why is None else holder._replace(label=act(entry.why))
 
 
 RULES: dict[type[Command], Rule] = {
@@ -238,7 +305,12 @@ RULES: dict[type[Command], Rule] = {
 }
 """The rule of each command: it applies the command to the table, and appends the outcomes."""
 
-QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
+QUERIES: dict[type[Event], Callable[[TableState, Any], TableReply | LocksDescribed]] = {
+    Inspect: read_lock,
+    ListLocks: list_locks,
+    ListRecords: list_records,
+    ReadChanges: read_changes,
+    DescribeLocks: describe_locks,
     GetEntry: read_entry,
     ListEntries: read_entries,
     ListMaps: list_maps,
@@ -246,7 +318,8 @@ QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
     ReadKeys: read_keys,
     ListKeys: list_keys,
 }
-"""The reply to each query that a member answers from its table."""
+"""The reply to each query that a member answers from its table. The proxy adds the session and the
+number of a client's request, and the age of the state."""
 
 OBJECTS: dict[str, type[TableObject]] = {
     "latches": Latch,

@@ -123,14 +123,6 @@ def is_sound(why: Why) -> bool:
     return ARGUMENTS.get(why.cause) == given
 
 
-def is_act(why: Why) -> bool:
-    """Return whether an entry of the audit has the arguments of its cause."""
-    numbers, texts = len(why.numbers), len(why.texts)
-    if why.cause is Cause.QUOTA_SET:
-        return numbers == texts
-    return why.cause is Cause.PURGED and numbers == 1 and texts in (1, 2)
-
-
 def worded(outcome: Worded, request: Request | None = None) -> Worded:
     """Return an outcome of the table with its text, as a client gets it.
 
@@ -150,19 +142,6 @@ def worded(outcome: Worded, request: Request | None = None) -> Worded:
     else:
         text = without_secret(_refusal(outcome, outcome.why, request))
     return replace(outcome, detail=text, why=None)
-
-
-def act(why: Why) -> str:
-    """Return what an operator did to quotas or objects, for a list of the audit."""
-    if why.cause is Cause.QUOTA_SET:
-        limits = zip(why.texts, why.numbers, strict=True)
-        return ", ".join(f"{what} {most}" for what, most in limits) or "the default"
-    (exact,), (entry_prefix, *charged) = why.numbers, why.texts
-    parts = [] if exact else ["names that begin so"]
-    if entry_prefix:
-        parts.append(f"keys that begin with {entry_prefix!a}")
-    parts += [f"charged to key {key!a}" for key in charged]
-    return ", ".join(parts)
 
 
 def _refusal(refused: Refused, why: Why, request: Request | None) -> str:

@@ -32,6 +32,7 @@ from fencelock.actors.api.retained import SPAN_MAX
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
 from fencelock.actors.message import Message
 from fencelock.actors.table.account import Account
+from fencelock.actors.table.account_rules import is_act
 from fencelock.actors.table.deadline import NO_DURATIONS, DatedHold, restored_lease
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.key import KeyHold, add_key, restored_key
@@ -47,7 +48,7 @@ from fencelock.actors.table.resource import (
 )
 from fencelock.actors.table.retained import count_span, note_awaited
 from fencelock.actors.table.rules import OBJECTS
-from fencelock.actors.table.sentences import is_act, is_sound
+from fencelock.actors.table.sentences import is_sound
 from fencelock.actors.table.session import DEPARTED, Kept, OwnerState, Session
 from fencelock.actors.table.wire import (
     ClaimantRecord,

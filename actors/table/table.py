@@ -67,38 +67,18 @@ service* (sequencers); Gray and Cheriton, *Leases* (time that only one side may 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
-from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
-from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Contender, Reason, Refused, refused
-from fencelock.actors.api.name import KIND_END, client_of, kind_of, plain_name
+from fencelock.actors.api.name import client_of
 from fencelock.actors.api.refusal import Cause, Why
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import (
-    CloseReason,
-    Evicted,
-    ListedEviction,
-    ListedSession,
-    Records,
-)
+from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.effect import Fault
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import snapshot
 from fencelock.actors.table.poison import SKIPPER, VALUE_ERRORS, PoisonError, named
-from fencelock.actors.table.report import (
-    Changed,
-    LockLine,
-    LockReport,
-    RecordsRead,
-    list_locks,
-    page_of,
-    report_lock,
-)
 from fencelock.actors.table.requests import deny
-from fencelock.actors.table.resource import TableObject
 from fencelock.actors.table.rules import RULES
-from fencelock.actors.table.sentences import act
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.snapshot import FrozenPart
 from fencelock.actors.table.state import ENDS_MAX, TableState
@@ -239,104 +219,6 @@ class LockTable(TableState):
         now_ms = max(self.time_ms, min(time_ms, TIME_MS_MAX))
         self.sessions.extend(now_ms)
         self.deadlines.skipped_ms += now_ms - self.time_ms
-
-    def status(self, lock: str) -> LockReport:
-        """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
-        return report_lock(lock, self.awaited(lock), self.time_ms)
-
-    def listing(
-        self,
-        prefix: str = "",
-        after: str = "",
-        most: int = 1_000,
-        *,
-        unheld: bool | None = None,
-    ) -> tuple[LockLine, ...]:
-        """Return a page of the held locks and other objects, sorted by name.
-
-        It is for people, not for the log, because it reads every name.
-
-        Args:
-            prefix: the beginning of the names.
-            after: only names above this one are listed. It is the last one of the page before.
-            most: the maximum length of the page, at least 0.
-            unheld: True to list only objects that nobody can hold, False to list only the others,
-                None to list both.
-
-        """
-        resources = {} if unheld else self.resources
-        objects = {} if unheld is False else self.objects
-        if unheld:
-            objects = self._page_of_objects(prefix, after, most)
-        return list_locks(resources, objects, prefix, after, most, self.time_ms)
-
-    def _page_of_objects(self, prefix: str, after: str, most: int) -> dict[str, TableObject]:
-        """Return the objects of a page; with a kind in the prefix, it looks at no others."""
-        if KIND_END in prefix:
-            within = self.names.within(prefix, after)
-        else:
-            names = self.names.after(after)
-            within = (name for name in names if plain_name(name).startswith(prefix))
-        return {name: self.objects[name] for name in islice(within, most)}
-
-    def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
-        """Return the changes of an object after a version, or the whole object; see `Changed`.
-
-        For a map, only entries whose keys begin with ``prefix`` are returned.
-        """
-        histories = self.histories
-        # A version up to `old` is from before the group lost everything; see versions-rise.
-        old = histories.origin if histories.version else self.fence
-        read = None if after is None or 0 < after <= old else histories.read(lock, after, prefix)
-        if read is not None:
-            return Changed(version=read[0], changes=read[1], resync=False)
-        entries = self._present(lock, prefix)
-        changes, more = page_of(entries, CHANGES_BYTES_MAX, lambda change: change.size)
-        return Changed(version=histories.version, changes=changes, resync=True, more=more)
-
-    def _present(self, lock: str, prefix: str) -> Iterator[Change]:
-        """Return the leader of an election, or the entries of a map by key."""
-        resource, entries = self.resources.get(lock), self.maps.by_name.get(plain_name(lock))
-        if kind_of(lock) == MAP and entries is not None:
-            for entry in entries.page(prefix, ""):
-                yield Change(entry.version, entry.key, entry.value, 0)
-        elif resource is not None:
-            for hold in resource.holds:
-                value = hold.details.value or ""
-                yield Change(self.histories.version, "", value.encode(), hold.fence)
-
-    def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
-        """Return a page of sessions or evictions, the oldest first; it is for people."""
-        sessions: tuple[ListedSession, ...] = ()
-        evictions: tuple[ListedEviction, ...] = ()
-        match kind:
-            case Records.SESSIONS:
-                known = self.sessions
-                sessions = tuple(
-                    ListedSession(
-                        one.id,
-                        one.label,
-                        one.ttl_ms,
-                        max(0, known.deadline(one) - self.time_ms),
-                        one.claims,
-                        one.retained,
-                    )
-                    for one in islice(known.by_id.values(), skip, skip + most)
-                )
-                total = len(known.by_id)
-            case Records.EVICTIONS:
-                evictions = tuple(
-                    ListedEviction(
-                        one.lock,
-                        one.fence,
-                        one.holder if one.why is None else one.holder._replace(label=act(one.why)),
-                        one.operator,
-                        self.time_ms - one.time_ms,
-                    )
-                    for one in islice(self.audit.values(), skip, skip + most)
-                )
-                total = len(self.audit)
-        return RecordsRead(sessions=sessions, evictions=evictions, more=total > skip + most)
 
     def forced(self) -> tuple[Evicted, ...]:
         return tuple(self.audit.values())

@@ -11,20 +11,10 @@ from msgspec import ValidationError, convert, defstruct
 from fencelock.actors.api.message import AcquireRequest, Granted, Refused, Released
 from fencelock.actors.api.request import Command
 from fencelock.actors.effect import Fault
-from fencelock.actors.message import Local, Message
+from fencelock.actors.message import Event, Message
 from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.poison import PoisonError
-from fencelock.actors.table.report import (
-    Browse,
-    Browsed,
-    Looked,
-    LookUp,
-    ReadHistory,
-    ReadRecords,
-    ReadTable,
-    TableRead,
-)
 from fencelock.actors.table.requests import keeps_waiting
 from fencelock.actors.table.rules import COMMANDS, QUERIES
 from fencelock.actors.table.snapshot import FrozenPart
@@ -147,23 +137,9 @@ class LockMachine:
         """Return the log time at which `advance` would next do something, if before ``before``."""
         return self.table.due_ms(before)
 
-    def read(self, query: Local) -> Local:
+    def read(self, query: Event) -> Event:
         """Answer a query about the table."""
-        match query:
-            case LookUp():
-                return Looked(report=self.table.status(query.lock))
-            case Browse():
-                asked, most = query, max(0, query.most)
-                lines = self.table.listing(asked.prefix, asked.after, most + 1, unheld=asked.unheld)
-                return Browsed(lines=lines[:most], more=len(lines) > most)
-            case ReadRecords(kind=kind, skip=skip, most=most):
-                return self.table.records(kind, skip, max(0, most))
-            case ReadHistory():
-                return self.table.changes(query.lock, query.after, query.prefix)
-            case ReadTable(query=table_query):
-                return TableRead(reply=QUERIES[type(table_query)](self.table, table_query))
-            case _:
-                raise TypeError(f"{query!r} is no question about locks")
+        return QUERIES[type(query)](self.table, query)
 
     def changed_since(self, version: int) -> tuple[int, Iterable[str] | None]:
         """Return the last version, and the objects that changed after ``version``, or None."""

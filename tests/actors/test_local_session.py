@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from support.expect import checked, only, present
 from support.local_callers import ONE, THREE, TWO, A, LocalCallers
+from support.table_scene import status_of
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -104,7 +105,7 @@ def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: LocalCallers) ->
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(TWO, Abandon())
-    assert inside.table.status("a").waiting == 0
+    assert inside.table.state_of("a").waiting == 0
     inside.do(ONE, Abandon())
     assert inside.table.resources == {}
     assert inside.is_idle()
@@ -116,7 +117,7 @@ def test_an_ask_that_gave_up_one_of_two_holds_leaves_the_other(inside: LocalCall
     inside.do(ONE, again)
     inside.do(TWO, again)
     inside.do(TWO, Abandon())
-    assert present(inside.table.status("a").holder).times == 1
+    assert present(status_of(inside.table, "a").holder).times == 1
     inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
     assert inside.table.resources == {}
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.log_proxy_scene import ANN, PROXY, REPLICA, led_by_n2, log_proxy
 from support.role_harness import T0, at, sent
+from support.table_scene import status_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import (
@@ -16,42 +18,34 @@ from fencelock.actors.api.session_message import (
     ListLocks,
     ListRecords,
     LockList,
+    Open,
     RecordList,
     Records,
 )
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged, MachineRead, ReadMachine
-from fencelock.actors.paxos.queries import DESCRIBE_MS, LOCKS_SHOWN_MAX, LOOK_AGE_MS, READY_AGE_MS
+from fencelock.actors.paxos.queries import DESCRIBE_MS, LOOK_AGE_MS, READY_AGE_MS
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
 from fencelock.actors.table.report import (
-    Browse,
-    Browsed,
-    HolderSeen,
-    LockLine,
-    LockReport,
-    Looked,
-    LookUp,
-    ReadRecords,
-    RecordsRead,
-    WaiterSeen,
+    LOCKS_SHOWN_MAX,
+    DescribeLocks,
+    LocksDescribed,
+    describe_locks,
+    list_locks,
 )
+from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 
 NODE, ASK = Address("n1/node"), Address("n1/ask-1")
 
-HOLDER = HolderSeen(
-    session="bob~2.9", owner="p", label="host:2", fence=7, times=2, since_ms=100, held_ms=40
-)
-WAITER = WaiterSeen(
-    session="n2/b5.3", owner="ask-4", label="", request=3, waited_ms=20, left_ms=None
-)
-REPORT = LockReport(lock="a", holder=HOLDER, waiting=1, waiters=(WAITER,))
 BOB = api.Contender("bob", "bob~2.9", "p", 7, 40, "host:2", 2)
 INSIDE_N2 = api.Contender("n2", "n2/b5.3", "ask-4", None, 20)
+STATUS = api.LockStatus(lock="a", holder=BOB, waiters=(INSIDE_N2,), waits_for=(), left_ms=100)
+"""The reply of the replica, which does not know who asks."""
 INSPECT = api.Inspect(lock="a", session="ann", request=3)
 REPORTED = Reported(uptime_ms=5, counters=())
 
@@ -86,8 +80,8 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
     proxy: Proxy,
 ) -> None:
     asked = read_request(proxy.handle(ANN, INSPECT, T0))
-    assert asked == ReadMachine(number=1, query=LookUp(lock="a"), age_ms=None)
-    assert sent(machine_read(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN) == [
+    assert asked == ReadMachine(number=1, query=api.Inspect(lock="a"), age_ms=None)
+    assert sent(machine_read(proxy, 1, STATUS), api.LockStatus, ANN) == [
         api.LockStatus(
             lock="a",
             holder=BOB,
@@ -97,34 +91,34 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
             request=3,
             slot=12,
             age_ms=0,
+            left_ms=100,
         )
     ]
-    assert machine_read(proxy, 1, Looked(report=REPORT)) == ()
+    assert machine_read(proxy, 1, STATUS) == ()
 
 
 def test_a_free_lock_has_no_holder(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
-    free = LockReport(lock="a", holder=None, waiting=0, waiters=())
-    (status,) = sent(machine_read(proxy, 1, Looked(report=free)), api.LockStatus, ANN)
+    free = api.LockStatus(lock="a", holder=None, waiters=(), waits_for=())
+    (status,) = sent(machine_read(proxy, 1, free), api.LockStatus, ANN)
     assert (status.holder, status.waiters) == (None, ())
 
 
 def test_durations_go_on_while_nothing_is_applied(proxy: Proxy) -> None:
-    shown: list[tuple[int, int]] = []
+    shown: list[tuple[int, int, int | None]] = []
     for number, quiet_ms in enumerate((0, 900, 900, 13_000), 1):
         proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=number), T0)
-        looked = Looked(report=REPORT)
-        event = MachineRead(number=number, reply=looked, slot=12, age_ms=0, quiet_ms=quiet_ms)
+        event = MachineRead(number=number, reply=STATUS, slot=12, age_ms=0, quiet_ms=quiet_ms)
         (status,) = sent(proxy.handle(REPLICA, event, T0), api.LockStatus, ANN)
         assert status.holder is not None
-        shown.append((status.holder.since_ms, status.waiters[0].since_ms))
-    assert shown == [(40, 20), (940, 920), (940, 920), (13_040, 13_020)]
+        shown.append((status.holder.since_ms, status.waiters[0].since_ms, status.left_ms))
+    assert shown == [(40, 20, 100), (940, 920, 0), (940, 920, 0), (13_040, 13_020, 0)]
 
 
 def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     assert list(proxy.handle(ANN, INSPECT, at(5))) == []
-    assert len(sent(machine_read(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN)) == 1
+    assert len(sent(machine_read(proxy, 1, STATUS), api.LockStatus, ANN)) == 1
     assert read_request(proxy.handle(ANN, INSPECT, at(6))).number == 2
 
 
@@ -142,7 +136,7 @@ def test_a_local_read_that_would_be_too_old_is_refused(
 
 def test_a_local_read_tells_its_age(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
-    (status,) = sent(machine_read(proxy, 1, Looked(report=REPORT), 120), api.LockStatus, ANN)
+    (status,) = sent(machine_read(proxy, 1, STATUS, 120), api.LockStatus, ANN)
     assert status.age_ms == 120
 
 
@@ -158,7 +152,7 @@ def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_its
     assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
     assert sent(effects, api.Refused, ANN) == []
     assert not proxy.backend.is_busy()
-    assert read_request(proxy.handle(ANN, INSPECT, at(READ_MS))).query == LookUp(lock="a")
+    assert read_request(proxy.handle(ANN, INSPECT, at(READ_MS))).query == api.Inspect(lock="a")
 
 
 def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,48 +167,44 @@ def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -
 def test_locks_are_listed_page_by_page(proxy: Proxy) -> None:
     query = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
     asked = read_request(proxy.handle(ANN, query, T0))
-    assert asked == ReadMachine(
-        number=1, query=Browse(prefix="a", after="a1", most=2, unheld=False), age_ms=9
-    )
-    lines = (LockLine("a2", HOLDER, 3), LockLine("a3", HOLDER, 0))
-    (listed,) = sent(machine_read(proxy, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
-    assert listed == LockList(
-        lines=(ListedLock("a2", BOB, 3), ListedLock("a3", BOB, 0)),
-        more=True,
-        session="ann",
-        request=4,
-        slot=12,
-        age_ms=4,
-    )
+    wanted = ListLocks(prefix="a", after="a1", most=2)
+    assert asked == ReadMachine(number=1, query=wanted, age_ms=9)
+    lines = (ListedLock("a2", BOB, 3), ListedLock("a3", BOB, 0))
+    listed = LockList(lines=lines, more=True)
+    assert sent(machine_read(proxy, 1, listed, 4), LockList, ANN) == [
+        replace(listed, session="ann", request=4, slot=12, age_ms=4)
+    ]
 
 
-def test_answers_fit_a_frame_however_long_the_names(proxy: Proxy) -> None:
-    long = "\U0001f512" * 64
-    holder = HOLDER._replace(session=long, owner=long, label=long)
-    waiters = tuple(WAITER._replace(session=long, owner=long, label=long) for _ in range(1_000))
-    proxy.handle(ANN, INSPECT, T0)
-    report = LockReport(lock="a", holder=holder, waiting=1_000, waiters=waiters)
-    (status,) = sent(machine_read(proxy, 1, Looked(report=report)), api.LockStatus, ANN)
-    assert 100 < len(status.waiters) < 1_000
+def test_answers_fit_a_frame_however_long_the_names() -> None:
+    long, table = "é" * 128, LockTable()
+    table.apply(0, Open(session=long, ttl_ms=9_000, label=long))
+    for number in range(1, 1_001):
+        name = f"{number:04}{long[2:]}"
+        acquire = api.Acquire(
+            lock=long, session=f"{long}.1", owner=name, request=number, label=long
+        )
+        table.apply(0, acquire)
+        table.apply(0, replace(acquire, lock=name))
+    status = status_of(table, long)
+    assert 100 < len(status.waiters) < 999
     assert len(encode(status)) < FRAME_BYTES_MAX
-    proxy.handle(ANN, ListLocks(most=1_000, session="ann"), T0)
-    lines = tuple(LockLine(long, holder, 1) for _ in range(1_000))
-    (listed,) = sent(machine_read(proxy, 2, Browsed(lines=lines, more=False)), LockList, ANN)
-    assert 40 < len(listed.lines) < 1_000
+    listed = list_locks(table, ListLocks(most=1_000))
+    assert 30 < len(listed.lines) < 1_000
     assert listed.more
     assert len(encode(listed)) < FRAME_BYTES_MAX
+    described = describe_locks(table, DescribeLocks()).locks
+    assert 50 < len(described) <= LOCKS_SHOWN_MAX
+    assert sum(len(encode(one)) for one in described) < FRAME_BYTES_MAX
 
 
 def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     assert sent(effects, Report, NODE) == [Report()]
-    browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
-    assert read_request(effects) == ReadMachine(number=1, query=browse, age_ms=LOOK_AGE_MS)
+    assert read_request(effects) == ReadMachine(number=1, query=DescribeLocks(), age_ms=LOOK_AGE_MS)
     assert list(proxy.handle(NODE, REPORTED, T0)) == []
-    lines = (LockLine("a", HOLDER, 1), LockLine("b", HOLDER, 0))
-    look = read_request(machine_read(proxy, 1, Browsed(lines=lines, more=False), 30))
-    assert look.query == LookUp(lock="a")
-    effects = machine_read(proxy, look.number, Looked(report=REPORT), 30)
+    locks = (STATUS, replace(STATUS, lock="b", waiters=()))
+    effects = machine_read(proxy, 1, LocksDescribed(locks=locks), 30)
     (status,) = sent(effects, api.NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
     assert (status.protocol, status.leader, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
@@ -229,7 +219,7 @@ def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
     proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     assert sent(proxy.handle(ASK, api.Describe(), T0), ReadMachine, REPLICA) == []
     proxy.handle(NODE, REPORTED, T0)
-    effects = machine_read(proxy, 1, Browsed(lines=(), more=False))
+    effects = machine_read(proxy, 1, LocksDescribed(locks=()))
     assert [len(sent(effects, api.NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
     assert (
         len(sent(proxy.handle(ANN, api.Describe(session="ann"), at(9)), ReadMachine, REPLICA)) == 1
@@ -241,8 +231,8 @@ def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
     [
         (None, -1, "n2", "not known how old"),
         (None, LOOK_AGE_MS + 1, "n2", f"{LOOK_AGE_MS + 1} ms old"),
-        (Browsed(lines=(), more=False), READY_AGE_MS + 1, "n2", "does not answer"),
-        (Browsed(lines=(), more=False), 5, "", "no leader is known"),
+        (LocksDescribed(locks=()), READY_AGE_MS + 1, "n2", "does not answer"),
+        (LocksDescribed(locks=()), 5, "", "no leader is known"),
     ],
     ids=["nothing known", "too old to show", "old", "no leader"],
 )
@@ -265,7 +255,7 @@ def test_a_description_does_not_wait_for_a_replica_for_long(proxy: Proxy) -> Non
     (status,) = sent(proxy.handle(PROXY, Tick(), at(DESCRIBE_MS)), api.NodeStatus, ANN)
     assert not status.ready
     assert "a majority of n1, n2, n3" in status.detail
-    assert machine_read(proxy, 1, Browsed(lines=(), more=False)) == ()
+    assert machine_read(proxy, 1, LocksDescribed(locks=())) == ()
 
 
 def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:
@@ -276,10 +266,10 @@ def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:
 def test_sessions_and_evictions_are_listed_page_by_page(proxy: Proxy) -> None:
     query = ListRecords(kind=Records.EVICTIONS, skip=3, most=2, session="ann", request=4)
     asked = read_request(proxy.handle(ANN, query, T0))
-    assert asked.query == ReadRecords(kind=Records.EVICTIONS, skip=3, most=2)
+    assert asked.query == ListRecords(kind=Records.EVICTIONS, skip=3, most=2)
     evicted = ListedEviction("a", 7, BOB, "alice", 100)
     session = ListedSession("bob~2.9", "host:2", 15_000, 9_000, 1)
-    read = RecordsRead(sessions=(session,), evictions=(evicted,), more=True)
+    read = RecordList(sessions=(session,), evictions=(evicted,), more=True)
     event = MachineRead(number=1, reply=read, slot=12, age_ms=0, quiet_ms=500)
     (listed,) = sent(proxy.handle(REPLICA, event, T0), RecordList, ANN)
     assert listed.sessions == (session._replace(left_ms=8_500),)

@@ -40,7 +40,6 @@ from fencelock.actors.paxos.reads import (
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.queries import READ_MS, TURN_QUERIES_MAX, NextQueries
-from fencelock.actors.table.report import TableRead
 from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))
@@ -422,7 +421,7 @@ def answered(proxy: Proxy, asked: Iterable[ReadMachine], now: Instant) -> list[E
         for one in asked
         for effect in proxy.handle(
             REPLICA,
-            MachineRead(number=one.number, reply=TableRead(reply=PAGE), slot=1, age_ms=0),
+            MachineRead(number=one.number, reply=PAGE, slot=1, age_ms=0),
             now,
         )
     ]

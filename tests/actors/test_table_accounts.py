@@ -19,7 +19,7 @@ from support.table_comparison import (
     steps_of,
 )
 from support.table_model import Model
-from support.table_scene import text_of
+from support.table_scene import text_of, unheld
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.account import (
@@ -39,12 +39,19 @@ from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Records
+from fencelock.actors.api.session_message import (
+    CloseSession,
+    End,
+    Evict,
+    ListRecords,
+    Open,
+    Records,
+)
 from fencelock.actors.table import account_rules, snapshot
 from fencelock.actors.table.account import SHARE, WHOLE, Account, Accounts
 from fencelock.actors.table.account_rules import list_maps, read_usage
 from fencelock.actors.table.map import Maps
-from fencelock.actors.table.rules import RULES
+from fencelock.actors.table.rules import RULES, list_records
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.state import TableState
 from fencelock.actors.table.table import LockTable
@@ -219,7 +226,7 @@ def test_the_audit_says_which_quotas_were_set_and_what_was_purged() -> None:
     log.purge(prefix="m", exact=True, entry_prefix="a", account="shop")
     log.purge(prefix="m", exact=True)
     log.purge(prefix="m")
-    lines = log.table.records(Records.EVICTIONS, 0, 9).evictions
+    lines = list_records(log.table, ListRecords(kind=Records.EVICTIONS)).evictions
     assert [(line.lock, line.holder.label, line.holder.times) for line in lines] == [
         (object_name(QUOTA, "shop"), "entries 3, sessions 9", 1),
         (object_name(QUOTA, "shop"), "the default", 1),
@@ -243,13 +250,13 @@ def test_objects_are_listed_by_name_in_pages_with_or_without_a_kind() -> None:
     log = Log()
     for name in ("b", "a", "ab"):
         log.table.apply(0, CountDown(latch=name, count=2, session=SHOP, request=next(log.numbers)))
-    whole = [one.lock for one in log.table.listing(unheld=True)]
+    whole = [one.lock for one in unheld(log.table)]
     assert whole == [f"latch\x1f{name}" for name in ("a", "ab", "b")]
-    assert [one.lock for one in log.table.listing("latch\x1fa", unheld=True)] == whole[:2]
-    assert [one.lock for one in log.table.listing("a", unheld=True, most=1)] == whole[:1]
+    assert [one.lock for one in unheld(log.table, "latch\x1fa")] == whole[:2]
+    assert [one.lock for one in unheld(log.table, "a", most=1)] == whole[:1]
     for prefix in ("", "latch\x1f"):
-        assert [one.lock for one in log.table.listing(prefix, whole[0], unheld=True)] == whole[1:]
-    assert not log.table.listing("barrier\x1f", unheld=True)
+        assert [one.lock for one in unheld(log.table, prefix, whole[0])] == whole[1:]
+    assert not unheld(log.table, "barrier\x1f")
 
 
 class QuotaComposer(AllComposer):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import text_of
+from support.table_scene import held, text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name, plain_name
@@ -137,7 +137,7 @@ def test_waits_that_ended_do_not_stay_in_the_heap(table: LockTable) -> None:
         table.apply(0, acquire(2 * i + 2, "L", "w", 100_000))
         table.apply(0, api.Cancel(session="s.1", owner="w", request=2 * i + 2, lock="L"))
     assert len(table.timeouts.heap) <= SLACK + 1
-    assert table.status("L").waiting == 0
+    assert table.state_of("L").waiting == 0
 
 
 def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
@@ -259,7 +259,7 @@ def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
     table.apply(0, Open(session="c", ttl_ms=TTL_MS, label=of_session))
     table.apply(0, replace(acquire(1, "L", session="c.2"), label=of_hold))
     (denied,) = table.apply(0, acquire(1, "L", wait_ms=0))
-    (line,) = table.listing()
+    (line,) = held(table)
     forced = table.apply(0, Evict(operator="root", request=1, lock="L", fence=1))[0]
     assert isinstance(forced, Evicted)
     assert line.holder is not None
@@ -281,11 +281,11 @@ def test_a_listing_is_paged_by_prefix_and_name(table: LockTable) -> None:
         table.apply(0, acquire(2 * i + 1, f"orders/{i:02}"))
         table.apply(0, acquire(2 * i + 2, f"users/{i:02}"))
     table.apply(0, acquire(200, "orders/00", "waiter"))
-    first = table.listing("orders/", most=20)
-    rest = table.listing("orders/", after=first[-1].lock, most=20)
+    first = held(table, "orders/", most=20)
+    rest = held(table, "orders/", after=first[-1].lock, most=20)
     assert [line.lock for line in (*first, *rest)] == [f"orders/{i:02}" for i in range(30)]
     assert [line.waiting for line in first[:2]] == [1, 0]
-    assert len(table.listing()) == 60
+    assert len(held(table)) == 60
 
 
 def test_a_prefix_is_that_of_a_name_and_not_of_its_kind(table: LockTable) -> None:
@@ -295,10 +295,10 @@ def test_a_prefix_is_that_of_a_name_and_not_of_its_kind(table: LockTable) -> Non
             semaphore=name, permits=1, session="s.1", owner="o", request=2 * number + 1
         )
         table.apply(0, permits)
-    everything = [line.lock for line in table.listing()]
+    everything = [line.lock for line in held(table)]
 
     def listed(prefix: str) -> list[str]:
-        found = [line.lock for line in table.listing(prefix)]
+        found = [line.lock for line in held(table, prefix)]
         reach = ListLocks(prefix=prefix).reach
         assert all(plain_name(one).startswith(reach) for one in found)
         return found

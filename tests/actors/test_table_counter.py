@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, text_of
+from support.table_scene import applied, restored, status_of, text_of, unheld
 
 from fencelock.actors.api.account import Purge, Quota, SetQuota
 from fencelock.actors.api.counter import (
@@ -20,7 +20,7 @@ from fencelock.actors.api.counter import (
 )
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
-from fencelock.actors.api.session_message import End, Open
+from fencelock.actors.api.session_message import End, ListedObject, Open
 from fencelock.actors.table import account, requests
 from fencelock.actors.table.table import LockTable
 
@@ -51,7 +51,7 @@ def refusal(table: LockTable, command: CounterRequest) -> tuple[Reason, str]:
 
 
 def value_of(table: LockTable) -> int | None:
-    return table.status(LOCK).left
+    return status_of(table, LOCK).left
 
 
 def test_amounts_add_up_over_all_owners(table: LockTable) -> None:
@@ -97,7 +97,7 @@ def test_a_sum_beyond_the_limits_changes_nothing(table: LockTable, sign: int) ->
     assert change(table, add(sign * VALUE_MAX, 3)) == (most, most, False)
     assert change(table, add(-sign, 4)) == (most, most - sign, True)
     assert change(table, add(sign, 5)) == (most - sign, most, True)
-    assert restored(table).status(LOCK).left == most
+    assert status_of(restored(table), LOCK).left == most
 
 
 @pytest.mark.parametrize(
@@ -210,5 +210,5 @@ def test_a_snapshot_that_contradicts_itself_is_refused(table: LockTable) -> None
 
 def test_lists_and_reports_show_the_value(table: LockTable) -> None:
     change(table, add(7))
-    (line,) = table.listing(unheld=True)
-    assert (line.lock, line.holder, line.waiting, line.left, line.permits) == (LOCK, None, 0, 7, 0)
+    (line,) = unheld(table)
+    assert line == ListedObject(LOCK, waiting=0, left=7, permits=0)

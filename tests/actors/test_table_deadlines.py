@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.expect import checked, present
+from support.expect import checked
 from support.planted_bugs import (
     Plant,
     acquiring_again_tells_the_whole,
@@ -19,7 +19,7 @@ from support.planted_bugs import (
     with_fields,
 )
 from support.table_comparison import DeadlineComposer
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, status_of, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
@@ -57,8 +57,9 @@ def outcome(table: LockTable, command: LogCommand) -> Any:
 
 
 def left_ms(table: LockTable) -> int | None:
-    holder = present(table.status("L").holder)
-    return holder.left_ms
+    status = status_of(table, "L")
+    assert status.holder is not None
+    return status.left_ms
 
 
 def ended_at(table: LockTable, before_ms: int = 2_000) -> list[int]:

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import present
-from support.table_scene import applied, restored, said, text_of
+from support.table_scene import applied, held, restored, said, status_of, text_of
 
 from fencelock.actors.api.account import Quota, SetQuota
 from fencelock.actors.api.handover import Attach, Detach, digest_of
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
-from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.message import Acquire, Cancel, Contender, Release
 from fencelock.actors.api.name import NO_CLIENT
 from fencelock.actors.api.redis import ChangeKeys, Expiry, KeyAction, KeyState, ListKeys, ReadKeys
 from fencelock.actors.api.retained import AcquireRetained
 from fencelock.actors.api.session_message import End, Evict, Open, Renew
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.redis import list_keys, read_keys
-from fencelock.actors.table.report import HolderSeen
 from fencelock.actors.table.table import LockTable
 
 WEB, WORKER, DOOR = "shop@web.1", "shop@worker.2", "n1/5f.3"
@@ -56,8 +55,8 @@ def release(fence: int, session: str = WORKER, owner: str = "w") -> Release:
     return Release(lock="k", fence=fence, session=session, owner=owner, request=90)
 
 
-def holder(table: LockTable) -> HolderSeen:
-    return present(table.status("k").holder)
+def holder(table: LockTable) -> Contender:
+    return present(status_of(table, "k").holder)
 
 
 def test_a_detached_lock_is_attached_once_and_nobody_gets_it_between(table: LockTable) -> None:
@@ -83,7 +82,7 @@ def test_a_repeated_detach_changes_nothing(table: LockTable) -> None:
     assert applied(table, detach()) == [f"{WEB} has 0 left"]
     assert applied(table, attach()) == [f"{WORKER} holds 1 under 3"]
     assert applied(table, detach()) == [f"{WEB} has 0 left"]
-    assert (table.status("k").waiting, holder(table).fence) == (0, 3)
+    assert (table.state_of("k").waiting, holder(table).fence) == (0, 3)
 
 
 def test_a_lock_that_nobody_attaches_in_time_goes_to_the_next(table: LockTable) -> None:
@@ -99,11 +98,11 @@ def test_the_status_shows_who_detached_it_and_not_the_secret(table: LockTable) -
     applied(table, detach())
     seen = holder(table)
     assert (seen.session, seen.owner) == (NO_CLIENT, "o")
-    assert (seen.label, seen.left_ms) == ("shop@web, detached", 1_001)
+    assert (seen.label, status_of(table, "k").left_ms) == ("shop@web, detached", 1_001)
     (no,) = table.apply(0, acquire(3, WORKER, wait_ms=0))
     wanted = f"lock 'k': held by shop@web, detached ('o' of '{NO_CLIENT}') under fence 2"
     assert text_of(no) == wanted
-    assert digest_of(SECRET).hex() not in str((seen, table.listing("", "", 9)))
+    assert digest_of(SECRET).hex() not in str((seen, held(table, "", "", 9)))
 
 
 def test_only_the_secret_attaches_it(table: LockTable) -> None:
@@ -201,7 +200,7 @@ def test_to_a_redis_door_a_native_client_holds_it(table: LockTable) -> None:
     for number, one in enumerate((delete, expire), 1):
         asked = replace(one, session=DOOR, request=number, expected=digest_of(SECRET))
         table.apply(0, asked)
-    assert holder(table).left_ms == 1_001
+    assert status_of(table, "k").left_ms == 1_001
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only, present
-from support.table_scene import applied, restored, said, text_of
+from support.table_scene import applied, restored, said, status_of, text_of
 
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
@@ -56,7 +56,9 @@ class Kind:
         return Release(lock=self.lock, fence=fence, session=session, owner="o", request=request)
 
     def waiters(self, table: LockTable) -> list[tuple[str, int]]:
-        return [(one.session, one.request) for one in table.status(self.seen).waiters]
+        awaited = table.awaited(self.seen)
+        owners = [wait.owner_state for wait in awaited.waits] if awaited is not None else []
+        return [(one.session.id, one.request) for one in owners]
 
 
 def kind(request: Callable[..., Any], kind: str, **fields: Any) -> Kind:
@@ -126,7 +128,7 @@ def test_only_the_holder_of_an_object_releases_it(table: LockTable, kind: Kind) 
     assert applied(table, kind.release(A, 1, 1)) == [f"{A} NOT_HELD"]
     applied(table, kind.claim(A, 2))
     assert applied(table, kind.release(B, 1)) == [f"{B} NOT_HELD"]
-    assert present(table.status(kind.seen).holder).session == A
+    assert present(status_of(table, kind.seen).holder).session == A
 
 
 @held_kinds
@@ -147,9 +149,9 @@ def test_a_repeated_grant_and_a_repeated_release_have_no_second_effect(
 def test_a_try_never_waits(table: LockTable, kind: Kind) -> None:
     """Rules tries-never-wait, waits-end-by-log-time."""
     make_wait(table, kind)
-    before, claims = table.status(kind.seen), table.claims
+    before, claims = status_of(table, kind.seen), table.claims
     assert applied(table, kind.claim(B, wait_ms=0)) == [f"{B} TIMED_OUT"]
-    assert (table.status(kind.seen), table.claims) == (before, claims)
+    assert (status_of(table, kind.seen), table.claims) == (before, claims)
     assert (table.waits_checksum, table.timeouts.items) == (0, {})
     assert table.sessions.by_id[B].claims == 0
     if kind in HELD.values():
@@ -243,7 +245,7 @@ def test_a_restored_table_has_the_holder_the_queue_and_the_deadlines(
     """Rule snapshots-are-complete."""
     make_wait(table, kind, kind.claim(B, wait_ms=100), kind.claim(C))
     copy = restored(table)
-    assert copy.status(kind.seen) == table.status(kind.seen)
+    assert status_of(copy, kind.seen) == status_of(table, kind.seen)
     for one in (table, copy):
         assert applied(one, kind.claim(B, wait_ms=100)) == [f"{B} waits"]
     assert advanced(copy, 100) == advanced(table, 100)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, held, restored, said, status_of, table_of_three, text_of
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
@@ -40,7 +40,7 @@ def release_all(session: str, fence: int, first: str = "a", request: int = 2) ->
 
 def test_all_are_granted_in_one_step_with_a_fence_each(table: LockTable) -> None:
     assert applied(table, both(A, "abc")) == ["s.1 holds 3 under 1"]
-    holders = [table.status(name).holder for name in "abc"]
+    holders = [status_of(table, name).holder for name in "abc"]
     assert [(one.fence, one.session) for one in holders if one] == [(1, A), (2, A), (3, A)]
     assert applied(table, one(B, "c", wait_ms=0)) == ["t.2 TIMED_OUT"]
     assert applied(table, both(C, "xb", wait_ms=0)) == ["u.3 TIMED_OUT"]
@@ -52,9 +52,9 @@ def test_all_are_granted_in_one_step_with_a_fence_each(table: LockTable) -> None
 def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTable) -> None:
     applied(table, one(A, "b"))
     assert applied(table, both(B)) == ["t.2 waits"]
-    report = table.status("a")
-    assert (report.holder, report.waiting) == (None, 1)
-    assert table.listing("a") == ()
+    report = status_of(table, "a")
+    assert (report.holder, len(report.waiters)) == (None, 1)
+    assert held(table, "a") == ()
     assert applied(table, one(C, "a")) == ["u.3 waits"]
     assert applied(table, one(C, "a", 2, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
     assert applied(table, release(A, "b", 1)) == ["s.1 has 0 left", "t.2 holds 2 under 2"]
@@ -67,12 +67,12 @@ def test_a_lock_that_is_claimed_with_others_stays_a_lock(table: LockTable) -> No
     applied(table, one(B, "a"))
     assert applied(table, both(C, "ba")) == ["u.3 waits"]
     assert applied(table, one(A, "a", 3)) == ["s.1 holds 3 under 1"]
-    assert [one.session for one in table.status("a").waiters] == [B, C]
+    assert [one.session for one in status_of(table, "a").waiters] == [B, C]
     for left in (2, 1):
         assert applied(table, release(A, "a", 1, 6 - left)) == [f"s.1 has {left} left"]
     assert applied(table, release(A, "a", 1, 6)) == ["s.1 has 0 left", "t.2 holds 1 under 2"]
     assert applied(table, release(B, "a", 2)) == ["t.2 has 0 left", "u.3 holds 2 under 3"]
-    assert table.status("b").holder is not None
+    assert status_of(table, "b").holder is not None
 
 
 def test_claims_in_opposite_orders_do_not_wait_for_each_other(table: LockTable) -> None:

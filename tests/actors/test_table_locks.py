@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.table_scene import text_of
+from support.table_scene import status_of, text_of
 
 from fencelock.actors.api.message import (
     Acquire,
     Cancel,
     Cancelled,
+    Contender,
     Granted,
     KeepAlive,
     Refused,
@@ -22,7 +23,6 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.api.session_message import Evict, Evicted, HoldLost, Open
-from fencelock.actors.table.report import HolderSeen
 from fencelock.actors.table.session import IDLE_MAX
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Queued, Result
@@ -106,14 +106,16 @@ class TableLog:
         return [word(outcome) for outcome in self.table.advance(self.now)]
 
     @property
-    def holder(self) -> tuple[str, int, int] | None:
+    def holder(self) -> tuple[str, int, int | None] | None:
         """The holder of L, its count and its fence."""
-        seen = self.table.status("L").holder
+        seen = status_of(self.table, "L").holder
         return None if seen is None else (seen.owner, seen.times, seen.fence)
 
     @property
     def queue(self) -> list[str]:
-        return [f"{w.owner}#{w.request}" for w in self.table.status("L").waiters]
+        awaited = self.table.awaited("L")
+        owners = [wait.owner_state for wait in awaited.waits] if awaited is not None else []
+        return [f"{one.owner}#{one.request}" for one in owners]
 
 
 @pytest.fixture
@@ -213,12 +215,12 @@ def test_status_tells_of_holder_and_contenders_in_order(log: TableLog) -> None:
     log.acquire("b")
     log.acquire("c", 100)
     log.sleep(7)
-    status = log.table.status("L")
-    assert status.holder == HolderSeen("s.1", "a", "host:7, label of a", 1, 2, 1_000, 12)
-    assert [(w.owner, w.label, w.waited_ms, w.left_ms) for w in status.waiters] == [
-        ("b", "host:7, label of b", 7, None),
-        ("c", "host:7, label of c", 7, 93),
-    ]
+    status = status_of(log.table, "L")
+    assert status.holder == Contender("s", "s.1", "a", 1, 12, "host:7, label of a", 2)
+    assert status.waiters == (
+        Contender("s", "s.1", "b", None, 7, "host:7, label of b"),
+        Contender("s", "s.1", "c", None, 7, "host:7, label of c"),
+    )
 
 
 def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: TableLog) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, text_of
+from support.table_scene import applied, restored, said, status_of, text_of
 
 from fencelock.actors.api.account import Purge
 from fencelock.actors.api.message import Cancel, Refused
@@ -44,7 +44,7 @@ def resize(session: str, size: int, request: int = 1, permits: int = 3) -> Resiz
 
 
 def left(table: LockTable) -> int | None:
-    return table.status(LOCK).left
+    return status_of(table, LOCK).left
 
 
 def test_permits_are_taken_until_none_is_free_and_then_in_order(table: LockTable) -> None:
@@ -54,7 +54,7 @@ def test_permits_are_taken_until_none_is_free_and_then_in_order(table: LockTable
     assert applied(table, take(C, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
     told = applied(table, give(C, 2))  # Anybody may.
     assert told == ["PermitsGiven", "PermitsTaken", "PermitsTaken"]
-    assert (left(table), table.status(LOCK).waiting) == (0, 0)
+    assert (left(table), table.state_of(LOCK).waiting) == (0, 0)
 
 
 def test_a_taken_permit_outlives_its_session_and_is_given_back_by_another(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, only, present
-from support.table_scene import applied, restored, said, text_of
+from support.table_scene import applied, restored, said, status_of, text_of
 
 from fencelock.actors.api.account import NO_KEY, Purge, Purged, Quota, SetQuota
 from fencelock.actors.api.lock_all import AcquireAll
@@ -219,7 +219,7 @@ def test_force_takes_a_lock_from_a_native_client_before_those_who_wait(table: Lo
     applied(table, acquire("k", owner="p"))
     told = applied(table, change(SET, "k", *ALL, value=b"w"))
     assert told == ["Evicted 1", "HoldLost 1", "no-client holds 1 under 2", "KeysChanged"]
-    assert table.status("k").waiting == 1
+    assert table.state_of("k").waiting == 1
     assert applied(table, release("k", 1)) == [f"{CLIENT} OWNERSHIP_LOST"]
     told = applied(table, change(DELETE, "k", EQUAL, expected=b"w"))
     assert told == ["KeysChanged", f"{CLIENT} holds 1 under 3"]
@@ -286,8 +286,8 @@ def test_a_hold_outlives_the_session_of_the_door(table: LockTable) -> None:
     outcomes(table, set_nx("k"))
     assert applied(table, End(session=DOOR)) == ["Ended"]
     assert advanced(table, 900_000) == []
-    holder = present(restored(table).status("k").holder)
-    assert (holder.session, holder.owner, holder.held_ms) == (NO_CLIENT, "v", 900_000)
+    holder = present(status_of(restored(table), "k").holder)
+    assert (holder.session, holder.owner, holder.since_ms) == (NO_CLIENT, "v", 900_000)
     assert holder.label == LABEL
 
 
@@ -351,7 +351,7 @@ def test_holds_are_counted(table: LockTable) -> None:
     leave = {"expected": b"v", "counts": True, "expiry": Expiry.AFTER, "ttl_ms": 500}
     for times in (1, 2, 3):
         assert outcomes(table, change(SET, "k", FREE, EQUAL, **enter))[0][2:] == (1, 900, times)
-    assert present(restored(table).status("k").holder).times == 3
+    assert present(status_of(restored(table), "k").holder).times == 3
     for times in (2, 1):
         assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (1, 500, times)
     assert outcomes(table, change(DELETE, "k", EQUAL, **leave))[0][2:] == (0, None, 0)
@@ -475,7 +475,7 @@ def test_a_purge_ends_the_holds_and_the_waits_of_a_key(table: LockTable) -> None
         ]  # fmt: skip
         assert "app" not in one.accounts.by_name
         assert [key for key, *_ in read(one, "a", "b", "c", "n")] == ["a", "c", "n"]
-        assert [len(one.status(name).waiters) for name in ("c", "n")] == [1, 0]
+        assert [len(status_of(one, name).waiters) for name in ("c", "n")] == [1, 0]
         assert [entry.lock for entry in one.forced()] == ["key\x1f"]
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.expect import only
 from support.planted_bugs import Plant, as_plant, demand_found, instead, nothing, with_fields
 from support.table_comparison import RetainedComposer, compare, steps_of
-from support.table_scene import applied, restored, said, text_of
+from support.table_scene import applied, restored, said, status_of, text_of
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import PutEntry
@@ -103,7 +103,7 @@ def test_a_try_waits_a_moment_for_a_retained_lock_to_come_back(table: LockTable)
     table.apply(10, retain())
     assert recalls(table, acquire(B, wait_ms=0)) == [recall(1)]
     assert "Granted" in str(table.apply(20, release(1)))
-    assert table.status("a").holder is not None
+    assert status_of(table, "a").holder is not None
 
 
 def test_a_try_for_a_retained_lock_that_is_in_use_times_out(table: LockTable) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, restored, said, status_of, table_of_three, text_of
 
 from fencelock.actors.api.message import Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -86,7 +86,7 @@ def test_a_downgrade_is_one_step_and_lets_readers_in(table: LockTable) -> None:
     told = ["s.1 has 1 left", "t.2 holds 1 under 2", "u.3 holds 1 under 3"]
     assert applied(table, downgrade(A, 1)) == told
     assert applied(table, downgrade(A, 1)) == ["s.1 has 1 left"]  # A repetition.
-    assert [one.times for one in table.status(LOCK).holders] == [1, 1, 1]
+    assert [one.times for one in status_of(table, LOCK).holders] == [1, 1, 1]
 
 
 def test_a_downgrade_keeps_the_number_of_holds(table: LockTable) -> None:
@@ -155,14 +155,14 @@ def test_the_report_tells_who_reads_who_writes_and_who_waits_for_what(table: Loc
     applied(table, read(A, 2))
     applied(table, write(B))
     applied(table, read(C))
-    report = table.status(LOCK)
+    report = status_of(table, LOCK)
     assert [(one.session, one.times, one.label) for one in report.holders] == [(A, 2, "first")]
-    waiters = [(one.session, one.amount) for one in report.waiters]
+    waiters = [(one.session, one.times) for one in report.waiters]
     assert waiters == [(B, RWLOCK_PERMITS), (C, 1)]
     assert report.permits == RWLOCK_PERMITS
     applied(table, release(A, 1, 3))
     applied(table, release(A, 1, 4))
-    assert [one.times for one in table.status(LOCK).holders] == [RWLOCK_PERMITS]
+    assert [one.times for one in status_of(table, LOCK).holders] == [RWLOCK_PERMITS]
     no = only(Refused, table.apply(0, read(A, 5, wait_ms=0)))
     assert text_of(no) == (
         "rwlock 'S': held by 'o' of 't.2' under fence 2, for writing, 1 in its queue"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import checked, only
-from support.table_scene import applied, restored, said, table_of_three, text_of
+from support.table_scene import applied, held, restored, said, status_of, table_of_three, text_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -115,7 +115,7 @@ def test_requests_that_are_sent_again_take_effect_once(table: LockTable) -> None
         assert applied(table, acquire(A, 2)) == ["s.1 holds 2 under 1"]
     for _ in range(2):
         assert applied(table, part(A, 1, 1)) == ["s.1 has 1 left"]
-    assert table.status(LOCK).holders[0].times == 1
+    assert status_of(table, LOCK).holders[0].times == 1
     for _ in range(2):
         assert applied(table, part(A, 1, 1, 3)) == ["s.1 has 0 left"]
     assert table.resources == {}
@@ -128,7 +128,7 @@ def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
     assert text_of(no) == ("semaphore 'S': 3 permits were released, 2 are held under fence 1")
     assert applied(table, part(A, 7, 1, 3)) == ["s.1 NOT_HELD"]
     assert applied(table, part(B, 1, 1)) == ["t.2 NOT_HELD"]
-    assert table.status(LOCK).holders[0].times == 2
+    assert status_of(table, LOCK).holders[0].times == 2
 
 
 def test_an_owner_holds_once(table: LockTable) -> None:
@@ -162,13 +162,13 @@ def test_the_report_names_holders_and_waiters_in_order(table: LockTable) -> None
     applied(table, acquire(A, 2, label="first"))
     applied(table, acquire(B, 3))
     applied(table, acquire(C, 1))
-    report = table.status(LOCK)
+    report = status_of(table, LOCK)
     assert [(one.session, one.times, one.fence, one.label) for one in report.holders] == [
         (A, 2, 1, "first")
     ]
-    assert [(one.session, one.amount) for one in report.waiters] == [(B, 3), (C, 1)]
-    assert (report.permits, report.waiting) == (3, 2)
-    (line,) = table.listing()
+    assert [(one.session, one.times) for one in report.waiters] == [(B, 3), (C, 1)]
+    assert report.permits == 3
+    (line,) = held(table)
     assert (line.lock, line.waiting) == (LOCK, 2)
 
 
@@ -238,7 +238,7 @@ def test_a_drain_takes_all_that_is_free_and_waits_for_nothing(table: LockTable) 
     assert applied(table, part(A, 1, 2)) == ["s.1 has 1 left"]
     assert applied(table, drain(B, 2)) == ["t.2 holds 2 under 2"]
     assert applied(table, drain(B, 2)) == ["t.2 holds 2 under 2"]  # It was sent again.
-    assert table.status(LOCK).free == 0
+    assert status_of(table, LOCK).free == 0
 
 
 def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
@@ -246,7 +246,7 @@ def test_a_drain_does_not_overtake_a_claim_that_waits(table: LockTable) -> None:
     assert applied(table, acquire(B, 3)) == ["t.2 waits"]
     no = only(Refused, table.apply(0, drain(C)))
     assert text_of(no) == "semaphore 'S': 1 of 3 permits are held, 1 in its queue"
-    assert table.status(LOCK).free == 2
+    assert status_of(table, LOCK).free == 2
 
 
 def test_a_drain_must_not_wait_and_must_name_the_number_of_permits(table: LockTable) -> None:
@@ -258,11 +258,11 @@ def test_a_drain_must_not_wait_and_must_name_the_number_of_permits(table: LockTa
 
 
 def test_a_report_has_the_permits_that_nobody_holds(table: LockTable) -> None:
-    assert table.status(LOCK).free is None  # It leaves no state.
+    assert status_of(table, LOCK).free is None  # It leaves no state.
     applied(table, acquire(A, 2))
     applied(table, acquire(B, 2))
-    assert table.status(LOCK).free == 1
-    assert restored(table).status(LOCK).free == 1
+    assert status_of(table, LOCK).free == 1
+    assert status_of(restored(table), LOCK).free == 1
 
 
 def resize(session: str, size: int, request: int = 1, **fields: Any) -> ResizeSemaphore:
@@ -285,7 +285,7 @@ def test_a_larger_size_serves_the_queue(table: LockTable) -> None:
     assert applied(table, resize(A, 5)) == ["SemaphoreResized", "t.2 holds 2 under 2"]
     assert applied(table, resize(A, 6, 2, permits=5)) == ["SemaphoreResized", "u.3 holds 1 under 3"]
     assert applied(table, resize(A, 6, 2, permits=5)) == ["SemaphoreResized"]  # Sent again.
-    assert (table.status(LOCK).free, table.status(LOCK).permits) == (0, 6)
+    assert (status_of(table, LOCK).free, status_of(table, LOCK).permits) == (0, 6)
 
 
 def test_a_smaller_size_takes_nothing_and_grants_nothing_until_enough_is_given_back(
@@ -296,7 +296,7 @@ def test_a_smaller_size_takes_nothing_and_grants_nothing_until_enough_is_given_b
     assert resized(table, resize(C, 2)) == (2, -1)
     copy = restored(table)
     for one in (table, copy):
-        assert one.status(LOCK).free == 0
+        assert status_of(one, LOCK).free == 0
         assert applied(one, drain(C, permits=2)) == ["u.3 TIMED_OUT"]
         assert applied(one, part(A, 1, 1)) == ["s.1 has 2 left"]
         assert applied(one, part(A, 1, 1, 3)) == ["s.1 has 1 left", "t.2 holds 1 under 2"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.expect import only
-from support.table_scene import restored, text_of
+from support.table_scene import held, restored, status_of, text_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import AwaitBarrier
@@ -22,6 +22,7 @@ from fencelock.actors.api.session_message import (
     End,
     Ended,
     Evict,
+    ListRecords,
     Open,
     Opened,
     Records,
@@ -30,6 +31,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.table import state
 from fencelock.actors.table.account import SESSIONS_MAX
+from fencelock.actors.table.rules import list_records
 from fencelock.actors.table.state import ENDS_MAX
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import FENCE_FLOOR_MAX, ExtendSessions, LogCommand, Result
@@ -196,8 +198,8 @@ def test_a_close_is_one_step_waits_then_holds_then_grants(
     assert denials(told) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
     grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, api.Granted)]
     assert grants == [(other, "L", 4), (other, "M", 5)]
-    assert [line.holder and line.holder.session for line in table.listing()] == [other] * 3
-    assert all(line.waiting == 0 for line in table.listing())
+    assert [line.holder.session for line in held(table)] == [other] * 3
+    assert all(line.waiting == 0 for line in held(table))
     assert table.claims == table.sessions.by_id[other].claims == 3
 
 
@@ -207,7 +209,7 @@ def test_a_wait_behind_another_ends_with_its_session_at_once(table: LockTable) -
     table.apply(0, acquire(holder, 1))
     table.apply(0, acquire(dying, 1))
     assert denials(table.advance(TTL_MS)) == [(dying, api.Reason.SESSION_EXPIRED)]
-    assert table.status("L").waiting == 0
+    assert table.state_of("L").waiting == 0
 
 
 def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTable) -> None:
@@ -228,7 +230,7 @@ def test_deadlines_end_in_order_of_time_and_waits_before_sessions(table: LockTab
         ("Granted", "o2"),
     ]
     assert [one for at in range(1, 1_001) for one in steps.advance(at)] == told
-    assert leaps.status("L").holder is not None
+    assert status_of(leaps, "L").holder is not None
 
 
 def test_log_time_never_goes_back(table: LockTable) -> None:
@@ -466,6 +468,7 @@ def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
 ) -> None:
     applied(table_of_two, claim(NEXT, 1, "c"), claim(VICTIM, 2, "a"), claim(VICTIM, 3, "b", "p"))
     applied(table_of_two, claim(VICTIM, 4, "c", "q"), claim(NEXT, 5, "a"), claim(NEXT, 6, "b", "p"))
+    assert [line.holder.session for line in held(table_of_two)] == [HANDLE, HANDLE, NEXT]
     first, wait_ended, end, *passed_on = table_of_two.apply(50, CLOSE)
     assert first == closed(3)
     assert isinstance(wait_ended, api.Refused)
@@ -475,7 +478,7 @@ def test_a_closed_sessions_locks_go_to_the_next_waiters_and_its_waits_end(
     assert text_of(end).endswith("has ended: an operator ended it: 'eve (root)'")
     assert text_of(end).startswith("session 'bob.1' has")
     assert grants(passed_on) == [(NEXT, "a", 4), (NEXT, "b", 5)]
-    assert table_of_two.status("c").waiting == 0
+    assert table_of_two.state_of("c").waiting == 0
     assert list(table_of_two.sessions.by_id) == [NEXT]
     assert table_of_two.claims == 3
     late = only(api.Refused, table_of_two.apply(60, claim(VICTIM, 8)))
@@ -500,9 +503,10 @@ def test_the_audit_lists_a_closed_session_with_the_operator_and_the_time(
     table_of_two.apply(60, claim("late.3", 1))
     table_of_two.apply(60, Evict(lock="a", fence=3, operator="eve", session="root.9", request=8))
     table_of_two.advance(110)
-    one, other = table_of_two.records(Records.EVICTIONS, 0, 10).evictions
+    audit = list_records(table_of_two, ListRecords(kind=Records.EVICTIONS))
+    one, other = audit.evictions
     assert (one.lock, one.fence, one.operator, one.ago_ms) == ("", 0, BY, 60)
-    assert (one.holder.session, one.holder.label, one.holder.times) == (VICTIM, "host:1", 2)
+    assert (one.holder.session, one.holder.label, one.holder.times) == (HANDLE, "host:1", 2)
     assert (other.lock, other.ago_ms) == ("a", 50)
     copy = LockTable.restore(table_of_two.snapshot())
     assert copy.digest() == table_of_two.digest()

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
-from support.expect import only
+from support.expect import only, present
 from support.programs import run_to_end
+from support.table_scene import status_of
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.refusal import Cause, Obstacle, Why
@@ -87,8 +88,8 @@ def test_a_restored_table_is_the_table() -> None:
     copy = LockTable.restore(through_the_wire(table.snapshot()))
     assert copy.digest() == table.digest()
     assert copy.snapshot() == table.snapshot()
-    assert copy.status("L") == table.status("L")
-    assert copy.status("L").waiters[0].left_ms == 500
+    assert status_of(copy, "L") == status_of(table, "L")
+    assert next(wait.due_ms for wait in present(copy.awaited("L")).waits) == 750
     assert copy.due_ms() == table.due_ms() == 750
     assert copy.forced() == table.forced()
 
@@ -173,7 +174,7 @@ def test_the_largest_records_still_fit() -> None:
             session=f"{wide}.1", owner=owner, request=i + 1, lock=wide, label=wide, limit=0
         )
         told(table, command)
-    assert table.status(wide).waiting == 1_499
+    assert table.state_of(wide).waiting == 1_499
     assert max(len(encode(part)) for part in table.snapshot()) < PART_BYTES_MAX
 
 

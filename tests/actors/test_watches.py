@@ -33,7 +33,7 @@ from fencelock.actors.session.endpoints import ENDPOINT_SILENCE_MS
 from fencelock.actors.session.requests import ANSWER_MS, RETRY_MS_MAX
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
-from fencelock.actors.table.report import Changed, ReadHistory
+from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions
 from fencelock.cluster.node.lock_machine import LockMachine
@@ -66,7 +66,7 @@ class ReadsHarness:
         return self.reads.progress(at(ms))
 
     def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
-        query = ReadHistory(lock=S, after=after)
+        query = ReadChanges(watched=S, after=after)
         read_request = events.ReadMachine(number=number, query=query, age_ms=None, watched=S)
         return self.reads.handle(ASKER, read_request, at(ms))
 
@@ -83,7 +83,7 @@ def answers(effects: Effects) -> list[tuple[int, list[int] | None]]:
     """Return the number of each answer, and the versions of its changes; None for a refusal."""
     found: list[tuple[int, list[int] | None]] = []
     for one in sent(effects, events.MachineRead, ASKER):
-        changes = one.reply.changes if isinstance(one.reply, Changed) else None
+        changes = one.reply.changes if isinstance(one.reply, ChangesRead) else None
         versions = None if changes is None else [change.version for change in changes]
         found.append((one.number, versions))
     return found
@@ -120,7 +120,7 @@ def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarn
     reads.fresh(WATCH_MS)
     effects = reads.check(WATCH_MS)
     (over,) = sent(effects, events.MachineRead, ASKER)
-    assert over.reply == Changed(version=2, changes=(), resync=False)
+    assert over.reply == ChangesRead(lock=S, version=2, changes=())
     assert effects[-1] == Wake(CHECK_MS, events.WatchCheck())
     reads.fresh(WATCH_MS + 1_000)
     assert answers(reads.check(WATCH_MS + 1_000)) == [(2, [])]
@@ -148,7 +148,7 @@ def test_a_read_of_some_keys_waits_on_for_what_comes_after_the_others(
 ) -> None:
     """Meanwhile the changes of other keys may be dropped."""
     monkeypatch.setattr(history, "CHANGES_MAX", 2)
-    query = ReadHistory(lock=M, after=1, prefix="a")
+    query = ReadChanges(watched=M, after=1, prefix="a")
     read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=M)
     reads.reads.handle(ASKER, read_request, at(0))
     reads.reads.handle(ASKER, replace(read_request, number=2), at(0))
@@ -206,16 +206,16 @@ def read_request(effects: Effects) -> events.ReadMachine:
 
 def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
     asked = read_request(watch(proxy))
-    assert (asked.query, asked.watched) == (ReadHistory(lock=S, after=4), S)
+    assert (asked.query, asked.watched) == (ReadChanges(watched=S, after=4), S)
     assert sends(watch(proxy)) == []  # This is a repetition.
     changes = (Change(5, "", None, 2),)
-    changed = Changed(version=6, changes=changes, resync=False)
+    changed = ChangesRead(lock=S, version=6, changes=changes)
     machine_read = events.MachineRead(number=asked.number, reply=changed, slot=9, age_ms=3)
     assert told(proxy.handle(REPLICA, machine_read, T0), ChangesRead) == [
         ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
     ]
     listing = read_request(watch(proxy, 4, after=None))
-    assert (listing.query, listing.watched) == (ReadHistory(lock=S, after=None), "")
+    assert (listing.query, listing.watched) == (ReadChanges(watched=S), "")
 
 
 def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
@@ -300,7 +300,7 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
         one.apply(1, ExtendSessions(leader="a", fence_floor=floor))
     seen = lead(lost)
 
-    before = table.changes(S, seen)  # Nobody leads: the old term ended without a change.
+    before = changes_of(table, seen)  # Nobody leads: the old term ended without a change.
     assert (before.resync, before.changes) == (True, ())
     table.apply(1, Open(session="ann", ttl_ms=9_000))
     for number in range(1, 5):
@@ -308,19 +308,23 @@ def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew()
             1, PutEntry(map="m", entry_key="k", value=b"v", session="ann.1", request=number)
         )
     assert present(table.maps.find("m", "k")).version > seen
-    assert table.changes(S, seen).resync
-    assert not table.changes(S, before.version).changes
-    assert not table.changes(S, table.histories.version).resync
+    assert changes_of(table, seen).resync
+    assert not changes_of(table, before.version).changes
+    assert not changes_of(table, table.histories.version).resync
     restored = LockTable.restore(table.snapshot())
-    assert restored.changes(S, seen).resync
+    assert changes_of(restored, seen).resync
     assert restored.digest() == table.digest()
+
+
+def changes_of(table: LockTable, after: int | None) -> ChangesRead:
+    return read_changes(table, ReadChanges(watched=S, after=after))
 
 
 def lead(table: LockTable) -> int:
     """Let a client lead; return the version up to which a watcher then has all changes."""
     table.apply(1, Open(session="ann", ttl_ms=9_000))
     table.apply(1, Lead(election="s", value="v", session="ann.1", request=1))
-    read = table.changes(S, None)
+    read = changes_of(table, None)
     assert len(read.changes) == 1
     return read.version
 
@@ -328,7 +332,7 @@ def lead(table: LockTable) -> int:
 def test_reads_that_were_answered_leave_nothing_while_an_older_one_waits(
     reads: ReadsHarness,
 ) -> None:
-    query = ReadHistory(lock=T, after=1)
+    query = ReadChanges(watched=T, after=1)
     read_request = events.ReadMachine(number=1, query=query, age_ms=None, watched=T)
     reads.reads.handle(ASKER, read_request, at(0))
     for number in range(2, 1_000):

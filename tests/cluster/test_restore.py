@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support.expect import only, present
 from support.samples import HEADER
 
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.session_message import Open, Opened
@@ -20,6 +21,7 @@ from fencelock.actors.membership import Member, Membership
 from fencelock.actors.paxos.journal import recover
 from fencelock.actors.paxos.membership import Term, log_part
 from fencelock.actors.paxos.message import NO_BALLOT
+from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.node import restore as restoring
 from fencelock.cluster.node.config import Config, parse, starting_config
@@ -84,7 +86,8 @@ def test_versions_of_the_new_cluster_are_above_those_of_the_old_one() -> None:
     assert machine.table.maps.find("m", "k") is not None
     after = only(EntryChanged, machine.table.apply(1, replace(put, request=2)))
     assert after.version > before.version + FENCE_MARGIN
-    assert machine.table.changes("election\x1fe", before.version).resync
+    query = ReadChanges(watched="election\x1fe", after=before.version)
+    assert read_changes(machine.table, query).resync
 
 
 def test_the_members_of_the_old_cluster_are_not_taken_over() -> None:

@@ -19,6 +19,7 @@ from fencelock.actors.effect import Effect, Effects, Fault, Observe, Send, Spawn
 from fencelock.actors.message import (
     NS_PER_MS,
     Address,
+    Event,
     Instant,
     Int64,
     Local,
@@ -112,7 +113,7 @@ class LogCounter:
         """Return None: nothing is ever due."""
         return None
 
-    def read(self, query: Local) -> Local:
+    def read(self, query: Event) -> Event:
         """Answer `HowMany`."""
         assert isinstance(query, HowMany)
         return SoMany(count=self.count)

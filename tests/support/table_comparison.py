@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.counter import COUNTER, VALUE_MAX, AddToCounter, SetCounter
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.handover import Attach, Detach, digest_of
@@ -43,6 +44,7 @@ from fencelock.actors.table.counter import Counter
 from fencelock.actors.table.key import KeyHold
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.pool import Pool
+from fencelock.actors.table.report import read_changes
 from fencelock.actors.table.resource import Resource
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import ExtendSessions, LogCommand, Result
@@ -742,7 +744,8 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
     for lock, prefix in (*elections, *maps):
         for after in {0, last, dice % (last + 1), last + dice % 3}:
-            read = table.changes(lock, after, prefix)
+            query = ReadChanges(watched=lock, after=after, prefix=prefix)
+            read = read_changes(table, query)
             expected = model.history.read(lock, after, model.fences)
             whole = expected is None
             if whole:

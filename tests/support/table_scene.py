@@ -7,9 +7,17 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 import fencelock
-from fencelock.actors.api.message import Granted, LockStatus, Refused, Released
+from fencelock.actors.api.message import Granted, Inspect, LockStatus, Refused, Released
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import Ended, Evicted, HoldLost, Open
+from fencelock.actors.api.session_message import (
+    Ended,
+    Evicted,
+    HoldLost,
+    ListedLock,
+    ListedObject,
+    ListLocks,
+    Open,
+)
 from fencelock.actors.effect import (
     Checkpoint,
     CheckpointEnd,
@@ -31,6 +39,7 @@ from fencelock.actors.paxos.config import LogConfig, View, replica_of
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Role
+from fencelock.actors.table.report import list_locks, read_lock
 from fencelock.actors.table.sentences import is_sound, worded
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.wire import LogCommand, Queued, Result, TablePart
@@ -55,6 +64,26 @@ def restored(table: LockTable) -> LockTable:
     assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
     assert copy.snapshot() == table.snapshot()
     return copy
+
+
+def status_of(table: LockTable, lock: str) -> LockStatus:
+    """Return the status of a lock as of now."""
+    return read_lock(table, Inspect(lock=lock))
+
+
+def held(
+    table: LockTable, prefix: str = "", after: str = "", most: int = 1_000
+) -> tuple[ListedLock, ...]:
+    """Return a page of what is held."""
+    return list_locks(table, ListLocks(prefix=prefix, after=after, most=most)).lines
+
+
+def unheld(
+    table: LockTable, prefix: str = "", after: str = "", most: int = 1_000
+) -> tuple[ListedObject, ...]:
+    """Return a page of the objects that nobody can hold."""
+    query = ListLocks(prefix=prefix, after=after, most=most, unheld=True)
+    return list_locks(table, query).objects
 
 
 def applied(table: LockTable, command: LogCommand) -> list[str]:

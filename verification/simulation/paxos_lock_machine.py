@@ -7,7 +7,7 @@ from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
 
-from fencelock.actors.message import Local, Message
+from fencelock.actors.message import Event, Message
 from fencelock.actors.paxos.machine import Fingerprint, Part, state_of
 from fencelock.cluster.node.lock_machine import LockMachine
 from fencelock.verification.simulation.paxos_machine import OPENING, ReadOrder, Register
@@ -72,7 +72,7 @@ class LockRegister(Register):
         due = (super().due_ms(before), self.locks.due_ms(before))
         return min((one for one in due if one is not None), default=None)
 
-    def read(self, query: Local) -> Local:
+    def read(self, query: Event) -> Event:
         """Answer a query about the list or the table."""
         return super().read(query) if type(query) is ReadOrder else self.locks.read(query)
 

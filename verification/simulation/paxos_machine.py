@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from fencelock.actors.effect import Fault
-from fencelock.actors.message import Int64, Local, Message
+from fencelock.actors.message import Event, Int64, Local, Message
 from fencelock.actors.paxos.machine import EncodedPart, Fingerprint, Part, state_of
 from fencelock.actors.paxos.message import Figure
 
@@ -170,7 +170,7 @@ class Register:
         """Return the log time at which the next session ends."""
         return min((due for due, _ in self.sessions.values()), default=None)
 
-    def read(self, query: Local) -> Local:
+    def read(self, query: Event) -> Event:
         """Answer `ReadOrder`, the only query."""
         return OrderRead(position=self.position, chain=self.chain)
 
