@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
-from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from msgspec.json import Encoder
 
 from fencelock.actors.api.account import Quota
 from fencelock.actors.api.message import Refused, Released
@@ -30,7 +31,6 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.retained import SPAN_MAX
 from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE
-from fencelock.actors.message import Message
 from fencelock.actors.table.account import Account
 from fencelock.actors.table.account_rules import is_act
 from fencelock.actors.table.deadline import NO_DURATIONS, DatedHold, restored_lease
@@ -79,24 +79,12 @@ STEP_RECORDS = 250
 SORTED_RECORDS = 2_000
 """Records that it sorts per step; the sorted runs are merged as they are needed."""
 
-CLAIMANT_BYTES = 180
-"""Bound on the encoded size of a `ClaimantRecord` that does not wait, without its deadline, its
-locks, and the contents of its texts (bytes)."""
-
-WAIT_BYTES = 32
-"""The most by which a `WaitRecord` exceeds that, without its label (bytes)."""
-
-LEASE_BYTES = 56
-"""The same for a `LeaseRecord` (bytes)."""
-
-KEY_BYTES = 24
-"""The same for a `KeyRecord` without its value and its texts (bytes)."""
-
-TEXT_HEAD_BYTES = 3
-"""The same for the head of a text of up to 64 KiB (bytes)."""
+RECORD_BYTES = 80
+"""Size that counts for each record besides its own (bytes): many small ones take longer to encode
+than few large ones."""
 
 ENTRY_RECORD_BYTES = 64
-"""The same for an `EntryRecord` without its texts and its value (bytes)."""
+"""Bound on the encoded size of an `EntryRecord` without its texts and its value (bytes)."""
 
 HISTORY_BYTES = 64
 """The same for a `HistoryRecord` without its name and its changes (bytes)."""
@@ -181,33 +169,20 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Froz
 
 
 def bytes_of(record: Record) -> int:
-    """Return an upper bound on the encoded size of ``record`` (bytes); fast for frequent kinds."""
+    """Return an upper bound on the encoded size of ``record`` (bytes). It copies no value."""
     if isinstance(record, EntryRecord):
         texts = utf8_size(record.map) + utf8_size(record.key)
         return ENTRY_RECORD_BYTES + texts + len(record.value)
     if isinstance(record, HistoryRecord):
         size = sum(change.size for change in record.changes)
         return size + len(record.lock.encode()) + HISTORY_BYTES
-    if not isinstance(record, ClaimantRecord):
-        return len(spell(record))
-    hold, wait = record.hold, record.wait
-    size = CLAIMANT_BYTES + len(record.owner.encode()) + len(record.lock.encode())
-    if record.why is not None:
-        size += len(spell(record.why))
-    if hold is not None and hold.label:
-        size += len(hold.label.encode())
-    if hold is not None and hold.lease is not None:
-        size += LEASE_BYTES
-    if wait is not None:
-        size += WAIT_BYTES + len(wait.label.encode())
-    if record.value:
-        size += len(record.value.encode())
-    if record.key is not None:
-        size += KEY_BYTES + len(record.key.value)
-        size += len(record.key.account.encode()) + len(record.key.detached_by.encode())
-    for name in record.locks:
-        size += TEXT_HEAD_BYTES + len(name.encode())
-    return size
+    return len(spell(record)) + RECORD_BYTES
+
+
+spell = Encoder().encode
+"""Returns the canonical encoding of a record. It is JSON, and never shorter than the CBOR of the
+same record, so that it bounds that too. ``repr`` would not do: its escapes differ between versions
+of Python."""
 
 
 def digest_of(table: TableState) -> bytes:
@@ -663,24 +638,3 @@ def _wait_record(wait: Wait, capacity: int) -> WaitRecord:
         grace_ms=grace_ms,
         span=wait.details.span,
     )
-
-
-def spell(value: Any) -> bytes:
-    """Return the canonical encoding of a message, or of a tuple of simple values or messages.
-
-    It is JSON in ASCII, and never shorter than the CBOR of the same value, so that it
-    bounds that too. ``repr`` would not do: its escapes differ between Python versions.
-    """
-    return _ENCODER.encode(value).encode("ascii")
-
-
-def _plain(value: object) -> list[Any] | str:
-    """Return bytes as text, and a message as its tag and its fields, in declaration order."""
-    if isinstance(value, bytes):
-        return value.hex()
-    assert isinstance(value, Message)
-    names: tuple[str, ...] = type(value).__struct_fields__
-    return [value.TAG, *(getattr(value, name) for name in names)]
-
-
-_ENCODER = JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain)
