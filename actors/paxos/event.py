@@ -153,23 +153,12 @@ class Withdraw(Local):
 
 
 class Candidate(Local):
-    """Leader to failure detector: I try to lead under ``ballot``."""
-
-    ballot: Ballot
-
-
-class LeadershipClaimed(Local):
-    """Leader to failure detector: I lead. Let ``commander`` send heartbeats."""
-
-    ballot: Ballot
-    commander: Address
+    """Leader to failure detector: I try to lead."""
 
 
 class SteppedDown(Local):
     """Leader to failure detector and replica: I stepped down, and stay so for ``pause_ms``."""
 
-    ballot: Ballot
-    by: Ballot
     pause_ms: int
 
 
@@ -233,7 +222,11 @@ class Adopted(Local):
 
 
 class Leadership(Local):
-    """Leader to replica: give commands slots from ``first``, at times not before ``time_ms``."""
+    """Leader to replica and failure detector: I lead, and ``commander`` works for me.
+
+    The replica gives commands slots from ``first``, at times not before ``time_ms``. The failure
+    detector sends heartbeats.
+    """
 
     ballot: Ballot
     commander: Address

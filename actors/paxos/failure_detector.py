@@ -29,7 +29,7 @@ from fencelock.actors.paxos.event import (
     Isolated,
     LeaderChanged,
     LeaderCheck,
-    LeadershipClaimed,
+    Leadership,
     LeaseHeld,
     NodeFacts,
     NodesDescribed,
@@ -65,7 +65,7 @@ ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove an expired lease."""
 
 
-DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | ConfirmLease | Nominate
+DetectorRequest = Candidate | Leadership | SteppedDown | ConfirmLease | Nominate
 
 
 DetectorEvent = (
@@ -135,9 +135,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.drift_ppm = drift_ppm
         self.listener = listener
         self.suspicion = Suspicion(self.node, self.config, random)
-        self.standing = NO_BALLOT
-        """The ballot under which this node is a candidate, if it is."""
-        self.leadership: LeadershipClaimed | None = None
+        self.standing = False
+        """Whether this node is a candidate."""
+        self.leadership: Leadership | None = None
         self.since = Instant(0)
         """The time at which this leadership began."""
         self.lease: LeaderLease | None = None
@@ -189,10 +189,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case LinkDown():
                 return self._on_link_down(event, now)
             case Candidate():
-                self.standing = event.ballot
+                self.standing = True
                 return [*self._follow(""), *self.suspicion.wait(now, 2 * self.timing.election_ms)]
-            case LeadershipClaimed():
-                return self._on_leadership_claimed(event, now)
+            case Leadership():
+                return self._on_leadership(event, now)
             case SteppedDown():
                 return self._on_stepped_down(event, now)
             case ConfirmLease():
@@ -245,8 +245,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return effects
         self.followed = seen.ballot
         effects += [*self._follow(node), *self._compare_times(node, seen.timing)]
-        if self.standing > NO_BALLOT:
-            self.standing = NO_BALLOT
+        if self.standing:
+            self.standing = False
             effects.append(Send(self.leader, Withdraw()))
         return effects
 
@@ -310,9 +310,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         facts += self.locator.facts(now)
         return NodesDescribed(leader=self.following, nodes=tuple(facts))
 
-    def _on_leadership_claimed(self, claimed: LeadershipClaimed, now: Instant) -> Effects:
-        self.standing = NO_BALLOT
-        self.leadership = claimed
+    def _on_leadership(self, leadership: Leadership, now: Instant) -> Effects:
+        self.standing = False
+        self.leadership = leadership
         self.since = now
         self.lease = LeaderLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked, self.config.lower_versions = {}, {}
@@ -321,7 +321,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
-        self.standing = NO_BALLOT
+        self.standing = False
         self.leadership = None
         self.lease = None
         wait = self.suspicion.wait(now, self.timing.election_ms + stepped_down.pause_ms)

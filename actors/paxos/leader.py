@@ -112,7 +112,6 @@ from fencelock.actors.paxos.event import (
     Lacking,
     LeaderChanged,
     Leadership,
-    LeadershipClaimed,
     Nominate,
     Nominated,
     ReportApplied,
@@ -327,7 +326,7 @@ class Leader(MemberRole[LeaderEvent]):
             *before,
             Checkpoint((Pledged(pledge=Pledge.LED, ballot=self.ballot),)),
             Spawn(self._scout(), Scout, arguments),
-            Send(self.monitor, Candidate(ballot=self.ballot)),
+            Send(self.monitor, Candidate()),
             Send(self.replica, ReportApplied()),
             Observe("paxos.ballot_begun"),
         ]
@@ -349,26 +348,26 @@ class Leader(MemberRole[LeaderEvent]):
         self.seen = max(self.seen, preempted.ballot)
         if self.phase is LeaderPhase.FOLLOWING or preempted.ballot <= self.ballot:
             return ()
-        return [*self._give_way(preempted.ballot), Observe("paxos.preempted")]
+        return [*self._give_way(), Observe("paxos.preempted")]
 
     def _on_withdraw(self) -> Effects:
         if self.phase is LeaderPhase.FOLLOWING:
             return ()
-        return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
+        return [*self._give_way(), Observe("paxos.withdrawn")]
 
-    def _give_way(self, by: Ballot) -> list[Effect]:
+    def _give_way(self) -> list[Effect]:
         """Stop leading or the election, and pause; the pause grows with each failure in a row.
 
         The first pause is `Timing.reply_ms` on average: another candidate needs as long.
         """
         most = 2 * self.config.timing.reply_ms << min(self.preemptions, DOUBLINGS_MAX)
         self.preemptions += 1
-        return self._end(by, self._random.randrange(most))
+        return self._end(self._random.randrange(most))
 
-    def _end(self, by: Ballot, pause_ms: int) -> list[Effect]:
+    def _end(self, pause_ms: int) -> list[Effect]:
         before = self._retire()
         self.phase = LeaderPhase.FOLLOWING
-        stepped_down = SteppedDown(ballot=self.ballot, by=by, pause_ms=pause_ms)
+        stepped_down = SteppedDown(pause_ms=pause_ms)
         return [
             *before,
             Send(self.replica, stepped_down),
@@ -385,7 +384,7 @@ class Leader(MemberRole[LeaderEvent]):
 
     def _give_up(self) -> list[Effect]:
         """Stop leading or the election, since this node must not lead any more."""
-        return [] if self.phase is LeaderPhase.FOLLOWING else self._end(self.ballot, 0)
+        return [] if self.phase is LeaderPhase.FOLLOWING else self._end(0)
 
     def _has_moved(self) -> bool:
         return any(view not in self.scouted for view in self.config.current)
@@ -406,7 +405,7 @@ class Leader(MemberRole[LeaderEvent]):
         leads = self.phase is LeaderPhase.LEADING and ballot == self.ballot == hand.ballot
         if not leads or not hand.successor:
             return ()
-        ended = self._end(self.ballot, self.config.timing.outcome_ms)
+        ended = self._end(self.config.timing.outcome_ms)
         mark = Observe("paxos.handed_over" if drained else "paxos.handed_over_late")
         return [*ended, *hand.pass_on(drained=drained), mark]
 
@@ -492,7 +491,7 @@ class Leader(MemberRole[LeaderEvent]):
             *retired,
             Spawn(commander, Commander, arguments),
             Send(self.replica, leadership),
-            Send(self.monitor, LeadershipClaimed(ballot=self.ballot, commander=commander)),
+            Send(self.monitor, leadership),
             Observe("paxos.leadership_begun"),
         ]
 

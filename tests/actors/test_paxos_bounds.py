@@ -65,7 +65,8 @@ def a_leading_monitor() -> Role[Any]:
     """The failure detector of a leader, which has sent its first heartbeat."""
     role = FailureDetector(monitor_of("a"), HOST, node="a", config=config_of(), random=Random(1))
     role.begin(T0)
-    claimed = events.LeadershipClaimed(ballot=MINE, commander=address_of("a", "commander-3"))
+    commander = address_of("a", "commander-3")
+    claimed = events.Leadership(ballot=MINE, commander=commander, first=1, time_ms=0)
     role.handle(leader_of("a"), claimed, T0)
     return role
 

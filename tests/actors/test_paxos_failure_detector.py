@@ -31,7 +31,7 @@ from fencelock.actors.timing import TIMING
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
 LEADER, REPLICA = leader_of("a"), replica_of("a")
-LEADING = events.LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
+LEADING = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
 PROXY = address_of("a", "proxy")
 PPM = 1_000_000
 
@@ -136,7 +136,7 @@ def test_a_candidate_is_waited_for_and_not_followed(monitor: FailureDetector) ->
 
 
 def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, events.Candidate(ballot=BALLOT), at(1))
+    monitor.handle(LEADER, events.Candidate(), at(1))
 
     assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, events.Withdraw())
 
@@ -277,7 +277,7 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
 def test_a_deposed_leader_pauses_before_it_stands_again(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
 
-    deposed = events.SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)
+    deposed = events.SteppedDown(pause_ms=400)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
 
     assert monitor.suspicion.deadline >= at(10 + TIMING.election_ms + 400)

@@ -33,7 +33,6 @@ from fencelock.actors.paxos.event import (
     Candidate,
     Lacking,
     Leadership,
-    LeadershipClaimed,
     ReportApplied,
     Resign,
     SteppedDown,
@@ -111,7 +110,7 @@ def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
     assert effects == [
         written(1),
         spawned(1),
-        Send(MONITOR, Candidate(ballot=Ballot(1, LEADER))),
+        Send(MONITOR, Candidate()),
         Send(REPLICA, ReportApplied()),
     ]
 
@@ -141,11 +140,12 @@ def test_a_majority_makes_it_lead_and_propose_what_was_reported(leader: Leader) 
 
     ballot, commander = Ballot(1, LEADER), address_of("a", "commander-1")
     arguments = {"node": "a", "config": CONFIG, "ballot": ballot, "first": 1}
+    leadership = Leadership(ballot=ballot, commander=commander, first=3, time_ms=9)
     assert effects == [
         Retire(address_of("a", "scout-1")),
         Spawn(commander, Commander, {**arguments, "batches": (BATCH, NO_OP)}),
-        Send(REPLICA, Leadership(ballot=ballot, commander=commander, first=3, time_ms=9)),
-        Send(MONITOR, LeadershipClaimed(ballot=ballot, commander=commander)),
+        Send(REPLICA, leadership),
+        Send(MONITOR, leadership),
     ]
 
 
@@ -315,7 +315,9 @@ def nominated(monitor: FailureDetector, now_ms: int = 1) -> str:
 def test_the_successor_answers_and_has_applied_the_most() -> None:
     monitor = monitor_of_a("abcde")
     commander = address_of("a", "commander-1")
-    monitor.handle(LEADER, events.LeadershipClaimed(ballot=BALLOT, commander=commander), T0)
+    monitor.handle(
+        LEADER, events.Leadership(ballot=BALLOT, commander=commander, first=1, time_ms=0), T0
+    )
     assert nominated(monitor) == ""
 
     for node, applied in (("b", 7), ("c", 9), ("d", 12), ("a", 99)):

@@ -228,7 +228,7 @@ def test_when_too_much_waits_each_of_a_bundle_is_declined(leader: Replica) -> No
 
 def test_each_command_of_a_batch_is_declined_when_a_leadership_ends(leader: Replica) -> None:
     leader.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
-    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("c")), pause_ms=0)
+    deposed = SteppedDown(pause_ms=0)
     effects = leader.handle(leader_of("a"), deposed, T0)
     told = [effect for effect in effects if isinstance(effect, Send)]
     assert told[-2:] == [declined(number, Decline.NOT_LEADER) for number in (1, 2)]

@@ -197,7 +197,7 @@ def test_a_leader_that_stands_learns_of_each_applied_slot_until_it_leads(replica
 
 def test_a_leader_that_steps_down_is_sent_no_more_reports(replica: Replica) -> None:
     replica.handle(leader_of("a"), events.ReportApplied(), T0)
-    deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
+    deposed = events.SteppedDown(pause_ms=0)
     replica.handle(leader_of("a"), deposed, T0)
 
     effects = replica.handle(catchup_of("a"), learned(1), T0)
@@ -262,7 +262,7 @@ def test_commands_that_wait_when_a_leadership_ends_are_declined(replica: Replica
     lead(replica)
     replica.handle(LISTENER, propose(7), T0)
 
-    deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
+    deposed = events.SteppedDown(pause_ms=0)
     effects = replica.handle(leader_of("a"), deposed, T0)
 
     declined = messages.Declined(number=7, why=messages.Decline.NOT_LEADER, leader="")
@@ -282,7 +282,7 @@ def test_a_leader_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_th
     done = decide(leading, 2, b"x")
 
     assert done[-1] == Send(leader_of("a"), events.Drained(ballot=BALLOT))
-    leading.handle(leader_of("a"), events.SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
+    leading.handle(leader_of("a"), events.SteppedDown(pause_ms=0), T0)
     followed = leading.handle(leader_of("a"), events.LeaderChanged(leader="c"), T0)
     passed = messages.Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
     assert Send(replica_of("c"), passed) in followed

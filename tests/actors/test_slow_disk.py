@@ -16,7 +16,7 @@ from fencelock.actors.paxos.config import acceptor_of, leader_of, monitor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
     ConfirmLease,
-    LeadershipClaimed,
+    Leadership,
     Nominate,
     Nominated,
     Resign,
@@ -45,7 +45,7 @@ class LeadingNode:
             monitor_of("a"), HOST, node="a", config=config, random=Random(1)
         )
         self.now_ms = 0
-        claimed = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
+        claimed = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
         self.role.handle(LEADER, claimed, self.now)
 
     @property

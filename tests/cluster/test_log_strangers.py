@@ -149,9 +149,7 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
     told = role.handle(config.acceptor_of("a"), learned(1, *theirs), T0)
     assert sent(told, ASKER) == []
 
-    deposed = events.SteppedDown(
-        ballot=BALLOT, by=messages.Ballot(4, config.leader_of("b")), pause_ms=0
-    )
+    deposed = events.SteppedDown(pause_ms=0)
     told = role.handle(config.leader_of("a"), deposed, T0)
     assert sent(told, ASKER) == [
         messages.Declined(number=7, why=messages.Decline.NOT_LEADER, leader="")
