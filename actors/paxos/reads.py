@@ -166,6 +166,9 @@ class Reads:
         one."""
         self.applied_at = Instant(0)
         """The time at which the last slot was applied."""
+        self.waiting = False
+        """Whether something may wait for slots to be applied: if not, `progress` has nothing to do.
+        """
         self.opening: int | None = None
         """While this node leads, the first slot that it fills itself."""
         self.lease: LeaseHeld | None = None
@@ -185,10 +188,12 @@ class Reads:
         """The version up to which changes were reported to them."""
         self.checking = False
         """Whether the `WatchCheck` timer runs."""
-        self.last: tuple[Event, Event] | None = None
-        """The last query and its reply, until more is applied: many queries are about one lock."""
+        self.last: tuple[int, Event, Event] | None = None
+        """The last query and its reply, and the first slot that was not applied then: many queries
+        are about one lock."""
 
     def handle(self, sender: Address, event: ReadEvent, now: Instant) -> Effects:
+        self.waiting = True
         match event:
             case ReadMachine():
                 return self._on_read_machine(sender, event, now)
@@ -223,14 +228,12 @@ class Reads:
 
     def progress(self, now: Instant) -> list[Effect]:
         """Answer the reads that waited for the slots applied now."""
-        self.last, self.applied_at = None, now
         if self.freshness.pending:
             self.freshness.progress(self.config.applied)
         served = self._serve_parked(now) if self.parked.by_object else []
-        indexes = self.indexes
-        if self.linear or self.local or indexes.reached or indexes.waiting or indexes.asked:
-            return [*served, *self._serve(now), *self._request(now)]
-        return served
+        waited_for = self._is_waited_for()
+        self.waiting = waited_for or bool(self.freshness.pending or self.parked.by_object)
+        return [*served, *self._serve(now), *self._request(now)] if waited_for else served
 
     def follow(self, leader: str, now: Instant) -> list[Effect]:
         """Note which node leads: another, this one or, if it is empty, none that is known."""
@@ -378,13 +381,13 @@ class Reads:
 
     def _look_up(self, query: Event) -> Event:
         """Return the machine's reply to ``query``; `Unreadable` if a bug of ours raised."""
-        last = self.last
-        if last is None or last[0] != query:
+        last, applied = self.last, self.config.applied
+        if last is None or last[0] != applied or last[1] != query:
             reply = reading("a read of the table", lambda: self.machine.read(query))
             if isinstance(reply, Fault):
                 return Unreadable(fault=reply)
-            self.last = last = query, reply
-        return last[1]
+            self.last = last = applied, query, reply
+        return last[2]
 
     def _refuse(self, read: Read, now: Instant) -> Send:
         machine_read = MachineRead(

@@ -181,7 +181,8 @@ class Replica(MemberRole[ReplicaEvent]):
         notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(leader=""))]
         if self.decided.next == 1:
             return notified
-        return [*notified, *self._report(), *self.reads.progress(now), *compared, *self._turn(now)]
+        self.reads.applied_at = now
+        return [*notified, *self._report(), *compared, *self._turn(now)]
 
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: ReplicaEvent, now: Instant
@@ -443,7 +444,8 @@ class Replica(MemberRole[ReplicaEvent]):
         if log.views_changed:
             effects += self._turn(now)
         leadership = ordering.leadership
-        effects += self.reads.progress(now)
+        self.reads.applied_at = now
+        effects += self.reads.progress(now) if self.reads.waiting else ()
         if log.digests.due or log.snapshots.grown >= log.snapshots.due:
             effects += log.trim(leading=leadership is not None)
         if leadership is None:
@@ -489,6 +491,7 @@ class Replica(MemberRole[ReplicaEvent]):
             return (Observe("paxos.snapshot_unusable"),)
         self.config.applied, self.config.time_ms = self.decided.next, self.decided.time_ms
         self.ordering.clock.set(self.decided.time_ms, now)
+        self.reads.applied_at = now
         skipped = Skipped(slot=restore.slot)
         return [
             *self._report(),

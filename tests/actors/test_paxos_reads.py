@@ -72,8 +72,8 @@ def reads() -> Reads:
 
 
 def apply(reads: Reads, applied: int, ms: int = 0) -> list[Effect]:
-    reads.config.applied = applied
-    return reads.progress(at(ms))
+    reads.config.applied, reads.applied_at = applied, at(ms)
+    return reads.progress(at(ms)) if reads.waiting else []
 
 
 def lead(reads: Reads, opening: int = 4) -> None:

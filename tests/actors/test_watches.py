@@ -63,7 +63,7 @@ class ReadsHarness:
 
     def apply(self, ms: int) -> Effects:
         self.config.applied += 1
-        return self.reads.progress(at(ms))
+        return self.reads.progress(at(ms)) if self.reads.waiting else []
 
     def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
         query = ReadChanges(watched=S, after=after)
