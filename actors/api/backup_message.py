@@ -46,3 +46,5 @@ class BackupPart(Reply, tag=0xE1):
     content: bytes
     session: str = ""
     request: Int64 = 0
+
+    REPLIES_TO = (ReadBackup,)

@@ -123,6 +123,8 @@ class MembersChanged(Reply, tag=0xBC):
     session: str = ""
     request: Int64 = 0
 
+    REPLIES_TO = (ChangeMembers,)
+
 
 class ReadMembers(Query, tag=0xBD):
     """Report the nodes of the cluster. Answered by `MembersRead`."""
@@ -164,6 +166,8 @@ class MembersRead(Reply, tag=0xBE):
     nodes: tuple[NodeReport, ...]
     session: str = ""
     request: Int64 = 0
+
+    REPLIES_TO = (ReadMembers,)
 
 
 def _check_node(field: str, node: str) -> None:

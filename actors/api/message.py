@@ -548,6 +548,8 @@ class LockStatus(TableReply, tag=0x1C):
     """For an object with permits that is held or awaited: the permits that nobody holds. None for
     other objects, and where the protocol has none."""
 
+    REPLIES_TO = (Inspect,)
+
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply as `TableReply.at` does, with longer holds and waits."""
         return replace(
@@ -582,6 +584,8 @@ class NodeStatus(Reply, tag=0x1D):
     roles: tuple[RoleDescription, ...] = ()
     """The roles that started first, if they were requested; at most
     `fencelock.actors.role_message.ROLES_MAX`."""
+
+    REPLIES_TO = (Describe,)
 
 
 class Abandon(Local):

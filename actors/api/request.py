@@ -125,6 +125,9 @@ class Command(Request):
 class Reply(Message):
     """A message of a proxy that answers a request."""
 
+    REPLIES_TO: ClassVar[tuple[type[Request], ...]] = ()
+    """The requests to which this is a reply; of the replies to a `TableQuery`, that says so."""
+
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         session: str = declared()
         """The session of the request."""
@@ -146,9 +149,6 @@ class TableReply(Reply):
 
 class Outcome(Reply):
     """A reply that the replicated table gives to a `Command`."""
-
-    REPLIES_TO: ClassVar[tuple[type[Command], ...]]
-    """The commands to which this is a reply."""
 
     @property
     def key(self) -> Key:

@@ -222,6 +222,8 @@ class LockList(TableReply, tag=0x66):
     age_ms: Int64 | None = None
     objects: tuple[ListedObject, ...] = ()
 
+    REPLIES_TO = (ListLocks,)
+
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply as `TableReply.at` does, with longer holds."""
         lines = tuple([one._replace(holder=one.holder.later(quiet_ms)) for one in self.lines])
@@ -297,6 +299,8 @@ class RecordList(TableReply, tag=0xF9):
     request: Int64 = 0
     slot: Int64 = 0
     age_ms: Int64 | None = None
+
+    REPLIES_TO = (ListRecords,)
 
     def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
         """Return the reply as `TableReply.at` does, with durations up to then."""

@@ -21,6 +21,7 @@ from fencelock.actors.api.message import (
     Describe,
     Granted,
     Inspect,
+    LockReply,
     LockStatus,
     NodeStatus,
     Reason,
@@ -46,13 +47,7 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.message import Address, Instant, ms_between, role_of
-from fencelock.actors.session.requests import (
-    LockKey,
-    NodeRequest,
-    Pending,
-    UserRequest,
-    lock_key_named,
-)
+from fencelock.actors.session.requests import LockKey, Pending, UserRequest, lock_key_named
 
 if TYPE_CHECKING:
     from fencelock.actors.session.endpoints import Endpoints
@@ -231,43 +226,20 @@ def as_requested(reply: SessionReply, request: UserRequest) -> SessionReply:
 def is_reply_to(pending: Pending, reply: SessionReply) -> bool:
     """Return whether ``reply`` is a possible reply to the request of ``pending``."""
     request = pending.request
-    match request:
-        case CancellableRequest() | ReleaseRequest() | Renew():
-            match reply:
-                case Granted():
-                    fits = isinstance(request, AcquireRequest) and reply.fence > 0
-                case Released():
-                    fits = isinstance(request, ReleaseRequest)
-                case Renewed():
-                    fits = isinstance(request, AcquireRequest | Renew) and reply.fence > 0
-                case UpdateReply():
-                    fits = isinstance(request, reply.REPLIES_TO)
-                case Refused():
-                    fits = True
-                case _:
-                    return False
-            return fits and pending.lock_key == (reply.lock, reply.owner)
-        case Inspect():
-            return isinstance(reply, LockStatus | Refused) and reply.lock == request.lock
-        case Evict():
-            return isinstance(reply, Evicted | Refused) and reply.lock == request.lock
-        case TableQuery():
-            return isinstance(reply, Refused | request.REPLY)
-        case _:
-            return isinstance(reply, Refused | _REPLIES[type(request)])
-
-
-_REPLIES: dict[type[NodeRequest], type[SessionReply]] = {
-    Describe: NodeStatus,
-    ListLocks: LockList,
-    ListRecords: RecordList,
-    CloseSession: SessionClosed,
-    SetQuota: QuotaSet,
-    Purge: Purged,
-    ReadMembers: MembersRead,
-    ChangeMembers: MembersChanged,
-    ReadBackup: BackupPart,
-}
+    if isinstance(request, TableQuery):
+        return isinstance(reply, Refused | request.REPLY)
+    late = isinstance(reply, Renewed) and isinstance(
+        request, AcquireRequest
+    )  # See `holds.is_late`.
+    if not (late or isinstance(reply, Refused) or isinstance(request, reply.REPLIES_TO)):
+        return False
+    if isinstance(reply, Granted | Renewed) and reply.fence <= 0:
+        return False
+    if isinstance(request, CancellableRequest | ReleaseRequest | Renew):
+        return isinstance(reply, LockReply) and pending.lock_key == (reply.lock, reply.owner)
+    if isinstance(request, Inspect | Evict):
+        return isinstance(reply, LockStatus | Evicted | Refused) and reply.lock == request.lock
+    return True
 
 
 PENDING_MAX = 10_000
