@@ -182,7 +182,8 @@ class Bootstrap(Role[BootstrapEvent]):
           act.
         registered-votes: a node votes only under a journal id that its group has registered. A
           journal that is not registered never becomes so here: only the group can register it
-          later (`VotersChanged`), if ``grows``.
+          later (`VotersChanged`). A node whose journal is not registered receives `StartVoting` as
+          soon as others have confirmed its start; its votes count once the journal is registered.
         latest-start-votes: a registered journal votes after every other member has confirmed that
           it knows of no later start of it, or was silent for `GREET_MS`. It stops when any member
           proves that there was one, in this life and in all later ones.
@@ -200,17 +201,14 @@ class Bootstrap(Role[BootstrapEvent]):
         voter: returns the address of a member's role that votes.
         voting: the roles of this node that receive `StopVoting`.
         greet_ms: see `GREET_MS`. A group is founded by nodes that have run for as long.
-        grows: whether the group changes its members. Then a node that is not a member may belong to
-            it, and receives `StartVoting` as soon as others have confirmed its start; its votes
-            count once the group has registered its journal.
         journals: the journals that the group registered later, as far as this node recovered them;
             None for the journals of the founding.
         founding: whether an operator wants a new group.
-        listener: a role of this node that receives `VotingStatus`, or None.
+        listener: the role of this node that receives `VotingStatus`.
 
     """
 
-    def __init__(  # noqa: PLR0915  (a line for each attribute)
+    def __init__(
         self,
         address: Address,
         host: Host,
@@ -225,9 +223,8 @@ class Bootstrap(Role[BootstrapEvent]):
         make_roles: MakeGroupRoles,
         voter: Callable[[str], Address],
         voting: tuple[Address, ...],
-        listener: Address | None,
+        listener: Address,
         greet_ms: int = GREET_MS,
-        grows: bool = False,
         journals: tuple[Voter, ...] | None = None,
         founding: Founding = Founding.NO,
     ) -> None:
@@ -274,7 +271,6 @@ class Bootstrap(Role[BootstrapEvent]):
         self.registered: dict[Address, int] = {}
         """The id that each voter's votes name, without those that run on an old copy."""
         self._make_roles: MakeGroupRoles | None = make_roles
-        self.grows = grows
         self.journals = dict(journals or ())
         """The journals of the present members."""
         self.confirmed = False
@@ -349,7 +345,7 @@ class Bootstrap(Role[BootstrapEvent]):
                     self.later = record.start
                 case Started() if record.member == self.node:
                     self._raise(record.start.incarnation + 1)
-                case Started() if record.member in self.former or self.grows:
+                case Started():
                     self._note(record.member, record.start)
                 case _:
                     pass
@@ -430,7 +426,7 @@ class Bootstrap(Role[BootstrapEvent]):
             left = (*self.others, *self.guests)
             return [*went_on, *self._announce(left), self._retry()]
         left = tuple(member for member in self.others if member not in self.acked)
-        unconfirmed = self.grows and self.later is None and not self.confirmed
+        unconfirmed = self.later is None and not self.confirmed
         if not left or (self.standing is JournalStatus.NON_VOTING and not unconfirmed):
             return went_on
         return [*went_on, *self._announce(left), self._retry()]
@@ -460,8 +456,12 @@ class Bootstrap(Role[BootstrapEvent]):
             sent = [Send(to, self._config_for(member, start.boot))]
         if self.group is not None and self.journals.get(member) != start.journal:
             refused = self._refuse(member, start, "with a journal that is not registered")
-            sent += self._confirm(to, start)
-            return (*sent, *refused, Observe("bootstrap.unregistered_journal"))
+            return (
+                *sent,
+                self._confirm(to, start),
+                *refused,
+                Observe("bootstrap.unregistered_journal"),
+            )
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
             if self.group is not None:
@@ -491,7 +491,7 @@ class Bootstrap(Role[BootstrapEvent]):
         Without disks a group is its configured nodes, so there is nobody else to ask.
         """
         match event:
-            case Join() if self.grows and event.start.is_sound:
+            case Join() if event.start.is_sound:
                 if self.group is not None:
                     return self._welcome(node, event)
                 if self.durable and len(self.guests) < GUESTS_MAX:
@@ -510,13 +510,11 @@ class Bootstrap(Role[BootstrapEvent]):
         to, config = bootstrap_of(node), self._config_for(node, join.start.boot)
         known = join.group == self.group.group and not config.removed
         sent = [] if known else [Send(to, config)]
-        return [*sent, *self._confirm(to, join.start)]
+        return [*sent, self._confirm(to, join.start)]
 
-    def _confirm(self, to: Address, start: Start) -> list[Effect]:
+    def _confirm(self, to: Address, start: Start) -> Send:
         """Confirm a start from a journal that may be registered later: none is known after it."""
-        if not self.grows:
-            return []
-        return [Send(to, JoinAck(to=start.boot, start=self.own, follows=False))]
+        return Send(to, JoinAck(to=start.boot, start=self.own, follows=False))
 
     def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:
         """Log, once for each start of ``member``, that it has no vote here."""
@@ -632,15 +630,14 @@ class Bootstrap(Role[BootstrapEvent]):
         return replace(self.group, to=boot, removed=known and node not in self.journals)
 
     def _on_config(self, member: str, config: GroupConfig, now: Instant) -> Effects:
-        names = tuple(voter.member for voter in config.voters)
-        sound = (names == self.members or self.grows) and 0 < config.founded_ms < FOUNDED_MS_MAX
-        if config.to != self.own.boot or not sound or not 0 < config.group < NUMBER_MAX:
+        sound = 0 < config.founded_ms < FOUNDED_MS_MAX and 0 < config.group < NUMBER_MAX
+        if config.to != self.own.boot or not sound:
             return (Observe("bootstrap.config_ignored"),)
         if self.group is not None:
             same = config.group == self.group.group
             return self._on_removal(config) if same else (Observe("bootstrap.other_group"),)
         registered = journals_of(config)
-        first = names[0] if names else ""
+        first = config.voters[0].member if config.voters else ""
         mine = registered.get(self.node) == self.own.journal
         if self.founding is Founding.AGAIN and not mine:
             return (Observe("bootstrap.given_up_group"),)
@@ -700,7 +697,7 @@ class Bootstrap(Role[BootstrapEvent]):
 
     def _start_voting(self) -> list[Effect]:
         """Let the roles vote as far as the group lets this journal vote (latest-start-votes)."""
-        if not self.grows or self.later is not None or self.confirmed:
+        if self.later is not None or self.confirmed:
             return []
         self.confirmed = True
         return [*(Send(role, StartVoting()) for role in self.voting), *self._stand_by()]
@@ -817,10 +814,8 @@ class Bootstrap(Role[BootstrapEvent]):
         lost = self.standing is JournalStatus.NON_VOTING and gone
         level = Level.WARNING if lost else Level.INFO
         text = why or f"{self.node} is a voting member"
-        effects: list[Effect] = [
-            Send(address_of(self.node, "node"), RoleNotice(level=level, text=text))
-        ]
-        return effects if self.listener is None else [Send(self.listener, status), *effects]
+        notice = RoleNotice(level=level, text=text)
+        return [Send(self.listener, status), Send(address_of(self.node, "node"), notice)]
 
 
 def greet_time_ms(round_trip_ms: int, greet_ms: int = GREET_MS) -> int:

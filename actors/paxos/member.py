@@ -142,7 +142,6 @@ def log_roles(
         "voting": (acceptor_of(node), leader_of(node), monitor_of(node)),
         "listener": options.listener,
         "greet_ms": greet_time_ms(options.timing.round_trip_ms, options.greet_ms),
-        "grows": True,
         "founding": founding,
         "journals": _registered(records or (), recovered, options.endpoints),
     }

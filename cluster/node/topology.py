@@ -234,7 +234,6 @@ def bakery(context: NodeContext) -> RoleSet:
         "voting": (election_of(node), status_of(node), bakery_members_of(node)),
         "listener": proxy_of(node),
         "greet_ms": greet_time_ms(settings.bakery_timing.round_trip_ms),
-        "grows": True,
         "founding": context.founding,
         "journals": registered or None,
     }

@@ -646,7 +646,7 @@ def test_an_act_founds_nothing_where_another_knows_a_group() -> None:
 
 
 def test_a_node_without_a_group_asks_whoever_contacts_it_and_takes_its_group() -> None:
-    role, _ = bootstrap("b", start=start_of("b", journal=8, boot=80), grows=True)
+    role, _ = bootstrap("b", start=start_of("b", journal=8, boot=80))
     asked = role.handle(bootstrap_of("z"), join("a", group=GROUP), T0)
     assert [effect.to for effect in asked if isinstance(effect, Send)] == [bootstrap_of("z")]
 
@@ -657,13 +657,13 @@ def test_a_node_without_a_group_asks_whoever_contacts_it_and_takes_its_group() -
 
 
 def test_a_former_member_that_starts_empty_serves_nobody_until_it_is_a_member_again() -> None:
-    peer, _ = bootstrap("a", records=[group()], grows=True)
+    peer, _ = bootstrap("a", records=[group()])
     peer.handle(peer.address, VotersChanged(voters=(Voter("a", 1), Voter("d", 4))), T0)
     lost = start_of("b", journal=8, boot=80)
     (config,) = sent(peer.handle(bootstrap_of("b"), join("b", start=lost), T0), GroupConfig)
     assert config.removed
 
-    role, _ = bootstrap("b", start=lost, grows=True)
+    role, _ = bootstrap("b", start=lost)
     effects = receive(role, "a", config)
     (status,) = sent(effects, VotingStatus)
     assert not status.serves
@@ -674,7 +674,7 @@ def test_a_former_member_that_starts_empty_serves_nobody_until_it_is_a_member_ag
 
 
 def test_an_observer_does_not_call_another_one_in_its_configuration_a_former_member() -> None:
-    role, _ = bootstrap("c", grows=True, founding=Founding.NO)
+    role, _ = bootstrap("c", founding=Founding.NO)
     receive(role, "b", join("b"))
     receive(role, "a", replace(group(30), voters=(Voter("a", 1),)))
 
@@ -687,9 +687,9 @@ def test_a_former_member_that_has_the_group_from_another_empty_node_learns_that_
     knows: str,
 ) -> None:
     lost = start_of("b", journal=8, boot=80)
-    role, _ = bootstrap("b", start=lost, grows=True, founding=Founding.NO)
+    role, _ = bootstrap("b", start=lost, founding=Founding.NO)
     assert "b lost its journal" in why(receive(role, "a", group(80)))
-    peer, _ = bootstrap("c", records=[group()], grows=True)
+    peer, _ = bootstrap("c", records=[group()])
     peer.handle(peer.address, VotersChanged(voters=(Voter("c", 3), Voter("z", 4))), T0)
 
     known = join("b", group=GROUP, start=lost)
@@ -707,7 +707,7 @@ def test_a_member_believes_nobody_that_it_was_removed() -> None:
     role, _ = voter("b")
     assert receive(role, "c", replace(group(20), removed=True)) == []
 
-    learned, _ = bootstrap("b", records=[group()], start=start_of("b", journal=8), grows=True)
+    learned, _ = bootstrap("b", records=[group()], start=start_of("b", journal=8))
     learned.handle(learned.address, VotersChanged(voters=(Voter("b", 2), Voter("c", 3))), T0)
     assert receive(learned, "c", replace(group(20), removed=True)) == []
 
@@ -732,7 +732,7 @@ def test_a_node_that_knows_the_group_names_it_to_each_node_whose_link_comes_up()
 
 @pytest.mark.parametrize("knows", ["c", "z"])
 def test_no_group_is_founded_while_a_node_that_belongs_to_one_has_not_replied(knows: str) -> None:
-    role, _ = bootstrap("a", start=start_of("a", journal=9), grows=True)
+    role, _ = bootstrap("a", start=start_of("a", journal=9))
     effects = list(role.handle(bootstrap_of(knows), join("c", group=GROUP), T0))
     for other in ("b", "c"):
         effects += receive(role, other, ack("a", other, follows=True))
@@ -774,7 +774,7 @@ def test_the_date_of_a_group_is_that_of_its_founding() -> None:
 
 
 def test_that_a_former_member_became_one_again_outlives_its_restart() -> None:
-    role, _ = bootstrap("a", start=start_of("a", journal=9), grows=True, founding=Founding.NO)
+    role, _ = bootstrap("a", start=start_of("a", journal=9), founding=Founding.NO)
     receive(role, "c", replace(group(10), removed=True))
     voters = (Voter("a", 9), Voter("b", 2), Voter("c", 3))
     back = role.handle(bootstrap_of("a"), VotersChanged(voters=voters), T0)
