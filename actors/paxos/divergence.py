@@ -88,13 +88,13 @@ class DivergenceWatch:
     Args:
         digests: the digests sent and received.
         bounds: reports impossible slots.
-        listener: a role of this node that is notified (`Divergence`), or None.
+        listener: the role of this node that is notified (`Divergence`).
         journal: whether this node keeps a journal.
 
     """
 
     def __init__(
-        self, digests: Digests, bounds: LogBounds, listener: Address | None, *, journal: bool
+        self, digests: Digests, bounds: LogBounds, listener: Address, *, journal: bool
     ) -> None:
         self.digests = digests
         self.bounds = bounds
@@ -197,7 +197,7 @@ class DivergenceWatch:
         ]
 
     def _notify(self, why: str) -> list[Effect]:
-        if why == self.doubt or self.listener is None:
+        if why == self.doubt:
             return []
         self.doubt = why
         return [Send(self.listener, Divergence(why=why, quarantined=False))]
@@ -228,11 +228,11 @@ class Quarantined(Role[Isolate]):
 
     Args:
         why: the difference, in words.
-        listener: a role of this node that is notified (`Divergence`), or None.
+        listener: the role of this node that is notified (`Divergence`).
 
     """
 
-    def __init__(self, address: Address, host: Host, *, why: str, listener: Address | None) -> None:
+    def __init__(self, address: Address, host: Host, *, why: str, listener: Address) -> None:
         super().__init__(address, host)
         self.why = why
         self.listener = listener
@@ -243,7 +243,7 @@ class Quarantined(Role[Isolate]):
         report = Divergence(why=text, quarantined=True)
         return [
             Send(host_of(node_of(self.address)), RoleNotice(level=Level.CRITICAL, text=text)),
-            *([] if self.listener is None else [Send(self.listener, report)]),
+            Send(self.listener, report),
             Observe("paxos.quarantined"),
         ]
 

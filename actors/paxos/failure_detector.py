@@ -105,7 +105,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
     Args:
         random: spreads suspicions.
         drift_ppm: largest deviation of a clock's rate (millionths).
-        listener: a role of this node that is notified when no majority answers, or None.
+        listener: the role of this node that is notified when no majority answers.
         identity: what other nodes must know of this one before it becomes a member.
         votes: whether this node would vote as a member.
         first_number: see `Locator`.
@@ -118,8 +118,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         host: Host,
         *,
         random: Random,
+        listener: Address,
         drift_ppm: int = DRIFT_PPM,
-        listener: Address | None = None,
         identity: MemberFacts = NO_IDENTITY,
         votes: bool = True,
         first_number: int = 0,
@@ -262,10 +262,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return []
         self.times_warning = why
         text = why or "the times are the same on the leader and fit the network again"
-        effects: list[Effect] = [self.notice(Level.WARNING if why else Level.INFO, text)]
-        if self.listener is not None:
-            effects.append(Send(self.listener, TimesUnfit(why=why)))
-        return effects
+        notice = self.notice(Level.WARNING if why else Level.INFO, text)
+        return [notice, Send(self.listener, TimesUnfit(why=why))]
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
         """Suspect a leader whose link broke; acceptors still wait for its lease to end."""
@@ -345,10 +343,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if isolated == self.isolated:
             return []
         self.isolated = isolated
-        effects: list[Effect] = [Observe("paxos.isolated")] if isolated else []
-        if self.listener is not None:
-            effects.append(Send(self.listener, Isolated(isolated=isolated)))
-        return effects
+        marks: list[Effect] = [Observe("paxos.isolated")] if isolated else []
+        return [*marks, Send(self.listener, Isolated(isolated=isolated))]
 
     def _confirmed(self) -> int:
         """Return the number of the last heartbeat that a majority answered."""

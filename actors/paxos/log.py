@@ -77,7 +77,7 @@ class Log:
         node: str,
         bounds: LogBounds,
         machine: Machine,
-        listener: Address | None,
+        listener: Address,
         *,
         log_max: int,
         journal_bytes: int,

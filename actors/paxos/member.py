@@ -52,8 +52,8 @@ SLOTS = 1 << 20
 class LogOptions:
     """Options of a member's log."""
 
-    listener: Address | None = None
-    """A role of this node that receives all outcomes and `VotingStatus`, or None."""
+    listener: Address
+    """The role of this node that receives all outcomes and `VotingStatus`."""
     opening: Callable[[GroupConfig], tuple[bytes, ...]] = lambda group: ()
     """Returns the commands with which every leadership of a group begins."""
     timing: Timing = TIMING

@@ -116,7 +116,7 @@ class Replica(MemberRole[ReplicaEvent]):
     Args:
         machine: the state machine that commands are applied to.
         recovered: the contents of this node's journal; they are applied again.
-        listener: a role of this node that receives all outcomes (`SlotOutcomes`), or None.
+        listener: the role of this node that receives all outcomes (`SlotOutcomes`).
         opening: commands with which every leadership begins.
         log_max: decided slots that are kept for others, 1 or more.
         journal_bytes: see `Snapshots`; 0 on a node that keeps no journal.
@@ -132,7 +132,7 @@ class Replica(MemberRole[ReplicaEvent]):
         *,
         machine: Machine,
         recovered: Recovered,
-        listener: Address | None = None,
+        listener: Address,
         opening: tuple[bytes, ...] = (),
         log_max: int = LOG_MAX,
         journal_bytes: int = JOURNAL_BYTES,
@@ -154,7 +154,7 @@ class Replica(MemberRole[ReplicaEvent]):
         )
         self.decided = self.log.decided
         self.ordering = Ordering(opening)
-        self.forwarding = Forwarding(self.node, listener)
+        self.forwarding = Forwarding(self.node)
         self.reads = Reads(self.node, machine, self.bounds, first_number)
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
@@ -178,11 +178,11 @@ class Replica(MemberRole[ReplicaEvent]):
         self.committed = self.decided.next
         self.ordering.clock.set(self.decided.time_ms, now)
         self.config.applied, self.config.time_ms = self.decided.next, self.decided.time_ms
-        notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(leader=""))]
+        notified = Send(self.listener, LeaderChanged(leader=""))
         if self.decided.next == 1:
-            return notified
+            return [notified]
         self.reads.applied_at = now
-        return [*notified, *self._report(), *compared, *self._turn(now)]
+        return [notified, *self._report(), *compared, *self._turn(now)]
 
     def handle(  # noqa: PLR0912  (a case for each event)
         self, sender: Address, event: ReplicaEvent, now: Instant
@@ -398,7 +398,7 @@ class Replica(MemberRole[ReplicaEvent]):
     def _follow(self, leader: str, now: Instant) -> list[Effect]:
         """Note which node leads, and send it the commands that waited for that."""
         notified: list[Effect] = []
-        if self.listener is not None and leader != self.forwarding.leader:
+        if leader != self.forwarding.leader:
             notified.append(Send(self.listener, LeaderChanged(leader=leader)))
         return [*notified, *self.forwarding.follow(leader), *self.reads.follow(leader, now)]
 
@@ -427,7 +427,7 @@ class Replica(MemberRole[ReplicaEvent]):
                 if len(asked) != 1 or asked[0].client != self.listener:
                     effects += self.forwarding.answers(asked, outcomes)
             happened = tuple(chain.from_iterable(outcomes))
-            if self.listener is not None and happened:
+            if happened:
                 message = SlotOutcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
                 effects.append(Send(self.listener, message))
         if decided.next == first:
@@ -497,7 +497,7 @@ class Replica(MemberRole[ReplicaEvent]):
             *self._report(),
             *self.reads.progress(now),
             *kept,
-            *([] if self.listener is None else [Send(self.listener, skipped)]),
+            Send(self.listener, skipped),
             Observe("paxos.restored"),
             *self._apply(now),
         ]
@@ -508,13 +508,11 @@ class Forwarding:
 
     Args:
         node: the id of its node.
-        listener: a role of it that receives all outcomes anyway, or None.
 
     """
 
-    def __init__(self, node: str, listener: Address | None) -> None:
+    def __init__(self, node: str) -> None:
         self.node = node
-        self.listener = listener
         self.leader = ""
         """The node that leads, if any is known."""
         self.client: Address | None = None
@@ -553,15 +551,13 @@ class Forwarding:
         return (Send(replica_of(self.leader), replace(propose, forwarded=True)),)
 
     def answers(self, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]) -> list[Effect]:
-        """Send outcomes to the clients in ``asked`` that do not get them anyway."""
+        """Send outcomes to the clients in ``asked`` on other nodes. The listener gets all."""
         effects: list[Effect] = []
         after = 0
         for run in asked:
             client, first = run.client, after
             after += len(run.commands)
-            if client == self.listener:
-                continue
-            if self.listener is None or node_of(client) != self.node:
+            if node_of(client) != self.node:
                 told = chain.from_iterable(outcomes[first:after])
                 effects += [Send(client, outcome) for outcome in told]
         return effects

@@ -10,7 +10,7 @@ from support.role_harness import HOST, T0, at, sent
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.effect import CheckpointEnd, Effect, Observe, Send, Wake
-from fencelock.actors.message import Address
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
@@ -47,7 +47,13 @@ def role() -> Replica:
 
 def replica() -> Replica:
     return Replica(
-        REPLICA, HOST, node="n1", config=CONFIG, machine=LogCounter(), recovered=Recovered()
+        REPLICA,
+        HOST,
+        node="n1",
+        config=CONFIG,
+        machine=LogCounter(),
+        recovered=Recovered(),
+        listener=address_of("n1", "proxy"),
     )
 
 

@@ -63,7 +63,14 @@ def a_scout() -> Role[Any]:
 
 def a_leading_monitor() -> Role[Any]:
     """The failure detector of a leader, which has sent its first heartbeat."""
-    role = FailureDetector(monitor_of("a"), HOST, node="a", config=config_of(), random=Random(1))
+    role = FailureDetector(
+        monitor_of("a"),
+        HOST,
+        node="a",
+        config=config_of(),
+        random=Random(1),
+        listener=address_of("a", "proxy"),
+    )
     role.begin(T0)
     commander = address_of("a", "commander-3")
     claimed = events.Leadership(ballot=MINE, commander=commander, first=1, time_ms=0)

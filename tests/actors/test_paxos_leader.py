@@ -298,7 +298,9 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leading: Leader) ->
 
 def monitor_of_a(members: str = "abc") -> FailureDetector:
     config = config_of(members)
-    return FailureDetector(monitor_of("a"), HOST, node="a", config=config, random=Random(1))
+    return FailureDetector(
+        monitor_of("a"), HOST, node="a", config=config, random=Random(1), listener=PROXY
+    )
 
 
 def answered(monitor: FailureDetector, node: str, applied: int) -> None:

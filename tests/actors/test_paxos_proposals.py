@@ -343,7 +343,7 @@ class DelayingLeader:
 
     def __init__(self) -> None:
         self.machine = LockMachine()
-        self.replica = replica_of_a(machine=self.machine, listener=None)
+        self.replica = replica_of_a(machine=self.machine)
         self.number = 0
         ballot = Ballot(3, leader_of("a"))
         reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)

@@ -368,6 +368,7 @@ def test_a_replica_tells_who_asks_how_old_its_state_is() -> None:
         config=config_of(),
         machine=LogCounter(),
         recovered=Recovered(),
+        listener=ASKER,
     )
     wanted = ReportState(asker=monitor_of("d"), number=3)
 

@@ -205,16 +205,6 @@ def test_a_leader_that_steps_down_is_sent_no_more_reports(replica: Replica) -> N
     assert Send(leader_of("a"), events.Applied(slot=2)) not in effects
 
 
-def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
-    replica = replica_of_a(listener=None, opening=(OPENING,))
-    lead(replica)
-    decide(replica, 1, OPENING)
-    replica.handle(LISTENER, propose(7), T0)
-    gather(replica)
-
-    assert decide(replica, 2, b"x")[0] == Send(LISTENER, Counted(number=2))
-
-
 def test_deadlines_that_a_tick_ends_are_reported_too() -> None:
     replica = replica_of_a(machine=Alarm(), opening=(OPENING,))
     lead(replica)

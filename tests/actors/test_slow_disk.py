@@ -41,8 +41,9 @@ class LeadingNode:
 
     def __init__(self, members: str = "abc") -> None:
         config = config_of(members)
+        proxy = address_of("a", "proxy")
         self.role = FailureDetector(
-            monitor_of("a"), HOST, node="a", config=config, random=Random(1)
+            monitor_of("a"), HOST, node="a", config=config, random=Random(1), listener=proxy
         )
         self.now_ms = 0
         claimed = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)

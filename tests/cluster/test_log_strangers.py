@@ -41,6 +41,7 @@ def replica() -> Replica:
         **MEMBER,
         machine=LogCounter(),
         opening=(b"opening",),
+        listener=address_of("a", "proxy"),
     )
 
 
